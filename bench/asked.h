@@ -50,7 +50,9 @@ class Request {
     return number;
   }
 
-  std::uint64_t number(const std::string& key, std::uint64_t otherwise) const { return values_.contains(key) ? number(key) : otherwise; }
+  std::uint64_t number(const std::string& key, std::uint64_t otherwise) const {
+    return values_.contains(key) ? number(key) : otherwise;
+  }
 
   std::string text(const std::string& key) const {
     const auto found = values_.find(key);
@@ -58,7 +60,9 @@ class Request {
     return found->second;
   }
 
-  std::string text(const std::string& key, const std::string& otherwise) const { return values_.contains(key) ? text(key) : otherwise; }
+  std::string text(const std::string& key, const std::string& otherwise) const {
+    return values_.contains(key) ? text(key) : otherwise;
+  }
 
   std::string name;
 

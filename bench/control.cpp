@@ -1,5 +1,6 @@
-// The control path: what calls cost. It knows nothing of what stands behind libcuda.so.1; `run` starts it on the local driver and
-// through fargpu. See asked.h for how it is told what to do. `control start` measures a process's start instead, once.
+// The control path: what calls cost. It knows nothing of what stands behind libcuda.so.1; `run` starts it on the local
+// driver and through fargpu. See asked.h for how it is told what to do. `control start` measures a process's start
+// instead, once.
 
 #include <condition_variable>
 #include <cstring>
@@ -16,7 +17,8 @@ namespace {
 // Fewer launches than the driver queues, so that none of them waits for the GPU.
 constexpr std::uint64_t batch = 200;
 
-/// What a launch costs the thread that makes it, on its CPU (the mean, as some machines count that in coarse ticks) and on the clock.
+/// What a launch costs the thread that makes it, on its CPU (the mean, as some machines count that in coarse ticks) and
+/// on the clock.
 void launch_cost(const Program& program, const Request& request, Answer& answer) {
   std::vector<double> clock;
   double cpu = 0;
@@ -65,7 +67,8 @@ void threads(const Program& program, const Request& request, Answer& answer) {
     workers.emplace_back([&, t] {
       try {
         OK(cuCtxSetCurrent(program.context));
-        for (std::uint64_t i = 0; i < count; ++i) program.launch(streams[static_cast<std::size_t>(t) * width + i % width]);
+        for (std::uint64_t i = 0; i < count; ++i)
+          program.launch(streams[static_cast<std::size_t>(t) * width + i % width]);
         for (int s = 0; s < width; ++s) OK(cuStreamSynchronize(streams[static_cast<std::size_t>(t * width + s)]));
       } catch (const std::exception& error) {
         failures[static_cast<std::size_t>(t)] = error.what();
@@ -102,7 +105,8 @@ class Signalled {
   bool done_ = false;  // under the mutex once the function is on its way
 };
 
-/// A small result that a program fetches: an asynchronous copy to pinned memory, an event behind it, and a wait for the event.
+/// A small result that a program fetches: an asynchronous copy to pinned memory, an event behind it, and a wait for the
+/// event.
 class Fetched {
  public:
   explicit Fetched(const Program& program) : program_(program) {
@@ -137,7 +141,8 @@ class Fetched {
   CUevent event_{};
 };
 
-/// Memory as a framework takes it and gives it back when it empties its cache: 20 blocks of 1 to 39 MiB, and their release.
+/// Memory as a framework takes it and gives it back when it empties its cache: 20 blocks of 1 to 39 MiB, and their
+/// release.
 void comes_and_goes() {
   std::vector<CUdeviceptr> blocks;
   for (std::size_t mib = 1; mib < 40; mib += 2) OK(cuMemAlloc(&blocks.emplace_back(), mib << 20));
@@ -174,10 +179,13 @@ int serve() {
            OK(cuStreamSynchronize(nullptr));
          });
        }},
-      {"item", [&](const Request& r, Answer& a) { single(r, a, [&] { OK(cuMemcpyDtoH(&word, program.memory, sizeof word)); }); }},
+      {"item", [&](const Request& r,
+                   Answer& a) { single(r, a, [&] { OK(cuMemcpyDtoH(&word, program.memory, sizeof word)); }); }},
       {"host_function", [&](const Request& r, Answer& a) { single(r, a, [&] { signalled.once(program, stream); }); }},
       {"event_synchronize",
-       [&](const Request& r, Answer& a) { fetched.measure(r, a, stream, [](CUevent event) { OK(cuEventSynchronize(event)); }); }},
+       [&](const Request& r, Answer& a) {
+         fetched.measure(r, a, stream, [](CUevent event) { OK(cuEventSynchronize(event)); });
+       }},
       {"event_query",
        [&](const Request& r, Answer& a) {
          fetched.measure(r, a, stream, [](CUevent event) {
@@ -209,7 +217,8 @@ int serve() {
        [&](const Request& r, Answer&) {
          idle_calls(r, [&] {
            int value = 0;
-           if (cuDeviceGetAttribute(&value, static_cast<CUdevice_attribute>(-1), program.device) != CUDA_ERROR_INVALID_VALUE)
+           if (cuDeviceGetAttribute(&value, static_cast<CUdevice_attribute>(-1), program.device) !=
+               CUDA_ERROR_INVALID_VALUE)
              throw std::runtime_error("a wrong attribute is not refused");
            const char* name = nullptr;
            OK(cuGetErrorName(CUDA_ERROR_INVALID_VALUE, &name));

@@ -17,7 +17,8 @@ inline void check(CUresult result, const char* call) {
 }
 #define OK(call) ::bench::check((call), #call)
 
-// `add` is a kernel of four parameters (24 bytes) such as elementwise ones have. `spin` keeps one thread busy for a number of turns.
+// `add` is a kernel of four parameters (24 bytes) such as elementwise ones have. `spin` keeps one thread busy for a
+// number of turns.
 inline constexpr const char* kernels = R"(
 .version 7.0
 .target sm_52

@@ -1,5 +1,5 @@
-// The data path: how fast bytes move between the program's memory and the GPU. Told what to do as asked.h says. Buffers are touched and
-// random before anything is measured, and what came back is compared once per answer.
+// The data path: how fast bytes move between the program's memory and the GPU. Told what to do as asked.h says. Buffers
+// are touched and random before anything is measured, and what came back is compared once per answer.
 
 #include <sys/mman.h>
 
@@ -41,7 +41,8 @@ class Buffers {
         const float value = normal(random);
         std::memcpy(pageable_.get() + i, reinterpret_cast<const std::byte*>(&value) + 2, 2);
       }
-      for (std::size_t i = period; i < size; i += period) std::memcpy(pageable_.get() + i, pageable_.get(), std::min(period, size - i));
+      for (std::size_t i = period; i < size; i += period)
+        std::memcpy(pageable_.get() + i, pageable_.get(), std::min(period, size - i));
     } else {
       throw std::invalid_argument("contents are random or bf16, not '" + contents + "'");
     }
@@ -132,9 +133,10 @@ class Data {
     buffers->compare(host);
   }
 
-  /// Asynchronous copies of `bytes`, in so many `pieces` in a row, and a wait for their stream, as frameworks copy: `count` times, and
-  /// until so many `milliseconds` are over. A copy to the device has other contents each time. With checks=off nothing is prepared or
-  /// compared, so that several programs that are told at the same time copy at the same time.
+  /// Asynchronous copies of `bytes`, in so many `pieces` in a row, and a wait for their stream, as frameworks copy:
+  /// `count` times, and until so many `milliseconds` are over. A copy to the device has other contents each time. With
+  /// checks=off nothing is prepared or compared, so that several programs that are told at the same time copy at the
+  /// same time.
   void copy_async(const Request& request, Answer& answer) {
     const auto buffers = of(request.number("bytes"), "random");
     const std::string memory = request.text("memory");
@@ -173,8 +175,8 @@ class Data {
       throw std::runtime_error("other bytes came back");
   }
 
-  /// A copy to the device and one to the host at once, asynchronous and pinned, while a kernel runs. `covered` is the part of the turns in
-  /// which it ran until both were done.
+  /// A copy to the device and one to the host at once, asynchronous and pinned, while a kernel runs. `covered` is the
+  /// part of the turns in which it ran until both were done.
   void both_ways(const Request& request, Answer& answer) {
     const std::size_t size = request.number("bytes");
     const auto up = of(size, "random"), down = of(size, "random", "coming down");

@@ -202,7 +202,7 @@ class Machine:
     def log(self, label):
         return os.path.join(self.out, f"{next(self.counter):03}.{label}.log")
 
-    # --- servers ----------------------------------------------------------------------------------------------
+    # --- servers -----------------------------------------------------------------------------------------------------
 
     def broker(self, name="default", *options, build=NEW):
         """The pool of a build's broker with these options; one for each name."""
@@ -286,7 +286,7 @@ class Machine:
         """CPU seconds of a broker and its workers so far."""
         return sum(map(cpu_of, self.server_pids(broker, build)))
 
-    # --- clients ----------------------------------------------------------------------------------------------
+    # --- clients -----------------------------------------------------------------------------------------------------
 
     def remotely(self, command, pool):
         build = self.builds[OLD if pool in self.old_pools else NEW]
@@ -335,7 +335,7 @@ class Machine:
                 raise Failed(f"{' '.join(command[-2:])} ends with {done.returncode}: {file.read()[-400:].strip()}")
         return done.stdout.decode(errors="replace"), time.monotonic() - begin
 
-    # --- counters ---------------------------------------------------------------------------------------------
+    # --- counters ----------------------------------------------------------------------------------------------------
 
     def counters(self, command, pool, lines, extra=None, timeout=200, label=None, first_answer=False):
         """What the client counted in a run that was told these lines [(case, values)]: round trips, bytes sent and received. With

@@ -1,12 +1,13 @@
-// A proxy that stands for a network: what comes in on one side leaves on the other after a fixed time, and not faster than a fixed rate.
+// A proxy that stands for a network: what comes in on one side leaves on the other after a fixed time, and not faster
+// than a fixed rate.
 //
 //   proxy --to HOST:PORT [--delay-us ONE_WAY] [--megabytes-per-second RATE] [--threads COUNT]
 //
-// Says its port on stdout and serves until stdin ends. Delay and rate are apart: a byte leaves when the line has been free for all
-// before it, of whatever connection, plus the delay. A line of a rate holds what is under way and a short queue, as networks do, so that
-// senders come to feel it. What the proxy itself adds is measured by a ping-pong through one without delay, as `run` does, and what it
-// loses of a rate by plain sockets through it. A thread carries so many bytes in a second as it can copy twice; several share the
-// connections of a faster line.
+// Says its port on stdout and serves until stdin ends. Delay and rate are apart: a byte leaves when the line has been
+// free for all before it, of whatever connection, plus the delay. A line of a rate holds what is under way and a short
+// queue, as networks do, so that senders come to feel it. What the proxy itself adds is measured by a ping-pong through
+// one without delay, as `run` does, and what it loses of a rate by plain sockets through it. A thread carries so many
+// bytes in a second as it can copy twice; several share the connections of a faster line.
 
 #include <sys/prctl.h>
 
@@ -45,7 +46,8 @@ struct Line {
     const std::lock_guard lock(mutex);
     free_at = std::max(free_at, now);
     if (bytes_per_second > 0)
-      free_at += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(static_cast<double>(bytes) / bytes_per_second));
+      free_at += std::chrono::duration_cast<Clock::duration>(
+          std::chrono::duration<double>(static_cast<double>(bytes) / bytes_per_second));
     return free_at + delay;
   }
 
@@ -53,7 +55,8 @@ struct Line {
   std::size_t held_bytes_max() const {
     constexpr auto queue = std::chrono::milliseconds(10);
     if (bytes_per_second <= 0) return std::size_t{256} << 20;
-    return piece_bytes + static_cast<std::size_t>(bytes_per_second * std::chrono::duration<double>(delay + queue).count());
+    return piece_bytes +
+           static_cast<std::size_t>(bytes_per_second * std::chrono::duration<double>(delay + queue).count());
   }
 };
 
@@ -71,8 +74,9 @@ class Direction : public std::enable_shared_from_this<Direction> {
     if (spare_.empty()) spare_.emplace_back(piece_bytes);
     reading_ = std::move(spare_.back());
     spare_.pop_back();
-    from_->async_read_some(asio::buffer(reading_),
-                           [self = shared_from_this()](asio::error_code error, std::size_t bytes) { self->arrived(error ? 0 : bytes); });
+    from_->async_read_some(
+        asio::buffer(reading_),
+        [self = shared_from_this()](asio::error_code error, std::size_t bytes) { self->arrived(error ? 0 : bytes); });
   }
 
  private:
@@ -138,9 +142,9 @@ class Direction : public std::enable_shared_from_this<Direction> {
   bool writing_ = false, paused_ = false;
 };
 
-// A line does not sleep. A processor that did for milliseconds comes back tenths of one late, which would be the proxy's and not the
-// network's: where there are processors for it, it looks all the time while something is under way. Of several threads each does so for
-// a shorter time, for the programs that are measured need processors too.
+// A line does not sleep. A processor that did for milliseconds comes back tenths of one late, which would be the
+// proxy's and not the network's: where there are processors for it, it looks all the time while something is under way.
+// Of several threads each does so for a shorter time, for the programs that are measured need processors too.
 void serve(asio::io_context& context, bool alone) {
   const bool spins = std::thread::hardware_concurrency() >= 8;
   const auto awake = std::chrono::milliseconds(alone ? 200 : 5);  // after the last byte
@@ -216,7 +220,8 @@ int main(int count, char** words) {
     }
     const std::size_t colon = to.rfind(':');
     if (colon == std::string::npos || count % 2 == 0 || threads == 0 || threads > 64) {
-      std::fprintf(stderr, "usage: proxy --to HOST:PORT [--delay-us ONE_WAY] [--megabytes-per-second RATE] [--threads 1-64]\n");
+      std::fprintf(stderr,
+                   "usage: proxy --to HOST:PORT [--delay-us ONE_WAY] [--megabytes-per-second RATE] [--threads 1-64]\n");
       return 2;
     }
     ::prctl(PR_SET_TIMERSLACK, 1);  // of threads that start later too

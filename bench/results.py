@@ -88,7 +88,7 @@ class Results:
         names = list(self.goals.rows)
         return sorted(self.found.values(), key=lambda r: (names.index(r.row), r.on.split("+")[0] == "shm", r.case, float((r.on.split("+") + ["0"])[1])))
 
-    # --- showing ----------------------------------------------------------------------------------------------
+    # --- showing -----------------------------------------------------------------------------------------------------
 
     HEADS = ["row", "transport", "case", "figure", "unit", "rounds", "floor", "goal", "stretch", "mark", "made of"]
 

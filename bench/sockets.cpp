@@ -51,7 +51,8 @@ class Socket {
       const ssize_t got = ::recv(descriptor_, static_cast<char*>(into) + done, bytes - done, spin ? MSG_DONTWAIT : 0);
       if (got > 0) done += static_cast<std::size_t>(got);
       else if (got == 0) return false;
-      else if (errno != EINTR && errno != EAGAIN) throw std::runtime_error(std::string("receiving: ") + std::strerror(errno));
+      else if (errno != EINTR && errno != EAGAIN)
+        throw std::runtime_error(std::string("receiving: ") + std::strerror(errno));
     }
     return true;
   }
@@ -76,7 +77,8 @@ std::vector<char> random_bytes(std::size_t size) {
     const std::uint64_t value = random();
     std::memcpy(bytes.data() + i, &value, 8);
   }
-  for (std::size_t i = piece; i < size; i += piece) std::memcpy(bytes.data() + i, bytes.data(), std::min(piece, size - i));
+  for (std::size_t i = piece; i < size; i += piece)
+    std::memcpy(bytes.data() + i, bytes.data(), std::min(piece, size - i));
   return bytes;
 }
 
@@ -116,16 +118,19 @@ void exchange(Socket& socket, const std::vector<char>& from, std::vector<char>& 
   if (!failure.empty()) throw std::runtime_error(failure);
 }
 
-// Requests follow each other on a connection: a byte says that the buffer of a stream is ready, another asks for the next, so that nothing is
-// still to be prepared when time is taken.
+// Requests follow each other on a connection: a byte says that the buffer of a stream is ready, another asks for the
+// next, so that nothing is still to be prepared when time is taken.
 void serve(int descriptor) {
   try {
     Socket socket(descriptor);
     Hello hello{};
-    if (!socket.receive(&hello, sizeof hello, false) || hello.bytes == 0 || hello.bytes > most_bytes || hello.kind > both_ways) return;
+    if (!socket.receive(&hello, sizeof hello, false) || hello.bytes == 0 || hello.bytes > most_bytes ||
+        hello.kind > both_ways)
+      return;
     if (hello.kind == ping) {
       std::vector<char> message(std::min<std::uint64_t>(hello.bytes, piece));
-      while (socket.receive(message.data(), message.size(), hello.spin != 0)) socket.send(message.data(), message.size());
+      while (socket.receive(message.data(), message.size(), hello.spin != 0))
+        socket.send(message.data(), message.size());
       return;
     }
     std::vector<char> buffer = random_bytes(piece);
@@ -154,8 +159,8 @@ int serve_all() {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
-  if (listener < 0 || ::bind(listener, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(listener, 64) != 0 ||
-      ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+  if (listener < 0 || ::bind(listener, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      ::listen(listener, 64) != 0 || ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) != 0)
     throw std::runtime_error(std::string("listening: ") + std::strerror(errno));
   std::printf("port %d\n", ntohs(address.sin_port));
   std::fflush(stdout);
@@ -174,7 +179,8 @@ class Client {
   Client(const std::string& host, const std::string& port) {
     address_.sin_family = AF_INET;
     address_.sin_port = htons(static_cast<std::uint16_t>(std::stoul(port)));
-    if (::inet_pton(AF_INET, host.c_str(), &address_.sin_addr) != 1) throw std::invalid_argument("'" + host + "' is no IPv4 address");
+    if (::inet_pton(AF_INET, host.c_str(), &address_.sin_addr) != 1)
+      throw std::invalid_argument("'" + host + "' is no IPv4 address");
   }
 
   void pingpong(const Request& request, Answer& answer) {
@@ -191,13 +197,14 @@ class Client {
     answer.add_samples("seconds", std::vector<double>(samples.begin() + 20, samples.end()));  // the first ones warm up
   }
 
-  /// `bytes` over `streams` connections at once, `count` times, and until so many `milliseconds` are over; with direction=both as many each
-  /// way. The memory of this end is a piece again and again, which caches hold, or with `memory=whole` as large as what is sent or
-  /// received, as a program's is.
+  /// `bytes` over `streams` connections at once, `count` times, and until so many `milliseconds` are over; with
+  /// direction=both as many each way. The memory of this end is a piece again and again, which caches hold, or with
+  /// `memory=whole` as large as what is sent or received, as a program's is.
   void stream(const Request& request, Answer& answer) {
     const std::uint64_t streams = request.number("streams"), bytes = request.number("bytes") / streams;
     const std::string memory = request.text("memory", "piece");
-    if (memory != "piece" && memory != "whole") throw std::invalid_argument("memory is piece or whole, not '" + memory + "'");
+    if (memory != "piece" && memory != "whole")
+      throw std::invalid_argument("memory is piece or whole, not '" + memory + "'");
     const std::size_t buffer_bytes = memory == "piece" ? piece : std::max<std::size_t>(bytes, 1);
     const Kind kind = kind_of(request.text("direction"));
     std::vector<std::unique_ptr<Socket>> sockets;
@@ -230,8 +237,11 @@ class Client {
       });
     std::vector<double> samples;
     const std::uint64_t count = request.number("count");
-    const double least = 1e-3 * static_cast<double>(request.number("milliseconds", 0)), cpu = process_cpu(), start = now();
-    const auto failed = [&] { return std::any_of(failures.begin(), failures.end(), [](const std::string& one) { return !one.empty(); }); };
+    const double least = 1e-3 * static_cast<double>(request.number("milliseconds", 0)), cpu = process_cpu(),
+                 start = now();
+    const auto failed = [&] {
+      return std::any_of(failures.begin(), failures.end(), [](const std::string& one) { return !one.empty(); });
+    };
     while (!failed() && (samples.size() < count || now() - start < least)) {
       const double begin = now();
       all.arrive_and_wait();
@@ -260,7 +270,8 @@ class Client {
   }
 
   /// One turn of a stream, to the server's word that it has everything.
-  static void carry(Socket& socket, Kind kind, const std::vector<char>& sent, std::vector<char>& received, std::uint64_t bytes) {
+  static void carry(Socket& socket, Kind kind, const std::vector<char>& sent, std::vector<char>& received,
+                    std::uint64_t bytes) {
     char go = 1;
     socket.send(&go, 1);
     if (kind == to_server) send_stream(socket, sent, bytes);

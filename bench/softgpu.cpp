@@ -108,19 +108,27 @@ std::vector<Workload> workloads() {
                  .iterations = 2000,
                  .setup = common,
                  .body = repeat(4, integer_chains + float_chains)});
-  all.push_back({.name = "integer alone: mad.lo.s32", .goal = 0, .iterations = 2000, .setup = common, .body = repeat(8, integer_chains)});
-  all.push_back({.name = "fp32 alone: fma.rn.f32", .goal = 0, .iterations = 2000, .setup = common, .body = repeat(8, float_chains)});
-  all.push_back(
-      {.name = "memory stream: two loads, one add, one store",
-       .goal = 0,
-       .iterations = static_cast<uint32_t>(words / thread_count),
-       .setup = common + "mov.u64 %from, %to; add.u64 %other, %from, " + std::to_string(stream_bytes) + "; add.u64 %sum, %other, " +
-                std::to_string(stream_bytes) + ";",
-       .body = "ld.global.f32 %f0, [%from]; ld.global.f32 %f1, [%other]; add.f32 %f2, %f0, %f1;"
-               "st.global.f32 [%sum], %f2;" +
-               repeat(1, "add.u64 %from, %from, " + std::to_string(thread_count * 4) + "; add.u64 %other, %other, " +
-                             std::to_string(thread_count * 4) + "; add.u64 %sum, %sum, " + std::to_string(thread_count * 4) + ";"),
-       .bytes_per_iteration = 12});
+  all.push_back({.name = "integer alone: mad.lo.s32",
+                 .goal = 0,
+                 .iterations = 2000,
+                 .setup = common,
+                 .body = repeat(8, integer_chains)});
+  all.push_back({.name = "fp32 alone: fma.rn.f32",
+                 .goal = 0,
+                 .iterations = 2000,
+                 .setup = common,
+                 .body = repeat(8, float_chains)});
+  all.push_back({.name = "memory stream: two loads, one add, one store",
+                 .goal = 0,
+                 .iterations = static_cast<uint32_t>(words / thread_count),
+                 .setup = common + "mov.u64 %from, %to; add.u64 %other, %from, " + std::to_string(stream_bytes) +
+                          "; add.u64 %sum, %other, " + std::to_string(stream_bytes) + ";",
+                 .body = "ld.global.f32 %f0, [%from]; ld.global.f32 %f1, [%other]; add.f32 %f2, %f0, %f1;"
+                         "st.global.f32 [%sum], %f2;" +
+                         repeat(1, "add.u64 %from, %from, " + std::to_string(thread_count * 4) +
+                                       "; add.u64 %other, %other, " + std::to_string(thread_count * 4) +
+                                       "; add.u64 %sum, %sum, " + std::to_string(thread_count * 4) + ";"),
+                 .bytes_per_iteration = 12});
   all.push_back({.name = "divergent: even and odd lanes part and meet",
                  .goal = 0,
                  .iterations = 1000,
@@ -193,10 +201,11 @@ void print_table(const std::vector<Figure>& figures) {
   std::printf("%-46s %9s %9s %6s %11s\n", "kernel", "a core", "slowest", "goal", "all threads");
   for (const Figure& figure : figures) {
     std::string goal = figure.workload.goal > 0 ? std::to_string(int(figure.workload.goal)) : "-";
-    std::printf("%-46s %9.0f %9.0f %6s %11.0f", figure.workload.name, figure.rate, figure.least, goal.c_str(), figure.whole);
+    std::printf("%-46s %9.0f %9.0f %6s %11.0f", figure.workload.name, figure.rate, figure.least, goal.c_str(),
+                figure.whole);
     if (figure.workload.bytes_per_iteration > 0)
-      std::printf("  (%.1f GB/s)", figure.whole / figure.workload.instructions_of_a_thread() * figure.workload.bytes_per_iteration *
-                                       figure.workload.iterations / 1e3);
+      std::printf("  (%.1f GB/s)", figure.whole / figure.workload.instructions_of_a_thread() *
+                                       figure.workload.bytes_per_iteration * figure.workload.iterations / 1e3);
     std::printf("\n");
   }
 }
@@ -208,7 +217,8 @@ void write_json(const std::string& path, const std::vector<Figure>& figures) {
   for (size_t i = 0; i < figures.size(); ++i) {
     const Figure& figure = figures[i];
     out << (i == 0 ? "\n" : ",\n") << "  {\"kernel\": \"" << figure.workload.name << "\", \"per_core\": " << figure.rate
-        << ", \"per_core_slowest\": " << figure.least << ", \"all_threads\": " << figure.whole << ", \"goal_per_core\": ";
+        << ", \"per_core_slowest\": " << figure.least << ", \"all_threads\": " << figure.whole
+        << ", \"goal_per_core\": ";
     if (figure.workload.goal > 0) out << figure.workload.goal << "}";
     else out << "null}";
   }
@@ -249,7 +259,8 @@ int main(int count, char** words) {
   print_table(figures);
   if (!json.empty()) write_json(json, figures);
 
-  bool is_good = std::all_of(figures.begin(), figures.end(), [](const Figure& figure) { return figure.rate >= figure.workload.goal; });
+  bool is_good = std::all_of(figures.begin(), figures.end(),
+                             [](const Figure& figure) { return figure.rate >= figure.workload.goal; });
   OK(cuCtxDestroy(context));
   return is_check && !is_good ? 1 : 0;
 }

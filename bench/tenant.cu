@@ -1,5 +1,6 @@
-// A tenant of a GPU for what is no matter of time: memory to its limit, sessions that only exist, faults. `group_sharing.py` says what it does
-// by its arguments; it says `ready` when that is under way, and a line of JSON with what it found.
+// A tenant of a GPU for what is no matter of time: memory to its limit, sessions that only exist, faults.
+// `group_sharing.py` says what it does by its arguments; it says `ready` when that is under way, and a line of JSON
+// with what it found.
 //
 //   tenant sit MIB          holds so much memory, then checks it at each line on stdin, until that ends
 //   tenant fill MIB         takes memory by every kind of call until there is no more, of so much that it may have
@@ -78,8 +79,8 @@ int sit(size_t bytes) {
   return 0;
 }
 
-/// Bytes that the driver gave by calls of each kind in turn, smaller and smaller ones, until none of them gives any; then as much as may be
-/// had again, for the heap of kernels, which the driver takes by itself.
+/// Bytes that the driver gave by calls of each kind in turn, smaller and smaller ones, until none of them gives any;
+/// then as much as may be had again, for the heap of kernels, which the driver takes by itself.
 int fill_up(size_t may) {
   CHECK(cudaFree(nullptr));
   size_t free_before = 0, total = 0;
@@ -105,8 +106,10 @@ int fill_up(size_t may) {
       },
       [](size_t bytes) {
         void* p;
-        return cudaMallocAsync(&p, bytes, cudaStream_t(nullptr)) == cudaSuccess && cudaStreamSynchronize(nullptr) == cudaSuccess ? bytes
-                                                                                                                                 : 0;
+        return cudaMallocAsync(&p, bytes, cudaStream_t(nullptr)) == cudaSuccess &&
+                       cudaStreamSynchronize(nullptr) == cudaSuccess
+                   ? bytes
+                   : 0;
       },
       [](size_t bytes) {
         void* p;

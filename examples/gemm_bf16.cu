@@ -34,13 +34,14 @@ int main() {
   CHECK(cudaMemcpy(da, a.data(), n * n * sizeof(*da), cudaMemcpyHostToDevice));
   CHECK(cudaMemcpy(db, b.data(), n * n * sizeof(*db), cudaMemcpyHostToDevice));
   const float one = 1, zero = 0;
-  CHECK(cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, da, CUDA_R_16BF, n, db, CUDA_R_16BF, n, &zero, dc, CUDA_R_16BF, n,
-                     CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+  CHECK(cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, da, CUDA_R_16BF, n, db, CUDA_R_16BF, n, &zero, dc,
+                     CUDA_R_16BF, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
   CHECK(cudaMemcpy(c.data(), dc, n * n * sizeof(*dc), cudaMemcpyDeviceToHost));
   for (int probe = 0; probe < 200; ++probe) {
     const int row = probe * 131 % n, column = probe * 197 % n;
     double sum = 0;
-    for (int k = 0; k < n; ++k) sum += static_cast<double>(__bfloat162float(a[k * n + row])) * __bfloat162float(b[column * n + k]);
+    for (int k = 0; k < n; ++k)
+      sum += static_cast<double>(__bfloat162float(a[k * n + row])) * __bfloat162float(b[column * n + k]);
     const float got = __bfloat162float(c[column * n + row]);
     if (std::fabs(got - sum) > 0.01 * std::fabs(sum) + 0.5) {
       std::fprintf(stderr, "element (%d, %d) is %f instead of %f\n", row, column, got, sum);

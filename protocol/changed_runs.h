@@ -8,15 +8,20 @@
 
 namespace fargpu {
 
-/// Calls visit(offset, bytes) for each run of eight-byte words (the last may be shorter) in which the two differ. Unchanged words
-/// are never part of a run, nor are unchanged halves of its first and last word: the other side may have written them meanwhile.
+/// Calls visit(offset, bytes) for each run of eight-byte words (the last may be shorter) in which the two differ.
+/// Unchanged words are never part of a run, nor are unchanged halves of its first and last word: the other side may
+/// have written them meanwhile.
 template <class Visit>
 void for_changed_runs(std::span<const std::byte> now, std::span<const std::byte> before, Visit&& visit_words) {
   constexpr std::size_t half = 4;
   const auto visit = [&](std::size_t begin, std::size_t bytes) {
-    const auto same = [&](std::size_t at, std::size_t n) { return std::memcmp(now.data() + at, before.data() + at, n) == 0; };
+    const auto same = [&](std::size_t at, std::size_t n) {
+      return std::memcmp(now.data() + at, before.data() + at, n) == 0;
+    };
     if (bytes > half && same(begin, half)) begin += half, bytes -= half;
-    if (const std::size_t rest = bytes % half == 0 ? half : bytes % half; bytes > rest && same(begin + bytes - rest, rest)) bytes -= rest;
+    if (const std::size_t rest = bytes % half == 0 ? half : bytes % half;
+        bytes > rest && same(begin + bytes - rest, rest))
+      bytes -= rest;
     visit_words(begin, bytes);
   };
   constexpr std::size_t word = 8, stretch = 4096;
@@ -24,7 +29,8 @@ void for_changed_runs(std::span<const std::byte> now, std::span<const std::byte>
   bool open = false;
   for (std::size_t at = 0; at < now.size(); at += word) {
     // Most of what is compared has not changed.
-    while (!open && now.size() - at > stretch && std::memcmp(now.data() + at, before.data() + at, stretch) == 0) at += stretch;
+    while (!open && now.size() - at > stretch && std::memcmp(now.data() + at, before.data() + at, stretch) == 0)
+      at += stretch;
     const std::size_t bytes = now.size() - at < word ? now.size() - at : word;
     const bool differs = std::memcmp(now.data() + at, before.data() + at, bytes) != 0;
     if (differs && !open) begin = at;

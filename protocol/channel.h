@@ -1,6 +1,6 @@
 #pragma once
-// A channel carries bytes between two ends, in order and without loss, until it is closed. What is above it sends frames and
-// does not know whether they travel by TCP, through shared memory or within one process.
+// A channel carries bytes between two ends, in order and without loss, until it is closed. What is above it sends
+// frames and does not know whether they travel by TCP, through shared memory or within one process.
 
 #include <chrono>
 #include <cstddef>
@@ -48,8 +48,8 @@ class Channel {
   /// Throws ChannelClosed once the other end is gone and everything it sent was received.
   virtual std::size_t receive_some(std::span<std::byte> buffer) = 0;
 
-  /// Waits until the channel is ready for one of the interests (or is closed), the waker was signalled, or the time is over.
-  /// Returns what is ready. Any number of threads may wait at once.
+  /// Waits until the channel is ready for one of the interests (or is closed), the waker was signalled, or the time is
+  /// over. Returns what is ready. Any number of threads may wait at once.
   virtual Interest wait(Interest interest, Timeout timeout, Waker* waker = nullptr) = 0;
 
   /// Ends the connection for both ends; threads in wait() return. May be called from any thread, more than once.
@@ -61,14 +61,16 @@ class Channel {
   /// The name of the other end, for messages.
   virtual std::string peer() const = 0;
 
-  // --- beside the bytes: descriptors, on channels between processes of one machine ---
+  // --- beside the bytes: descriptors, on channels between processes of one machine ----------------------------------
 
   /// Whether descriptors can be passed.
   virtual bool passes_descriptors() const { return false; }
-  /// Passes one to the other end, which gets one of its own, without waiting; false if there is no room, or no way. One thread at a time.
+  /// Passes one to the other end, which gets one of its own, without waiting; false if there is no room, or no way. One
+  /// thread at a time.
   virtual bool send_descriptor(int) { return false; }
-  /// The next that was passed and has arrived, which the caller then owns; -1 if none is there. Of those that nobody takes only a few are
-  /// kept. As receive_some: one receiver at a time, which may be another than that of the bytes if these go through shared memory.
+  /// The next that was passed and has arrived, which the caller then owns; -1 if none is there. Of those that nobody
+  /// takes only a few are kept. As receive_some: one receiver at a time, which may be another than that of the bytes if
+  /// these go through shared memory.
   virtual int receive_descriptor() { return -1; }
 
   /// Whether bytes go through shared memory.
@@ -80,17 +82,21 @@ std::unique_ptr<Channel> make_socket_channel(int descriptor, std::string peer);
 
 /// A channel through two rings in shared memory, between the ends of `socket`, which wakes a sleeping end, tells when
 /// the other end is gone, and
-/// passes descriptors. `memory` is what make_ring_memory() made, here or at the other end; it is mapped here, and its descriptor is the caller's
-/// still. `first`: this end writes the first ring and the other end the second. Throws ProtocolError if the memory is not what it should be.
-std::unique_ptr<Channel> make_shared_channel(std::shared_ptr<Channel> socket, int memory, std::size_t ring_bytes, bool first);
+/// passes descriptors. `memory` is what make_ring_memory() made, here or at the other end; it is mapped here, and its
+/// descriptor is the caller's still. `first`: this end writes the first ring and the other end the second. Throws
+/// ProtocolError if the memory is not what it should be.
+std::unique_ptr<Channel> make_shared_channel(std::shared_ptr<Channel> socket, int memory, std::size_t ring_bytes,
+                                             bool first);
 
 /// Sealed memory for two rings; the caller owns the descriptor. Throws SystemError.
 int make_ring_memory(std::size_t ring_bytes);
 
 /// The two ends of a channel within this process. `capacity_bytes` bounds what is under way in each direction.
-std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_memory_channel(std::size_t capacity_bytes = 256u << 10);
+std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_memory_channel(std::size_t capacity_bytes = 256u
+                                                                                                               << 10);
 
-/// Sends everything, waiting as long as it takes; reads nothing meanwhile. Returns whether it had to wait. Throws ChannelClosed.
+/// Sends everything, waiting as long as it takes; reads nothing meanwhile. Returns whether it had to wait. Throws
+/// ChannelClosed.
 bool send_all(Channel& channel, std::span<const Channel::Bytes> pieces);
 
 }  // namespace fargpu

@@ -14,8 +14,8 @@
 namespace fargpu {
 namespace {
 
-/// Bytes under way in one direction. The wakers tell pollers of a change; they are level signals in that every waiter looks
-/// at the state again after waking.
+/// Bytes under way in one direction. The wakers tell pollers of a change; they are level signals in that every waiter
+/// looks at the state again after waking.
 struct Pipe {
   explicit Pipe(std::size_t capacity_bytes) : ring(capacity_bytes) {}
 
@@ -104,7 +104,8 @@ class MemoryChannel final : public Channel {
 
   Interest wait(Interest interest, Timeout timeout, Waker* waker) override {
     const auto ready = [&] {
-      return Interest{.readable = interest.readable && in_->readable(), .writable = interest.writable && out_->writable()};
+      return Interest{.readable = interest.readable && in_->readable(),
+                      .writable = interest.writable && out_->writable()};
     };
     Interest now = ready();
     if (now.readable || now.writable || in_->is_closed()) return now;

@@ -20,8 +20,8 @@ constexpr std::size_t header_bytes = 4096;
 // So much is copied before the other end hears of it: both copy at the same time.
 constexpr std::size_t published_bytes = 128u << 10;
 
-/// What both ends see of one direction. Either may write anything here at any time: an end believes its own position only, which it keeps
-/// elsewhere, and checks the other's.
+/// What both ends see of one direction. Either may write anything here at any time: an end believes its own position
+/// only, which it keeps elsewhere, and checks the other's.
 struct Positions {
   alignas(64) std::atomic<std::uint64_t> written;
   alignas(64) std::atomic<std::uint64_t> read;
@@ -36,8 +36,8 @@ class SharedChannel final : public Channel {
  public:
   SharedChannel(std::shared_ptr<Channel> socket, int memory, std::size_t ring_bytes, bool first)
       : socket_(std::move(socket)), ring_bytes_(ring_bytes) {
-    if (!std::has_single_bit(ring_bytes) || ring_bytes < limits::ring_bytes_min || ring_bytes > limits::ring_bytes_max ||
-        !is_sealed_memory(memory, memory_bytes(ring_bytes)))
+    if (!std::has_single_bit(ring_bytes) || ring_bytes < limits::ring_bytes_min ||
+        ring_bytes > limits::ring_bytes_max || !is_sealed_memory(memory, memory_bytes(ring_bytes)))
       throw ProtocolError(socket_->peer() + " shares memory that is no channel");
     void* const mapped = ::mmap(nullptr, memory_bytes(ring_bytes), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     if (mapped == MAP_FAILED) throw SystemError("no address space for a channel");
@@ -112,7 +112,8 @@ class SharedChannel final : public Channel {
       Interest now = ready(interest);
       if (now.readable || now.writable || over_) return now;
       Timeout left = timeout;
-      if (timeout >= Timeout::zero()) left = std::max(Timeout::zero(), timeout - Timeout(std::chrono::steady_clock::now() - begin));
+      if (timeout >= Timeout::zero())
+        left = std::max(Timeout::zero(), timeout - Timeout(std::chrono::steady_clock::now() - begin));
       const bool word = socket_->wait({.readable = true}, left, &waiter.waker()).readable;
       if (word) hear(&waiter.waker());
       now = ready(interest);
@@ -200,7 +201,8 @@ class SharedChannel final : public Channel {
   Interest ready(Interest interest) const {
     const bool over = over_.load(std::memory_order_acquire);
     const bool readable = over || in_->written.load(std::memory_order_acquire) != read_.load(std::memory_order_relaxed);
-    const bool writable = over || written_.load(std::memory_order_relaxed) - out_->read.load(std::memory_order_acquire) != ring_bytes_;
+    const bool writable =
+        over || written_.load(std::memory_order_relaxed) - out_->read.load(std::memory_order_acquire) != ring_bytes_;
     return {.readable = interest.readable && readable, .writable = interest.writable && writable};
   }
 
@@ -223,7 +225,8 @@ class SharedChannel final : public Channel {
 
 }  // namespace
 
-std::unique_ptr<Channel> make_shared_channel(std::shared_ptr<Channel> socket, int memory, std::size_t ring_bytes, bool first) {
+std::unique_ptr<Channel> make_shared_channel(std::shared_ptr<Channel> socket, int memory, std::size_t ring_bytes,
+                                             bool first) {
   return std::make_unique<SharedChannel>(std::move(socket), memory, ring_bytes, first);
 }
 

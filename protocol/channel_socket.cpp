@@ -81,7 +81,8 @@ class SocketChannel final : public Channel {
   Interest wait(Interest interest, Timeout timeout, Waker* waker) override {
     std::array<pollfd, 2> polled{};
     polled[0].fd = socket_;
-    polled[0].events = static_cast<short>((interest.readable ? POLLIN : 0) | (interest.writable ? POLLOUT | POLLRDHUP : 0));
+    polled[0].events =
+        static_cast<short>((interest.readable ? POLLIN : 0) | (interest.writable ? POLLOUT | POLLRDHUP : 0));
     polled[1].fd = waker ? waker->descriptor() : -1;
     polled[1].events = POLLIN;
     timespec time{};
@@ -118,7 +119,8 @@ class SocketChannel final : public Channel {
   }
 
  private:
-  // By recvmsg, which clients do not have stopped where the bytes go to memory that they watch (client/memory/system_calls.h), as recv is.
+  // By recvmsg, which clients do not have stopped where the bytes go to memory that they watch
+  // (client/memory/system_calls.h), as recv is.
   ssize_t receive_bytes(std::span<std::byte> buffer) {
     iovec part{buffer.data(), buffer.size()};
     msghdr message{};

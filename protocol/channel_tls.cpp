@@ -32,7 +32,8 @@ constexpr std::size_t batch_bytes_max = 256u << 10;  // encrypted ahead of what 
 
 class TlsChannel final : public Channel {
  public:
-  TlsChannel(int descriptor, std::string peer, const TlsContext& context) : socket_(descriptor), peer_(std::move(peer)), context_(context) {
+  TlsChannel(int descriptor, std::string peer, const TlsContext& context)
+      : socket_(descriptor), peer_(std::move(peer)), context_(context) {
     ::fcntl(socket_, F_SETFL, ::fcntl(socket_, F_GETFL) | O_NONBLOCK);
     ::fcntl(socket_, F_SETFD, FD_CLOEXEC);
     const int on = 1;
@@ -53,8 +54,8 @@ class TlsChannel final : public Channel {
     if (server_name.empty()) return;
     X509_VERIFY_PARAM* const parameters = SSL_get0_param(ssl_);
     unsigned char address[16];
-    const bool numeric =
-        ::inet_pton(AF_INET, server_name.c_str(), address) == 1 || ::inet_pton(AF_INET6, server_name.c_str(), address) == 1;
+    const bool numeric = ::inet_pton(AF_INET, server_name.c_str(), address) == 1 ||
+                         ::inet_pton(AF_INET6, server_name.c_str(), address) == 1;
     if (numeric) {
       X509_VERIFY_PARAM_set1_ip_asc(parameters, server_name.c_str());
     } else {
@@ -88,8 +89,8 @@ class TlsChannel final : public Channel {
     }
   }
 
-  // What was encrypted must leave as it is, so bytes count as taken only once the socket has all of what they became: until then the
-  // caller shows them again, as it does with bytes that were not taken, and they are passed over.
+  // What was encrypted must leave as it is, so bytes count as taken only once the socket has all of what they became:
+  // until then the caller shows them again, as it does with bytes that were not taken, and they are passed over.
   std::size_t send_some(std::span<const Bytes> pieces) override {
     const std::lock_guard lock(mutex_);
     if (!flush()) {
@@ -111,7 +112,8 @@ class TlsChannel final : public Channel {
         }
         ERR_clear_error();
         const int written = SSL_write(ssl_, plain.data(), static_cast<int>(part));
-        if (written != static_cast<int>(part)) throw ChannelClosed("connection to " + peer_ + " lost: " + tls_complaint());
+        if (written != static_cast<int>(part))
+          throw ChannelClosed("connection to " + peer_ + " lost: " + tls_complaint());
         encrypted += part;
         piece = piece.subspan(part);
       }
@@ -144,7 +146,8 @@ class TlsChannel final : public Channel {
       const bool more = interest.readable && more_;
       std::array<pollfd, 2> polled{};
       polled[0].fd = socket_;
-      polled[0].events = static_cast<short>((interest.readable ? POLLIN : 0) | (interest.writable ? POLLOUT | POLLRDHUP : 0));
+      polled[0].events =
+          static_cast<short>((interest.readable ? POLLIN : 0) | (interest.writable ? POLLOUT | POLLRDHUP : 0));
       polled[1] = {waker ? waker->descriptor() : -1, POLLIN, 0};
       timespec time{};
       if (timeout >= Timeout::zero() && !more) {
@@ -152,7 +155,8 @@ class TlsChannel final : public Channel {
         time.tv_sec = left.count() / 1'000'000'000;
         time.tv_nsec = left.count() % 1'000'000'000;
       }
-      if (::ppoll(polled.data(), polled.size(), timeout < Timeout::zero() && !more ? nullptr : &time, nullptr) < 0) return {};
+      if (::ppoll(polled.data(), polled.size(), timeout < Timeout::zero() && !more ? nullptr : &time, nullptr) < 0)
+        return {};
       if (waker && polled[1].revents) waker->drain();
       if (polled[0].revents & POLLRDHUP) hung_up_ = true;
       const bool closed = polled[0].revents & (POLLERR | POLLHUP | POLLNVAL | POLLRDHUP);
@@ -174,7 +178,8 @@ class TlsChannel final : public Channel {
   void await(short events, Clock::time_point deadline) {
     pollfd polled{socket_, events, 0};
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    if (left.count() <= 0 || ::poll(&polled, 1, static_cast<int>(left.count())) == 0) throw ChannelClosed(peer_ + " does not answer");
+    if (left.count() <= 0 || ::poll(&polled, 1, static_cast<int>(left.count())) == 0)
+      throw ChannelClosed(peer_ + " does not answer");
   }
 
   // Why a handshake failed, for people; `known`: and what would help.
@@ -182,14 +187,17 @@ class TlsChannel final : public Channel {
     const long verified = SSL_get_verify_result(ssl_);
     known = verified != X509_V_OK;
     if (verified == X509_V_ERR_HOSTNAME_MISMATCH || verified == X509_V_ERR_IP_ADDRESS_MISMATCH)
-      return "its certificate is for other names; reach it by one of those, or have one issued for this one (`fargpu pki issue --host`)";
-    if (verified == X509_V_ERR_CERT_REJECTED) return "its certificate is not believed: it is not the one of this fingerprint";
+      return "its certificate is for other names; reach it by one of those, or have one issued for this one (`fargpu "
+             "pki issue --host`)";
+    if (verified == X509_V_ERR_CERT_REJECTED)
+      return "its certificate is not believed: it is not the one of this fingerprint";
     if (verified == X509_V_ERR_CERT_HAS_EXPIRED)
       return "its certificate is not believed: it has expired; who looks after that host has to issue another";
     if (verified == X509_V_ERR_CERT_NOT_YET_VALID)
       return "its certificate is not believed: it is not valid yet; is this machine's clock right?";
     if (verified != X509_V_OK)
-      return std::string("its certificate is not believed by the authorities known here (") + X509_verify_cert_error_string(verified) + ")";
+      return std::string("its certificate is not believed by the authorities known here (") +
+             X509_verify_cert_error_string(verified) + ")";
     const unsigned long last = ERR_peek_error();
     if (error == SSL_ERROR_SYSCALL || ERR_GET_REASON(last) == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
       cause = TlsError::Cause::closed;
@@ -256,7 +264,9 @@ class TlsChannel final : public Channel {
   // Takes what was sent out of the buffer, which cannot be read to nowhere.
   void drop(std::size_t bytes) {
     std::array<char, 16u << 10> nowhere;
-    while (bytes > 0) bytes -= static_cast<std::size_t>(BIO_read(out_, nowhere.data(), static_cast<int>(std::min(bytes, nowhere.size()))));
+    while (bytes > 0)
+      bytes -=
+          static_cast<std::size_t>(BIO_read(out_, nowhere.data(), static_cast<int>(std::min(bytes, nowhere.size()))));
   }
 
   // False if none is there yet. `alone`: nothing else is to be told of, so the end may be.
@@ -278,8 +288,8 @@ class TlsChannel final : public Channel {
     if (error == SSL_ERROR_ZERO_RETURN || ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
       throw ChannelClosed(peer_ + " closed the connection");
     const int number = errno;
-    throw ChannelClosed("connection to " + peer_ +
-                        " lost: " + (error == SSL_ERROR_SYSCALL && number != 0 ? std::strerror(number) : tls_complaint()));
+    throw ChannelClosed("connection to " + peer_ + " lost: " +
+                        (error == SSL_ERROR_SYSCALL && number != 0 ? std::strerror(number) : tls_complaint()));
   }
 
   int socket_;
@@ -297,15 +307,16 @@ class TlsChannel final : public Channel {
 
 }  // namespace
 
-std::unique_ptr<Channel> connect_tls(int descriptor, std::string peer, const TlsContext& context, const std::string& server_name,
-                                     std::chrono::milliseconds timeout) {
+std::unique_ptr<Channel> connect_tls(int descriptor, std::string peer, const TlsContext& context,
+                                     const std::string& server_name, std::chrono::milliseconds timeout) {
   auto channel = std::make_unique<TlsChannel>(descriptor, std::move(peer), context);
   channel->expect(server_name);
   channel->handshake(/*server=*/false, timeout);
   return channel;
 }
 
-std::unique_ptr<Channel> accept_tls(int descriptor, std::string peer, const TlsContext& context, std::chrono::milliseconds timeout) {
+std::unique_ptr<Channel> accept_tls(int descriptor, std::string peer, const TlsContext& context,
+                                    std::chrono::milliseconds timeout) {
   auto channel = std::make_unique<TlsChannel>(descriptor, std::move(peer), context);
   channel->handshake(/*server=*/true, timeout);
   return channel;

@@ -32,8 +32,8 @@ class ChunkCount {
 
  private:
   std::uint64_t whole(std::uint32_t low) const {
-    return count_ +
-           static_cast<std::uint64_t>(static_cast<std::int64_t>(static_cast<std::int32_t>(low - static_cast<std::uint32_t>(count_))));
+    return count_ + static_cast<std::uint64_t>(
+                        static_cast<std::int64_t>(static_cast<std::int32_t>(low - static_cast<std::uint32_t>(count_))));
   }
 
   const std::size_t gaps_max_;

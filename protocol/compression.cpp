@@ -36,8 +36,8 @@ constinit CompressionCounts compression_counts;
 void Compressor::Free::operator()(ZSTD_CCtx_s* context) const { ZSTD_freeCCtx(context); }
 void Decompressor::Free::operator()(ZSTD_DCtx_s* context) const { ZSTD_freeDCtx(context); }
 
-// Into packed_, behind the prefix; 0 if it does not become smaller by a sixteenth, or there is no memory. The bytes are copied first: a program may change them, or
-// take them away, meanwhile.
+// Into packed_, behind the prefix; 0 if it does not become smaller by a sixteenth, or there is no memory. The bytes are
+// copied first: a program may change them, or take them away, meanwhile.
 std::size_t Compressor::try_pack(Bytes bytes, Cost& cost) {
   const auto begin = Clock::now();
   cost = {};
@@ -52,8 +52,8 @@ std::size_t Compressor::try_pack(Bytes bytes, Cost& cost) {
   if (!read_program_memory(bytes.data(), plain_.data(), bytes.size())) return 0;  // sending the plain bytes will tell
   const Prefix prefix{static_cast<std::uint32_t>(bytes.size())};
   std::memcpy(packed_.data(), &prefix, sizeof(prefix));
-  const std::size_t size = ZSTD_compressCCtx(context_.get(), packed_.data() + sizeof(prefix), packed_.size() - sizeof(prefix),
-                                             plain_.data(), plain_.size(), level);
+  const std::size_t size = ZSTD_compressCCtx(context_.get(), packed_.data() + sizeof(prefix),
+                                             packed_.size() - sizeof(prefix), plain_.data(), plain_.size(), level);
   const double took = std::chrono::duration<double, std::nano>(Clock::now() - begin).count();
   cost.ns_per_byte = took / static_cast<double>(bytes.size());
   if (ZSTD_isError(size)) return 0;
@@ -67,8 +67,9 @@ void Compressor::rest() {
   rest_next_ = std::min(2 * rest_next_, rest_max);
 }
 
-// As long as all senders together keep the link busy, packing costs nothing but its own sender's time: of `senders` bytes that were sent in
-// turn, each taking link / senders, this one's now takes cost + ratio * link / senders, beside the others.
+// As long as all senders together keep the link busy, packing costs nothing but its own sender's time: of `senders`
+// bytes that were sent in turn, each taking link / senders, this one's now takes cost + ratio * link / senders, beside
+// the others.
 bool Compressor::gains(const Cost& cost, unsigned senders) const {
   return cost.ratio < 1 && cost.ns_per_byte < (1 - cost.ratio / senders) * link_ns_per_byte_;
 }
@@ -122,7 +123,8 @@ std::size_t Decompressor::size_of(std::span<const std::byte> packed) {
   Prefix prefix;
   if (packed.size() <= sizeof(prefix)) throw ProtocolError("a compressed frame without contents");
   std::memcpy(&prefix, packed.data(), sizeof(prefix));
-  if (prefix.plain_bytes > limits::bulk_bytes_max || packed.size() - sizeof(prefix) >= prefix.plain_bytes || prefix.reserved != 0)
+  if (prefix.plain_bytes > limits::bulk_bytes_max || packed.size() - sizeof(prefix) >= prefix.plain_bytes ||
+      prefix.reserved != 0)
     throw ProtocolError("a compressed frame that says it holds " + std::to_string(prefix.plain_bytes) + " bytes");
   return prefix.plain_bytes;
 }

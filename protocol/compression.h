@@ -1,6 +1,6 @@
 #pragma once
-// Contents of memory in fewer bytes, where the link is slower than making them so. A frame that carries its bulk bytes so says it in its
-// header; what they are on the wire is told in docs/internals/wire-format.md.
+// Contents of memory in fewer bytes, where the link is slower than making them so. A frame that carries its bulk bytes
+// so says it in its header; what they are on the wire is told in docs/internals/wire-format.md.
 
 #include <atomic>
 #include <chrono>
@@ -37,12 +37,13 @@ class Compressor {
 
   explicit Compressor(Compression mode) : mode_(mode) {}
 
-  /// What to send in the place of these bytes, which may be a program's; nothing if they are to be sent as they are. Valid until the next
-  /// call. `senders` share the link: while one packs, the others send.
+  /// What to send in the place of these bytes, which may be a program's; nothing if they are to be sent as they are.
+  /// Valid until the next call. `senders` share the link: while one packs, the others send.
   Bytes pack(Bytes bytes, unsigned senders);
   Bytes pack(Bytes bytes);
 
-  /// What pack() gave, or the bytes themselves, were sent and took so long; `waited`: the link did not take them at once.
+  /// What pack() gave, or the bytes themselves, were sent and took so long; `waited`: the link did not take them at
+  /// once.
   void sent(std::size_t wire_bytes, bool packed, std::chrono::nanoseconds took, bool waited);
 
   bool idle() const { return mode_ == Compression::never; }

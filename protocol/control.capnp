@@ -38,7 +38,7 @@ const oldestProtocol :UInt32 = 3;
 
 struct Control {
   union {
-    # --- control connection -------------------------------------------------------------------------------------
+    # --- control connection -------------------------------------------------------------------------------------------
     hello @0 :Hello;                  # client -> broker, first
     helloAnswer @1 :HelloAnswer;      # broker -> client
     leaseRequest @2 :LeaseRequest;    # client -> broker
@@ -46,48 +46,48 @@ struct Control {
     statusRequest @4 :Void;           # client -> broker
     status @5 :Status;                # broker -> client
 
-    # --- session connection, opening ----------------------------------------------------------------------------
+    # --- session connection, opening ---------------------------------------------------------------------------------
     attach @6 :Attach;                # client -> worker, first
     attachAnswer @7 :AttachAnswer;    # worker -> client
 
-    # --- session connection, worker -> client, at any time after attachAnswer --------------------------------------
+    # --- session connection, worker -> client, at any time after attachAnswer ----------------------------------------
     lateError @8 :LateError;
     passed @9 :Passed;
     callback @10 :Callback;
     pull @11 :Pull;
     deliver @12 :Deliver;
 
-    # --- session connection, client -> worker, at any time after attachAnswer --------------------------------------
+    # --- session connection, client -> worker, at any time after attachAnswer ----------------------------------------
     callbackDone @13 :CallbackDone;
     pulled @14 :Pulled;
 
-    # --- either way ---------------------------------------------------------------------------------------------
+    # --- either way --------------------------------------------------------------------------------------------------
     goodbye @15 :Goodbye;
 
-    # --- session connection, worker -> client, at any time after attachAnswer --------------------------------------
+    # --- session connection, worker -> client, at any time after attachAnswer ----------------------------------------
     printed @16 :Printed;
     released @17 :Released;
 
-    # --- session connection, opening, where the broker speaks TLS: client -> broker, in the clear ---------------------
+    # --- session connection, opening, where the broker speaks TLS: client -> broker, in the clear --------------------
     route @18 :Route;
 
-    # --- control connection -------------------------------------------------------------------------------------
+    # --- control connection ------------------------------------------------------------------------------------------
     administrationRequest @19 :AdministrationRequest;   # client -> broker
     administrationAnswer @20 :AdministrationAnswer;     # broker -> client
 
-    # --- bulk lane ------------------------------------------------------------------------------------------------
+    # --- bulk lane ---------------------------------------------------------------------------------------------------
     lane @21 :Lane;                   # client -> worker, first
     laneAnswer @22 :Failure;          # worker -> client
 
-    # --- session connection, worker -> client, at any time after attachAnswer --------------------------------------
+    # --- session connection, worker -> client, at any time after attachAnswer ----------------------------------------
     wanted @23 :Wanted;
     arriving @24 :Arriving;
     settled @25 :Settled;
 
-    # --- session connection, client -> worker, at any time after attachAnswer --------------------------------------
+    # --- session connection, client -> worker, at any time after attachAnswer ----------------------------------------
     laneLost @26 :LaneLost;
 
-    # --- session connection, worker -> client, at any time after attachAnswer --------------------------------------
+    # --- session connection, worker -> client, at any time after attachAnswer ----------------------------------------
     notice @27 :Text;                 # a line for the person who runs the program; only to a client that `hearsNotices`
   }
 }
@@ -107,7 +107,7 @@ struct Failure {
   text @1 :Text;          # one line for a person: what was wrong and what to do
 }
 
-# --- hello ----------------------------------------------------------------------------------------------------------
+# --- hello -----------------------------------------------------------------------------------------------------------
 
 struct Hello {
   # The broker checks the version, remembers the client (for logs and `fargpu ls`), and answers at once.
@@ -139,7 +139,7 @@ struct HelloAnswer {
   localProof @7 :Data;
 }
 
-# --- lease ----------------------------------------------------------------------------------------------------------
+# --- lease -----------------------------------------------------------------------------------------------------------
 
 enum Priority {
   normal @0;
@@ -179,7 +179,7 @@ struct LeaseAnswer {
   memoryBytes @5 :UInt64;     # of each of them that the lease may hold; 0: no limit of its own
 }
 
-# --- attach ---------------------------------------------------------------------------------------------------------
+# --- attach ----------------------------------------------------------------------------------------------------------
 
 struct Range {
   base @0 :UInt64;
@@ -272,7 +272,7 @@ struct PeerFacts {
   attributes @3 :List(AttributeValue);
 }
 
-# --- while the session runs -------------------------------------------------------------------------------------------
+# --- while the session runs ------------------------------------------------------------------------------------------
 
 struct LateError {
   # A call that nobody waited for failed. The client keeps the error and gives it to the thread that made the call, at its
@@ -365,7 +365,7 @@ struct Goodbye {
   text @0 :Text;
 }
 
-# --- status ---------------------------------------------------------------------------------------------------------
+# --- status ----------------------------------------------------------------------------------------------------------
 
 struct Status {
   hostName @0 :Text;

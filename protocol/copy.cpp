@@ -85,7 +85,8 @@ void put(const CopySide& side, const Half<Params, Host>& half, Params& params) {
 
 std::uint64_t CopyShape::bytes() const {
   std::uint64_t rows, all;
-  return __builtin_mul_overflow(height, depth, &rows) || __builtin_mul_overflow(rows, width, &all) ? ~std::uint64_t{0} : all;
+  return __builtin_mul_overflow(height, depth, &rows) || __builtin_mul_overflow(rows, width, &all) ? ~std::uint64_t{0}
+                                                                                                   : all;
 }
 
 CopySide CopySide::from(std::uint64_t column, std::uint64_t row_number, std::uint64_t slice_number) const {
@@ -187,7 +188,12 @@ void encode(const CopyShape& shape, const CopySide& source, const CopySide& targ
 CopyShape shape_of(wire::Copy::Reader copy) { return {copy.getWidth(), copy.getHeight(), copy.getDepth()}; }
 
 CopySide decode(wire::CopySide::Reader in) {
-  CopySide side{.level = in.getLevel(), .x = in.getX(), .y = in.getY(), .z = in.getZ(), .pitch = in.getPitch(), .height = in.getHeight()};
+  CopySide side{.level = in.getLevel(),
+                .x = in.getX(),
+                .y = in.getY(),
+                .z = in.getZ(),
+                .pitch = in.getPitch(),
+                .height = in.getHeight()};
   const auto at = [&](Kind kind, std::uint64_t place) {
     side.kind = kind;
     side.place = place;

@@ -1,6 +1,6 @@
 #pragma once
-// What a copy moves: a shape of rows, and where it lies on each side. One model for programs (CUDA_MEMCPY3D and its relatives), for the
-// wire (wire::Copy) and for the driver.
+// What a copy moves: a shape of rows, and where it lies on each side. One model for programs (CUDA_MEMCPY3D and its
+// relatives), for the wire (wire::Copy) and for the driver.
 
 #include <cuda.h>
 
@@ -54,20 +54,27 @@ struct CopySide {
   }
   std::uint64_t begin() const { return row(0, 0); }
   /// Bytes from the first to behind the last of a shape that is not empty.
-  std::uint64_t extent(const CopyShape& shape) const { return (shape.depth - 1) * slice() + (shape.height - 1) * pitch + shape.width; }
+  std::uint64_t extent(const CopyShape& shape) const {
+    return (shape.depth - 1) * slice() + (shape.height - 1) * pitch + shape.width;
+  }
   /// Whether the rows of a shape one slice deep lie behind each other without gaps.
   bool packed(const CopyShape& shape) const { return shape.height == 1 || pitch == shape.width; }
 
   /// Rows behind each other in ordinary memory.
   static CopySide packed_at(const void* memory, const CopyShape& shape) {
-    return {.kind = Kind::host, .place = reinterpret_cast<std::uint64_t>(memory), .pitch = shape.width, .height = shape.height};
+    return {.kind = Kind::host,
+            .place = reinterpret_cast<std::uint64_t>(memory),
+            .pitch = shape.width,
+            .height = shape.height};
   }
 
-  /// The part of a side in memory or in an array that begins so many bytes, rows and slices further on. In memory its place is its beginning.
+  /// The part of a side in memory or in an array that begins so many bytes, rows and slices further on. In memory its
+  /// place is its beginning.
   CopySide from(std::uint64_t column, std::uint64_t row, std::uint64_t slice) const;
 };
 
-/// `Params`: CUDA_MEMCPY3D or CUDA_MEMCPY3D_PEER, of which the contexts are the caller's. Nothing for a kind of memory that does not exist.
+/// `Params`: CUDA_MEMCPY3D or CUDA_MEMCPY3D_PEER, of which the contexts are the caller's. Nothing for a kind of memory
+/// that does not exist.
 template <class Params>
 CopyShape shape_of(const Params& params);
 template <class Params>

@@ -8,13 +8,14 @@
 
 namespace fargpu {
 
-/// What a call takes of it: about what its frame takes at the worker while it is held back. The bulk bytes count as they are, not as they
-/// travel.
+/// What a call takes of it: about what its frame takes at the worker while it is held back. The bulk bytes count as
+/// they are, not as they travel.
 constexpr std::uint64_t credit_of(std::size_t message_bytes, std::size_t bulk_bytes) {
   return limits::credit_call_bytes + message_bytes + bulk_bytes;
 }
 
-/// How far threads go that may wait for more. The rest is for those that may not: what memory that goes, or changes, says of itself.
+/// How far threads go that may wait for more. The rest is for those that may not: what memory that goes, or changes,
+/// says of itself.
 constexpr std::uint64_t waiting_credit(std::uint64_t granted) { return granted - granted / 8; }
 
 /// Whether a call may be sent, or taken, while so much is not settled. One that is larger than the limit goes alone.

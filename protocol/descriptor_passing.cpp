@@ -42,7 +42,8 @@ ssize_t receive_with_descriptor(int socket, std::span<std::byte> buffer, int& de
   while (received < 0 && errno == EINTR);
   if (received < 0) return received;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
+    if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
+      std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
   }
   return received;
 }

@@ -11,8 +11,8 @@ namespace fargpu {
 /// Sends bytes, and with them this descriptor unless it is -1. Never waits. Returns as send().
 ssize_t send_with_descriptor(int socket, std::span<const std::byte> bytes, int descriptor);
 
-/// Receives bytes, and the descriptor that came with them, which is close-on-exec and the caller's: -1 if there was none. If a peer sends
-/// more than one at a time, the kernel closes the others. `flags` as recv(); returns as recv().
+/// Receives bytes, and the descriptor that came with them, which is close-on-exec and the caller's: -1 if there was
+/// none. If a peer sends more than one at a time, the kernel closes the others. `flags` as recv(); returns as recv().
 ssize_t receive_with_descriptor(int socket, std::span<std::byte> buffer, int& descriptor, int flags = 0);
 
 }  // namespace fargpu

@@ -1,6 +1,6 @@
 #pragma once
-// Variables of the environment that the driver reads in cuInit. A session whose values differ from a warm worker's needs a worker of its own.
-// CUDA C++ Programming Guide, "CUDA Environment Variables".
+// Variables of the environment that the driver reads in cuInit. A session whose values differ from a warm worker's
+// needs a worker of its own. CUDA C++ Programming Guide, "CUDA Environment Variables".
 
 namespace fargpu {
 

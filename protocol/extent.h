@@ -7,9 +7,10 @@
 
 namespace fargpu {
 
-/// Bytes from the first to behind the last of `rows` rows of `elements` elements each, which begin `pitch` bytes apart. No memory
-/// is as long as the largest number, which stands for all that do not fit, and for rows that would overlap.
-constexpr std::uint64_t extent_of_rows(std::uint64_t elements, std::uint64_t element_bytes, std::uint64_t rows, std::uint64_t pitch) {
+/// Bytes from the first to behind the last of `rows` rows of `elements` elements each, which begin `pitch` bytes apart.
+/// No memory is as long as the largest number, which stands for all that do not fit, and for rows that would overlap.
+constexpr std::uint64_t extent_of_rows(std::uint64_t elements, std::uint64_t element_bytes, std::uint64_t rows,
+                                       std::uint64_t pitch) {
   if (elements == 0 || rows == 0) return 0;
   using Wide = unsigned __int128;
   const Wide row = Wide{elements} * element_bytes;
@@ -47,16 +48,18 @@ constexpr std::uint64_t element_bytes(CUarray_format format, std::uint64_t chann
   }
 }
 
-/// Whether an array has this box: `depth` slices (or layers) of `height` rows of `width` bytes, from byte x of row y of slice z on.
-/// What rows are in block-compressed and YUV arrays only the driver knows; there only sizes that no array has are refused.
-constexpr bool array_has(const CUDA_ARRAY3D_DESCRIPTOR& array, std::uint64_t x, std::uint64_t y, std::uint64_t z, std::uint64_t width,
-                         std::uint64_t height, std::uint64_t depth) {
+/// Whether an array has this box: `depth` slices (or layers) of `height` rows of `width` bytes, from byte x of row y of
+/// slice z on. What rows are in block-compressed and YUV arrays only the driver knows; there only sizes that no array
+/// has are refused.
+constexpr bool array_has(const CUDA_ARRAY3D_DESCRIPTOR& array, std::uint64_t x, std::uint64_t y, std::uint64_t z,
+                         std::uint64_t width, std::uint64_t height, std::uint64_t depth) {
   constexpr std::uint64_t any = std::uint64_t{1} << 47;
   const auto within = [](std::uint64_t begin, std::uint64_t length, std::uint64_t whole) {
     return begin <= whole && length <= whole - begin;
   };
   const std::uint64_t element = element_bytes(array.Format, array.NumChannels);
-  return within(x, width, element ? array.Width * element : any) && within(y, height, element ? (array.Height ? array.Height : 1) : any) &&
+  return within(x, width, element ? array.Width * element : any) &&
+         within(y, height, element ? (array.Height ? array.Height : 1) : any) &&
          within(z, depth, array.Depth ? array.Depth : 1);
 }
 

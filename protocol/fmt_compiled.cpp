@@ -1,5 +1,5 @@
-// fmt, compiled once. Debian has it as a shared library, which GPU hosts and strangers' processes need not have, and as headers only, which
-// cost every file that formats a message three seconds of compiling.
+// fmt, compiled once. Debian has it as a shared library, which GPU hosts and strangers' processes need not have, and as
+// headers only, which cost every file that formats a message three seconds of compiling.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

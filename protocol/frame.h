@@ -18,10 +18,11 @@ namespace fargpu {
 static_assert(std::endian::native == std::endian::little, "frames are written in memory order");
 
 enum class FrameKind : std::uint16_t {
-  control = 1,    ///< a Control message (control.capnp)
-  call = 2,       ///< client to worker: a call; `opcode` names it
-  reply = 3,      ///< worker to client: the outcome of the call that `subject` numbers
-  data = 4,       ///< worker to client: the next bulk bytes of the answer to the call that `subject` numbers, before its reply
+  control = 1,  ///< a Control message (control.capnp)
+  call = 2,     ///< client to worker: a call; `opcode` names it
+  reply = 3,    ///< worker to client: the outcome of the call that `subject` numbers
+  /// Worker to client: the next bulk bytes of the answer to the call that `subject` numbers, before its reply.
+  data = 4,
   confirm = 5,    ///< either way: header only, carries `confirmed`
   heartbeat = 6,  ///< either way: header only, is answered by a confirm
 };
@@ -42,7 +43,9 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 32);
 
-inline bool is_compressed(const FrameHeader& header) { return static_cast<std::uint16_t>(header.kind) & frame_compressed; }
+inline bool is_compressed(const FrameHeader& header) {
+  return static_cast<std::uint16_t>(header.kind) & frame_compressed;
+}
 /// The header that tells of its bulk bytes as they travel, and as they are.
 inline void mark_compressed(FrameHeader& header, std::size_t wire_bytes) {
   header.kind = static_cast<FrameKind>(static_cast<std::uint16_t>(header.kind) | frame_compressed);
@@ -55,8 +58,9 @@ inline void mark_plain(FrameHeader& header, std::size_t bytes) {
 
 /// Bits of `detail` in a call.
 enum CallFlags : std::uint32_t {
-  call_wants_reply = 1u << 0,   ///< the client waits; without it only failures are reported (Control.lateError)
-  call_never_held = 1u << 1,    ///< it must not wait for work that is held back, which may wait for what the calling thread does next
+  call_wants_reply = 1u << 0,  ///< the client waits; without it only failures are reported (Control.lateError)
+  /// It must not wait for work that is held back, which may wait for what the calling thread does next.
+  call_never_held = 1u << 1,
   call_takes_credit = 1u << 2,  ///< room is kept for it at the worker (credit.h)
 };
 

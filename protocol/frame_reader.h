@@ -18,9 +18,9 @@ class FrameHandler {
  public:
   virtual ~FrameHandler() = default;
 
-  /// Where the bulk bytes of this frame shall lie: exactly header.bulk_bytes, or nothing if there is no room now; then nothing
-  /// further is read until a later pump() finds room. Called once per frame with bulk bytes, again only after "no room". Handlers
-  /// see compressed frames as if they were not.
+  /// Where the bulk bytes of this frame shall lie: exactly header.bulk_bytes, or nothing if there is no room now; then
+  /// nothing further is read until a later pump() finds room. Called once per frame with bulk bytes, again only after
+  /// "no room". Handlers see compressed frames as if they were not.
   virtual std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte> message) = 0;
 
   /// A complete frame. The message is valid during the call; the bulk bytes are those that place() gave.
@@ -33,9 +33,9 @@ class FrameReader {
   /// `frames_before` were taken from the channel already, by other means.
   FrameReader(Channel& channel, FrameHandler& handler, std::uint64_t frames_before);
 
-  /// Handles what is there without waiting, at most `frames_max` frames, so that the caller can look after other things in
-  /// between. Returns whether anything was received or handled; if so, there may be more.
-  /// Throws ChannelClosed, ProtocolError, and whatever the handler throws.
+  /// Handles what is there without waiting, at most `frames_max` frames, so that the caller can look after other things
+  /// in between. Returns whether anything was received or handled; if so, there may be more. Throws ChannelClosed,
+  /// ProtocolError, and whatever the handler throws.
   bool pump(unsigned frames_max = 32);
 
   /// Frames taken so far, those before included.
@@ -61,8 +61,8 @@ class FrameReader {
   std::size_t end_ = 0;
   std::uint64_t frames_;
   bool blocked_ = false;
-  // Set while the bulk bytes of the frame at begin_ are arriving, straight into their place. The padding behind them goes into
-  // `padding_`, so that what follows in the buffer stays aligned.
+  // Set while the bulk bytes of the frame at begin_ are arriving, straight into their place. The padding behind them
+  // goes into `padding_`, so that what follows in the buffer stays aligned.
   std::optional<std::span<std::byte>> bulk_;
   std::span<std::byte> missing_;
   std::vector<std::byte> nowhere_;  // for those whose place cannot be written

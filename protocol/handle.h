@@ -1,7 +1,8 @@
 #pragma once
-// Handles as programs and the wire see them. A handle value holds its kind, an index and a generation, so that a stale or
-// foreign one is recognised without being followed. Values are multiples of 16, look like user-space pointers, and are never
-// 0, 1, 2 or -1: programs compare, hash and print them, and PyTorch keeps tags in the low bits of stream handles.
+// Handles as programs and the wire see them. A handle value holds its kind, an index and a generation, so that a stale
+// or foreign one is recognised without being followed. Values are multiples of 16, look like user-space pointers, and
+// are never 0, 1, 2 or -1: programs compare, hash and print them, and PyTorch keeps tags in the low bits of stream
+// handles.
 
 #include <cstdint>
 #include <type_traits>
@@ -23,7 +24,8 @@ class Handle {
   constexpr Handle() = default;
   constexpr explicit Handle(std::uint64_t value) : value_(value) {}
   constexpr Handle(HandleKind kind, std::uint32_t index, std::uint32_t generation)
-      : value_(marker | static_cast<std::uint64_t>(kind) << 36 | static_cast<std::uint64_t>(generation & generation_max) << 24 |
+      : value_(marker | static_cast<std::uint64_t>(kind) << 36 |
+               static_cast<std::uint64_t>(generation & generation_max) << 24 |
                static_cast<std::uint64_t>(index & index_max) << 4) {}
   /// The handle whose id() and kind are these.
   static constexpr Handle from_id(HandleKind kind, std::uint32_t id) {

@@ -38,8 +38,8 @@ void refuse_other_service(std::span<const std::byte> first) {
 }  // namespace
 
 void send_control(Channel& channel, std::uint32_t sequence, const std::function<void(wire::Control::Builder)>& fill) {
-  // Room for all that a host tells of itself, on the heap: MessageWriter's builder, which has its first segment elsewhere, looks in the end
-  // at further ones, and crashes where it did not get those for the want of memory.
+  // Room for all that a host tells of itself, on the heap: MessageWriter's builder, which has its first segment
+  // elsewhere, looks in the end at further ones, and crashes where it did not get those for the want of memory.
   constexpr unsigned words = 8192;
   capnp::MallocMessageBuilder builder(words);
   fill(builder.getRoot<wire::Control>());

@@ -28,15 +28,17 @@ struct FatbinContainer {
 constexpr std::uint32_t container_magic = 0xBA55ED50;
 constexpr std::size_t container_alignment = 8;
 
-/// What may be looked at: so much of a file, or, behind a program's bare pointer, as much as any image can have. It is read in
-/// small steps, because what is no image may end at the end of a page.
+/// What may be looked at: so much of a file, or, behind a program's bare pointer, as much as any image can have. It is
+/// read in small steps, because what is no image may end at the end of a page.
 class Source {
  public:
   Source(const void* begin, std::size_t readable)
       : begin_(static_cast<const std::byte*>(begin)), readable_(std::min(readable, limits::image_bytes_max)) {}
 
   /// False if it does not lie within what may be looked at, or within any image.
-  bool holds(std::uint64_t offset, std::uint64_t bytes) const { return offset <= readable_ && bytes <= readable_ - offset; }
+  bool holds(std::uint64_t offset, std::uint64_t bytes) const {
+    return offset <= readable_ && bytes <= readable_ - offset;
+  }
 
   template <class T>
   bool load(std::uint64_t offset, T& value) const {
@@ -103,15 +105,18 @@ std::optional<std::size_t> elf_bytes(const Source& source) {
       if (!source.load(header.e_shoff, section) || !reach(header.e_shoff, sizeof(section))) return std::nullopt;
       sections = section.sh_size;
     }
-    if (sections > limits::image_bytes_max || !reach(header.e_shoff, sections * header.e_shentsize)) return std::nullopt;
+    if (sections > limits::image_bytes_max || !reach(header.e_shoff, sections * header.e_shentsize))
+      return std::nullopt;
     for (std::uint64_t i = 0; i < sections; ++i) {
       source.load(header.e_shoff + i * header.e_shentsize, section);
-      if (section.sh_type != SHT_NOBITS && section.sh_type != SHT_NULL && !reach(section.sh_offset, section.sh_size)) return std::nullopt;
+      if (section.sh_type != SHT_NOBITS && section.sh_type != SHT_NULL && !reach(section.sh_offset, section.sh_size))
+        return std::nullopt;
     }
   }
   if (header.e_phoff != 0 && header.e_phnum != 0) {
     Elf64_Phdr segment;
-    if (header.e_phentsize < sizeof(segment) || !reach(header.e_phoff, std::uint64_t{header.e_phnum} * header.e_phentsize))
+    if (header.e_phentsize < sizeof(segment) ||
+        !reach(header.e_phoff, std::uint64_t{header.e_phnum} * header.e_phentsize))
       return std::nullopt;
     for (std::uint64_t i = 0; i < header.e_phnum; ++i) {
       source.load(header.e_phoff + i * header.e_phentsize, segment);
@@ -161,7 +166,8 @@ std::optional<Image> find_image(const void* pointer, std::size_t readable) {
     // Only a program's own memory can hold a pointer that leads anywhere.
     if (readable != unbounded || !source.load(0, wrapper) || !wrapper.container) return std::nullopt;
     auto found = image(wrapper.container, container_bytes(Source(wrapper.container, unbounded)), true);
-    const bool unlinked = found && found->bytes.size() <= sizeof(FatbinContainer) && wrapper.version == 2 && wrapper.more;
+    const bool unlinked =
+        found && found->bytes.size() <= sizeof(FatbinContainer) && wrapper.version == 2 && wrapper.more;
     return unlinked ? join_containers(wrapper) : std::move(found);
   }
   if (source.begins_with({0x50, 0xED, 0x55, 0xBA})) return image(pointer, container_bytes(source), false);
@@ -171,8 +177,8 @@ std::optional<Image> find_image(const void* pointer, std::size_t readable) {
 
 bool keeps_within(std::span<const std::byte> image) {
   const Source source(image.data(), image.size());
-  const bool has_lengths = source.begins_with({0xB1, 0x43, 0x62, 0x46}) || source.begins_with({0x50, 0xED, 0x55, 0xBA}) ||
-                           source.begins_with({0x7F, 'E', 'L', 'F'});
+  const bool has_lengths = source.begins_with({0xB1, 0x43, 0x62, 0x46}) ||
+                           source.begins_with({0x50, 0xED, 0x55, 0xBA}) || source.begins_with({0x7F, 'E', 'L', 'F'});
   return !has_lengths || find_image(image.data(), image.size());
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// The check by which CUDA runtimes make sure that they talk to the driver they were given: HMAC-MD2 over facts of the process and
-// the devices (RFC 1319, RFC 2104). Confirmed against CUDA 13.0.
+// The check by which CUDA runtimes make sure that they talk to the driver they were given: HMAC-MD2 over facts of the
+// process and the devices (RFC 1319, RFC 2104). Confirmed against CUDA 13.0.
 
 #include <array>
 #include <cstddef>

@@ -12,8 +12,8 @@
 namespace fargpu {
 namespace {
 
-// Of a program that may be a stranger's: its signals are for its own threads, but for what a thread does to itself, which ends the process at
-// once where it is blocked.
+// Of a program that may be a stranger's: its signals are for its own threads, but for what a thread does to itself,
+// which ends the process at once where it is blocked.
 template <class Body>
 std::thread quiet_thread(const char* name, Body body) {
   sigset_t all, before;
@@ -28,7 +28,8 @@ std::thread quiet_thread(const char* name, Body body) {
 
 constexpr std::array<std::byte, 4096> zeros{};
 
-// The kernel sends what is not there page by page, and slowly. A kernel that cannot bring pages says so, and nothing is lost.
+// The kernel sends what is not there page by page, and slowly. A kernel that cannot bring pages says so, and nothing is
+// lost.
 void bring(std::span<const std::byte> bytes) {
   constexpr std::uintptr_t page = 4096;
   constexpr int populate_read = 22;  // MADV_POPULATE_READ, of Linux 5.14
@@ -37,15 +38,16 @@ void bring(std::span<const std::byte> bytes) {
   (void)::madvise(reinterpret_cast<void*>(begin), end - begin, populate_read);
 }
 
-// Sends a whole frame. If the bytes cannot be read, `unreadable` is called, and then zeros take the place of those that had not left. `waited`:
-// the connection did not take it at once.
+// Sends a whole frame. If the bytes cannot be read, `unreadable` is called, and then zeros take the place of those that
+// had not left. `waited`: the connection did not take it at once.
 void send_frame(Channel& channel, const FrameHeader& header, std::span<const std::byte> bytes, bool& waited,
                 const std::function<void()>& unreadable) {
   const std::size_t padding = padded(bytes.size()) - bytes.size();
   std::span<const std::byte> head = std::as_bytes(std::span(&header, 1));
   bool readable = true;
   while (!head.empty() || !bytes.empty()) {
-    const std::array<Channel::Bytes, 2> pieces{head, readable ? bytes : std::span(zeros).first(std::min(bytes.size(), zeros.size()))};
+    const std::array<Channel::Bytes, 2> pieces{
+        head, readable ? bytes : std::span(zeros).first(std::min(bytes.size(), zeros.size()))};
     std::size_t sent = 0;
     try {
       sent = channel.send_some(pieces);
@@ -74,7 +76,8 @@ void send_frame(Channel& channel, const FrameHeader& header, std::span<const std
 /// The frames of one lane.
 class Lanes::Arriving final : FrameHandler {
  public:
-  Arriving(Lanes& lanes, Channel& channel, std::uint32_t taken_before) : lanes_(lanes), reader_(channel, *this, taken_before) {}
+  Arriving(Lanes& lanes, Channel& channel, std::uint32_t taken_before)
+      : lanes_(lanes), reader_(channel, *this, taken_before) {}
   bool pump() { return reader_.pump(); }
 
  private:
@@ -107,8 +110,10 @@ void Lanes::add(std::unique_ptr<Channel> channel, std::uint32_t sent_before, std
   Lane& lane = *lanes_.emplace_back(std::make_unique<Lane>());
   lane.channel = std::move(channel);
   try {
-    lane.sender = quiet_thread("fargpu-lane-out", [this, &channel = *lane.channel, sent_before] { send_all_jobs(channel, sent_before); });
-    lane.receiver = quiet_thread("fargpu-lane-in", [this, &channel = *lane.channel, taken_before] { receive_all(channel, taken_before); });
+    lane.sender = quiet_thread("fargpu-lane-out",
+                               [this, &channel = *lane.channel, sent_before] { send_all_jobs(channel, sent_before); });
+    lane.receiver = quiet_thread(
+        "fargpu-lane-in", [this, &channel = *lane.channel, taken_before] { receive_all(channel, taken_before); });
   } catch (...) {
     lane.channel->close();  // the other side, which counts on the lane, loses it
     throw;

@@ -1,6 +1,6 @@
 #pragma once
-// Bulk lanes: further connections of a session, over which the contents of memory travel several at once, in chunks. What they belong to
-// is said on the session's own connection: a transfer by its number, a chunk by its place in it.
+// Bulk lanes: further connections of a session, over which the contents of memory travel several at once, in chunks.
+// What they belong to is said on the session's own connection: a transfer by its number, a chunk by its place in it.
 
 #include <atomic>
 #include <chrono>
@@ -34,7 +34,8 @@ struct Chunk {
 class ChunkHandler {
  public:
   virtual ~ChunkHandler() = default;
-  /// Where the chunk shall lie: exactly `bytes`, or nothing if nobody wants it. May wait for room, until Lanes::close().
+  /// Where the chunk shall lie: exactly `bytes`, or nothing if nobody wants it. May wait for room, until
+  /// Lanes::close().
   virtual std::span<std::byte> place(Chunk chunk, std::size_t bytes) = 0;
   /// It lies there. Not called for chunks that nobody wanted. `whole`: false if the place could not be written.
   virtual void landed(Chunk chunk, std::span<std::byte> bytes, bool whole) = 0;
@@ -42,10 +43,12 @@ class ChunkHandler {
   virtual void lost(const std::string& why) = 0;
 };
 
-/// One end of a session's lanes. Each has a thread that sends and one that receives. All functions may be called by any thread.
+/// One end of a session's lanes. Each has a thread that sends and one that receives. All functions may be called by any
+/// thread.
 class Lanes {
  public:
-  explicit Lanes(ChunkHandler& handler, Compression compression = Compression::never) : handler_(handler), compression_(compression) {}
+  explicit Lanes(ChunkHandler& handler, Compression compression = Compression::never)
+      : handler_(handler), compression_(compression) {}
   ~Lanes() { close(); }
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
@@ -57,21 +60,22 @@ class Lanes {
   using Bytes = std::span<const std::byte>;
   /// Called on the lane's thread, but not after close().
   struct Told {
-    std::function<void()> sent;  ///< when the bytes have left
-    std::function<void()>
-        unreadable;  ///< before that, if they cannot be read: zeros go in their place, and the other side has none of these yet
+    std::function<void()> sent;        ///< when the bytes have left
+    std::function<void()> unreadable;  ///< before that, if they cannot be read: zeros go in their place, and the other
+                                       ///< side has none of these yet
   };
-  /// Sends a chunk, by whichever lane is free, from where it lies. `absent`: the bytes may be in a file whose pages the process does not
-  /// have yet, as of a model that is mapped, so that they are brought first, many at once.
+  /// Sends a chunk, by whichever lane is free, from where it lies. `absent`: the bytes may be in a file whose pages the
+  /// process does not have yet, as of a model that is mapped, so that they are brought first, many at once.
   void send(Chunk chunk, Bytes bytes, Told told, bool absent = false);
-  /// Sends a chunk of so many bytes that `gather` brings together on the lane's thread, in memory of the lane. False: they cannot be read.
+  /// Sends a chunk of so many bytes that `gather` brings together on the lane's thread, in memory of the lane. False:
+  /// they cannot be read.
   using Gather = std::function<bool(std::span<std::byte> into)>;
   void send(Chunk chunk, std::size_t bytes, Gather gather, Told told);
 
   /// How many chunks were given to send().
   std::uint64_t given() const { return given_.load(std::memory_order_acquire); }
-  /// Waits until the other side's first so many chunks have been taken care of here (low 32 bits of given() there). False if that takes
-  /// longer than `silence` without a chunk, once a lane is lost, or after give_up().
+  /// Waits until the other side's first so many chunks have been taken care of here (low 32 bits of given() there).
+  /// False if that takes longer than `silence` without a chunk, once a lane is lost, or after give_up().
   bool wait_taken(std::uint32_t chunks, std::chrono::nanoseconds silence);
   /// Ends that waiting, now and later.
   void give_up();

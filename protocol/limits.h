@@ -1,6 +1,6 @@
 #pragma once
-// Every maximum of the protocol, in one place. Both sides check what they receive against these; a peer that exceeds one
-// has broken the protocol and loses its session.
+// Every maximum of the protocol, in one place. Both sides check what they receive against these; a peer that exceeds
+// one has broken the protocol and loses its session.
 
 #include <chrono>
 #include <cstddef>
@@ -15,19 +15,23 @@ inline constexpr int message_nesting_max = 16;
 inline constexpr std::size_t compressed_bytes_min = 32u << 10;  ///< contents that are worth being compressed
 inline constexpr std::size_t compressed_prefix_bytes = 8;       ///< ahead of what they became
 
-inline constexpr unsigned lanes_max = 16;                          ///< bulk lanes of a session
-inline constexpr std::size_t lane_name_bytes = 16;                 ///< of their key, shown in the clear where TLS is spoken
-inline constexpr std::size_t lane_chunk_bytes = 1u << 20;          ///< what one lane carries at a time, of a large transfer
+inline constexpr unsigned lanes_max = 16;                  ///< bulk lanes of a session
+inline constexpr std::size_t lane_name_bytes = 16;         ///< of their key, shown in the clear where TLS is spoken
+inline constexpr std::size_t lane_chunk_bytes = 1u << 20;  ///< what one lane carries at a time, of a large transfer
 inline constexpr std::size_t lane_small_chunk_bytes = 256u << 10;  ///< of a small one
 inline constexpr std::uint64_t lane_large_bytes = 4u << 20;        ///< transfers from here on are large
-inline constexpr std::uint64_t lane_copy_bytes_min = 1u << 20;     ///< smaller copies that are waited for are not worth being divided
-inline constexpr std::uint64_t lane_row_bytes_min = 128u << 10;    ///< smaller ones of which several may be on their way take no lane
-inline constexpr std::uint32_t lane_early_chunks = 24;             ///< of large transfers, sent before the worker has asked for them
-inline constexpr std::uint32_t lane_early_small_chunks = 64;       ///< of small ones
-inline constexpr std::size_t lane_gaps_max = 4096;                 ///< chunks that have overtaken one another, over all lanes
+/// Smaller copies that are waited for are not worth being divided.
+inline constexpr std::uint64_t lane_copy_bytes_min = 1u << 20;
+/// Smaller ones of which several may be on their way take no lane.
+inline constexpr std::uint64_t lane_row_bytes_min = 128u << 10;
+/// Of large transfers, sent before the worker has asked for them.
+inline constexpr std::uint32_t lane_early_chunks = 24;
+inline constexpr std::uint32_t lane_early_small_chunks = 64;  ///< of small ones
+inline constexpr std::size_t lane_gaps_max = 4096;  ///< chunks that have overtaken one another, over all lanes
 
 inline constexpr std::size_t image_bytes_max = 1u << 30;  ///< one cubin, fatbin or PTX text
-/// Of libraries that are loaded before the program asks: the request that is answered, the answer, how many come with one, and wait in all.
+/// Of libraries that are loaded before the program asks: the request that is answered, the answer, how many come with
+/// one, and wait in all.
 inline constexpr std::size_t ahead_request_bytes_max = 1024;
 inline constexpr std::size_t ahead_reply_bytes_max = 256u << 10;
 inline constexpr std::size_t ahead_loads_max = 8;
@@ -36,26 +40,30 @@ inline constexpr std::size_t kernel_parameter_bytes_max = 32764;  ///< CUDA Prog
 inline constexpr std::uint32_t array_elements_max = 1u << 20;     ///< elements in one list argument
 inline constexpr std::uint32_t devices_max = 64;
 
-/// Work items (launches, copies, memsets, records) that a worker keeps pending in the driver on one stream; it holds back what is more.
-/// The driver blocks the submitting thread, and with it all other calls, when 1,021 launches are pending (measured on an H200).
+/// Work items (launches, copies, memsets, records) that a worker keeps pending in the driver on one stream; it holds
+/// back what is more. The driver blocks the submitting thread, and with it all other calls, when 1,021 launches are
+/// pending (measured on an H200).
 inline constexpr std::uint32_t stream_pending_max = 928;
 /// Work items on one stream that a client sends before it hears of their completion, where messages take no time.
 inline constexpr std::uint32_t stream_credit = 768;
-/// How many more, for each microsecond of a round trip, so that those under way do not count; no driver takes work faster.
+/// How many more, for each microsecond of a round trip, so that those under way do not count; no driver takes work
+/// faster.
 inline constexpr double stream_credit_per_us = 0.5;
 inline constexpr std::uint32_t stream_credit_max = 16384;
-/// Number of items after which a client asks to hear of their completion; a worker that is not asked looks a little later.
+/// Number of items after which a client asks to hear of their completion; a worker that is not asked looks a little
+/// later.
 inline constexpr std::uint32_t stream_fence_interval = 128;
 
-/// Bytes of calls for which a worker keeps room, so that none that must wait is refused: what it grants, and the least with which a session
-/// begins, where the host's memory is short.
+/// Bytes of calls for which a worker keeps room, so that none that must wait is refused: what it grants, and the least
+/// with which a session begins, where the host's memory is short.
 inline constexpr std::uint64_t credit_bytes = 32u << 20;
 inline constexpr std::uint64_t credit_bytes_min = 64u << 10;
 inline constexpr std::uint64_t credit_call_bytes = 512;  ///< that a call takes besides its message and its bulk bytes
 
 inline constexpr std::size_t host_read_bytes_max = 64u << 20;  ///< of a mapped host block, in one answer
 
-inline constexpr std::size_t ring_bytes = 4u << 20;  ///< of each ring of a channel in shared memory, as workers make them
+/// Of each ring of a channel in shared memory, as workers make them.
+inline constexpr std::size_t ring_bytes = 4u << 20;
 inline constexpr std::size_t ring_bytes_min = 4096;
 inline constexpr std::size_t ring_bytes_max = 64u << 20;
 inline constexpr std::size_t descriptors_max = 4;  ///< that have been passed and that nobody has taken yet
@@ -66,10 +74,13 @@ inline constexpr std::size_t shares_max = 256;  ///< things that one session sha
 
 inline constexpr std::chrono::milliseconds connect_timeout{5000};  ///< also for the broker's answers that take no work
 inline constexpr std::chrono::milliseconds lease_timeout{75000};   ///< a lease may wait for a driver to be initialised
-inline constexpr std::chrono::seconds lease_wait_max{7 * 86'400};  ///< longest that a client may wait for what others hold
-inline constexpr std::chrono::seconds worker_start_max{60};        ///< longest such wait at a host: clients wait a little longer
+/// Longest that a client may wait for what others hold.
+inline constexpr std::chrono::seconds lease_wait_max{7 * 86'400};
+inline constexpr std::chrono::seconds worker_start_max{
+    60};  ///< longest such wait at a host: clients wait a little longer
 
-/// Silence after which a session's peer is dead. The host decides (`silence_seconds` of fargpud); this where nobody has.
+/// Silence after which a session's peer is dead. The host decides (`silence_seconds` of fargpud); this where nobody
+/// has.
 inline constexpr std::chrono::milliseconds silence_timeout{30000};
 inline constexpr int heartbeats_per_silence = 6;  ///< so many are sent before silence is taken for death
 

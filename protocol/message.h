@@ -19,7 +19,8 @@ namespace fargpu {
 
 /// Builds one message. Small messages (nearly all) never touch the heap.
 class MessageWriter {
-  // As capnp::MallocMessageBuilder, which zeroes its first segment once more when it goes, for a use that there never is.
+  // As capnp::MallocMessageBuilder, which zeroes its first segment once more when it goes, for a use that there never
+  // is.
   class Builder final : public capnp::MessageBuilder {
    public:
     kj::ArrayPtr<capnp::word> allocateSegment(kj::uint words) override {
@@ -61,18 +62,20 @@ class MessageWriter {
 
  private:
   Builder builder_;
-  // Not capnp's own allocation: want of memory must come as std::bad_alloc, and from that it comes as a message that is malformed.
+  // Not capnp's own allocation: want of memory must come as std::bad_alloc, and from that it comes as a message that is
+  // malformed.
   struct Flat {
-    explicit Flat(std::size_t size) : words(size), builder(kj::arrayPtr(reinterpret_cast<capnp::word*>(words.data()), size)) {}
+    explicit Flat(std::size_t size)
+        : words(size), builder(kj::arrayPtr(reinterpret_cast<capnp::word*>(words.data()), size)) {}
     std::vector<std::uint64_t> words;
     capnp::FlatMessageBuilder builder;
   };
   std::optional<Flat> flat_;
 };
 
-/// Reads one message in place; the bytes must outlive it and lie at a multiple of eight. No bytes read as a message all of whose
-/// fields have their defaults. Malformed contents make accessors
-/// throw kj::Exception, which the end of a session treats as a protocol error.
+/// Reads one message in place; the bytes must outlive it and lie at a multiple of eight. No bytes read as a message all
+/// of whose fields have their defaults. Malformed contents make accessors throw kj::Exception, which the end of a
+/// session treats as a protocol error.
 class MessageReader {
  public:
   explicit MessageReader(std::span<const std::byte> bytes)

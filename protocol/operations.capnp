@@ -9,7 +9,7 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("fargpu::wire");
 
-# --- contexts ---------------------------------------------------------------------------------------------------------
+# --- contexts --------------------------------------------------------------------------------------------------------
 
 struct OpenContext {
   # Creates a context, or retains the primary one, under the id the client chose.
@@ -76,7 +76,7 @@ struct DescribeResourcesReply {
   description @0 :UInt64;
 }
 
-# --- device memory ----------------------------------------------------------------------------------------------------
+# --- device memory ---------------------------------------------------------------------------------------------------
 
 struct BackMemory {
   # Puts physical memory of the device behind a range of the window. Charged before the driver is asked.
@@ -142,7 +142,7 @@ struct RetainAllocationReply {
   allocation @0 :UInt64;
 }
 
-# --- order ------------------------------------------------------------------------------------------------------------
+# --- order -----------------------------------------------------------------------------------------------------------
 
 struct Fence {
   # The worker sends Control.passed with this number when the GPU has completed what was submitted before: on one stream,
@@ -184,7 +184,7 @@ struct StreamAttributeReply {
   attribute @0 :LaunchAttribute;
 }
 
-# --- copies -----------------------------------------------------------------------------------------------------------
+# --- copies ----------------------------------------------------------------------------------------------------------
 
 struct Copy {
   # `depth` slices of `height` rows of `width` bytes, from one side to the other. What comes from or goes to host memory has depth 1: the
@@ -242,7 +242,7 @@ struct CopyDevice {
   sourceContext @3 :UInt64;
 }
 
-# --- sharing between sessions -----------------------------------------------------------------------------------------
+# --- sharing between sessions ----------------------------------------------------------------------------------------
 # What a session shares is named by a key of 16 random bytes, which programs pass to each other in CUDA's IPC and shareable handles. The
 # host's broker keeps what is behind it until the session that shared it takes it back or ends. All of these are awaited: another
 # program acts on what this one says it has done.
@@ -286,7 +286,7 @@ struct OpenSharedEvent {
   event @1 :UInt64;
 }
 
-# --- host memory ------------------------------------------------------------------------------------------------------
+# --- host memory -----------------------------------------------------------------------------------------------------
 
 struct OpenHostBlock {
   # Tells the worker of pinned or registered memory of the client that takes part in a copy it must remember, or that
@@ -324,7 +324,7 @@ struct ReadHostBlock {
   bytes @1 :UInt64;               # at most limits::host_read_bytes_max
 }
 
-# --- images -------------------------------------------------------------------------------------------------------------
+# --- images ----------------------------------------------------------------------------------------------------------
 
 struct Option {
   # One CUjit_option or CUlibraryOption. Log buffers travel as their size; what the driver wrote comes back in the reply.
@@ -368,7 +368,7 @@ struct TakeLoaded {
   library @0 :UInt64;
 }
 
-# --- linking ------------------------------------------------------------------------------------------------------------
+# --- linking ---------------------------------------------------------------------------------------------------------
 
 struct CreateLink {
   # cuLinkCreate.
@@ -406,7 +406,7 @@ struct FetchLinked {
   bytes @2 :UInt64;
 }
 
-# --- functions ----------------------------------------------------------------------------------------------------------
+# --- functions -------------------------------------------------------------------------------------------------------
 
 struct FindFunction {
   # cuModuleGetFunction, cuLibraryGetKernel, cuKernelGetFunction.
@@ -474,7 +474,7 @@ struct FindGlobalReply {
   managed @2 :Bool;
 }
 
-# --- launches -----------------------------------------------------------------------------------------------------------
+# --- launches --------------------------------------------------------------------------------------------------------
 
 struct Launch {
   # The first of its class is awaited. `parameters` is the kernel's parameter block, laid out as
@@ -542,7 +542,7 @@ struct ClusterAnswer {
   value @3 :Int32;
 }
 
-# --- graphs ---------------------------------------------------------------------------------------------------------------
+# --- graphs ----------------------------------------------------------------------------------------------------------
 
 struct Edge {
   fromPort @0 :UInt8;

@@ -7,7 +7,8 @@
 
 namespace fargpu {
 
-/// Empty if nothing says. Where /proc is not mounted, as in a bare change of root, the name counts by which the program was started.
+/// Empty if nothing says. Where /proc is not mounted, as in a bare change of root, the name counts by which the program
+/// was started.
 inline std::filesystem::path own_executable() {
   std::error_code error;
   const std::filesystem::path linked = std::filesystem::read_symlink("/proc/self/exe", error);

@@ -1,6 +1,6 @@
 #pragma once
-// The private tables that CUDA's runtime asks every driver for (cuGetExportTable): their names and sizes, and the slots that are alike in
-// the client library and in the software GPU. What the slots mean is told in client/tables/README.md.
+// The private tables that CUDA's runtime asks every driver for (cuGetExportTable): their names and sizes, and the slots
+// that are alike in the client library and in the software GPU. What the slots mean is told in client/tables/README.md.
 
 #include <cuda.h>
 
@@ -30,7 +30,8 @@ Word slot(F* function) {
 }
 inline Word size_word(std::size_t words) { return reinterpret_cast<Word>(words * sizeof(Word)); }
 
-/// A table that begins with its size. Each slot is `unknown.operator()<table, index>()`, until it is set to something better.
+/// A table that begins with its size. Each slot is `unknown.operator()<table, index>()`, until it is set to something
+/// better.
 template <Table table, std::size_t words, class Unknown>
 std::array<Word, words> sized_table(Unknown unknown) {
   auto made = [&]<std::size_t... i>(std::index_sequence<i...>) {
@@ -87,8 +88,8 @@ struct RuntimeTables {
   }
 
   /// The two words that the runtime expects of slot 1 of the integrity table, when the calling thread asks.
-  std::array<std::uint64_t, 2> integrity_answer(std::uint32_t driver_version, std::uint32_t version, std::uint64_t unix_seconds,
-                                                std::vector<IntegrityDevice> devices) const;
+  std::array<std::uint64_t, 2> integrity_answer(std::uint32_t driver_version, std::uint32_t version,
+                                                std::uint64_t unix_seconds, std::vector<IntegrityDevice> devices) const;
 
   std::array<Word, 13> cudart;
   std::array<Word, 3> tools;

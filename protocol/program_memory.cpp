@@ -15,8 +15,8 @@ bool copy_by_kernel(const void* from, void* to, std::size_t bytes, bool theirs_i
   if (!forbidden.load(std::memory_order_relaxed)) {
     iovec ours{theirs_is_from ? to : const_cast<void*>(from), bytes};
     iovec theirs{theirs_is_from ? const_cast<void*>(from) : to, bytes};
-    const ssize_t done =
-        theirs_is_from ? ::process_vm_readv(::getpid(), &ours, 1, &theirs, 1, 0) : ::process_vm_writev(::getpid(), &ours, 1, &theirs, 1, 0);
+    const ssize_t done = theirs_is_from ? ::process_vm_readv(::getpid(), &ours, 1, &theirs, 1, 0)
+                                        : ::process_vm_writev(::getpid(), &ours, 1, &theirs, 1, 0);
     if (done == static_cast<ssize_t>(bytes)) return true;
     if (done >= 0 || errno == EFAULT) return false;
     forbidden = true;  // by a sandbox, for example a worker's, where all memory is known
@@ -27,7 +27,11 @@ bool copy_by_kernel(const void* from, void* to, std::size_t bytes, bool theirs_i
 
 }  // namespace
 
-bool read_program_memory(const void* from, void* to, std::size_t bytes) { return copy_by_kernel(from, to, bytes, true); }
-bool write_program_memory(const void* from, void* to, std::size_t bytes) { return copy_by_kernel(from, to, bytes, false); }
+bool read_program_memory(const void* from, void* to, std::size_t bytes) {
+  return copy_by_kernel(from, to, bytes, true);
+}
+bool write_program_memory(const void* from, void* to, std::size_t bytes) {
+  return copy_by_kernel(from, to, bytes, false);
+}
 
 }  // namespace fargpu

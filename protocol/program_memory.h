@@ -5,7 +5,8 @@
 
 namespace fargpu {
 
-/// Copies from such memory, and to it: the kernel tells of pages that cannot be used, instead of a signal. False if there are any.
+/// Copies from such memory, and to it: the kernel tells of pages that cannot be used, instead of a signal. False if
+/// there are any.
 bool read_program_memory(const void* from, void* to, std::size_t bytes);
 bool write_program_memory(const void* from, void* to, std::size_t bytes);
 

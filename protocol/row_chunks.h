@@ -39,8 +39,8 @@ class RowChunks {
   std::uint64_t rows_;         // of a chunk
 };
 
-/// Transfers on the bulk lanes are of two classes, which have room of their own: a large one fills the line by itself, of small ones several
-/// are on their way.
+/// Transfers on the bulk lanes are of two classes, which have room of their own: a large one fills the line by itself,
+/// of small ones several are on their way.
 enum class LaneClass : std::uint8_t { large, small };
 inline constexpr std::size_t lane_classes = 2;
 /// Told by a transfer's number.

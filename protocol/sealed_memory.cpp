@@ -21,7 +21,9 @@ constexpr int wanted_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 int make_sealed_memory(const char* name, std::size_t bytes) {
   const int memory = ::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (memory >= 0 && ::ftruncate(memory, static_cast<off_t>(bytes)) == 0 && ::fcntl(memory, F_ADD_SEALS, wanted_seals) == 0) return memory;
+  if (memory >= 0 && ::ftruncate(memory, static_cast<off_t>(bytes)) == 0 &&
+      ::fcntl(memory, F_ADD_SEALS, wanted_seals) == 0)
+    return memory;
   const int error = errno;
   if (memory >= 0) ::close(memory);
   throw SystemError(std::string("no memory to share: ") + std::strerror(error));

@@ -1,5 +1,6 @@
 #pragma once
-// Memory that two processes map, and whose size neither can change: so that no access to it faults, whatever the other does.
+// Memory that two processes map, and whose size neither can change: so that no access to it faults, whatever the other
+// does.
 
 #include <cstddef>
 

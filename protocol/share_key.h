@@ -12,7 +12,9 @@ namespace fargpu {
 
 using ShareKey = std::array<std::byte, 16>;
 
-inline capnp::Data::Reader wire_of(const ShareKey& key) { return {reinterpret_cast<const kj::byte*>(key.data()), key.size()}; }
+inline capnp::Data::Reader wire_of(const ShareKey& key) {
+  return {reinterpret_cast<const kj::byte*>(key.data()), key.size()};
+}
 
 /// Nothing for what has another length.
 inline std::optional<ShareKey> share_key(capnp::Data::Reader bytes) {

@@ -8,10 +8,11 @@
 
 namespace fargpu {
 
-/// The quickest way to wait takes a whole processor. Where no processor is idle, it is one that a computing thread needs. The scheduler
-/// shows that: it takes the processor from the waiting thread for a good part of the time. Then all threads that ask here sleep for a
-/// while instead, and look again later. This costs nothing but two readings of a clock for each wait that takes long, and it sees other
-/// programs, processors that this process may not use, and quotas alike. Threads: any.
+/// The quickest way to wait takes a whole processor. Where no processor is idle, it is one that a computing thread
+/// needs. The scheduler shows that: it takes the processor from the waiting thread for a good part of the time. Then
+/// all threads that ask here sleep for a while instead, and look again later. This costs nothing but two readings of a
+/// clock for each wait that takes long, and it sees other programs, processors that this process may not use, and
+/// quotas alike. Threads: any.
 class SpareProcessors {
  public:
   using Clock = std::chrono::steady_clock;
@@ -19,11 +20,13 @@ class SpareProcessors {
 
   /// As long as most answers take. Shorter waits are not measured.
   static constexpr Nanoseconds moment = std::chrono::microseconds(50);
-  /// As long as going to sleep and being woken takes, about: where nothing is to spare, looking for longer would cost more than it gains.
+  /// As long as going to sleep and being woken takes, about: where nothing is to spare, looking for longer would cost
+  /// more than it gains.
   static constexpr Nanoseconds least = std::chrono::microseconds(10);
   /// Of waiting after which there is a verdict.
   static constexpr Nanoseconds verdict_after = std::chrono::milliseconds(2);
-  /// For how long nothing is to spare after the first such verdict, and after many in a row: each is twice the one before.
+  /// For how long nothing is to spare after the first such verdict, and after many in a row: each is twice the one
+  /// before.
   static constexpr Nanoseconds pause_least = std::chrono::milliseconds(50), pause_most = std::chrono::milliseconds(800);
   /// A thread that had to stand aside for more than this part of the time took somebody else's processor for the rest.
   static constexpr int lost_part = 8;
@@ -54,7 +57,8 @@ class Spell {
   Spell& operator=(const Spell&) = delete;
   ~Spell() { stop(); }
 
-  /// Whether to look again, and not to sleep. Called before each look, but for those of the first moment; another thread may run meanwhile.
+  /// Whether to look again, and not to sleep. Called before each look, but for those of the first moment; another
+  /// thread may run meanwhile.
   bool go_on(Clock::time_point now);
   /// The thread is about to sleep, or has what it waited for.
   void stop();

@@ -33,7 +33,9 @@ std::optional<Amount> split(std::string_view text) {
 
 constexpr double whole_max = 9e15;  // beyond this not every whole number is one of these numbers
 
-bool whole(double number) { return number <= whole_max && static_cast<double>(static_cast<std::int64_t>(number)) == number; }
+bool whole(double number) {
+  return number <= whole_max && static_cast<double>(static_cast<std::int64_t>(number)) == number;
+}
 
 }  // namespace
 
@@ -45,7 +47,8 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   else if (unit.ends_with("b")) unit.resize(unit.size() - 1);
   constexpr std::string_view units = "kmgt";
   int power = 0;
-  if (unit.size() == 1 && units.find(unit[0]) != std::string_view::npos) power = 1 + static_cast<int>(units.find(unit[0]));
+  if (unit.size() == 1 && units.find(unit[0]) != std::string_view::npos)
+    power = 1 + static_cast<int>(units.find(unit[0]));
   else if (!unit.empty()) return std::nullopt;
   const double bytes = amount->number * static_cast<double>(std::uint64_t{1} << 10 * power);
   if (bytes > whole_max || (power == 0 && !whole(bytes))) return std::nullopt;
@@ -62,7 +65,8 @@ std::optional<std::uint32_t> parse_percent(std::string_view text, std::uint32_t 
 std::optional<std::chrono::seconds> parse_duration(std::string_view text) {
   const auto amount = split(text);
   if (!amount) return std::nullopt;
-  constexpr std::pair<std::string_view, int> units[] = {{"", 1}, {"s", 1}, {"m", 60}, {"min", 60}, {"h", 3600}, {"d", 86'400}};
+  constexpr std::pair<std::string_view, int> units[] = {{"", 1},     {"s", 1},    {"m", 60},
+                                                        {"min", 60}, {"h", 3600}, {"d", 86'400}};
   for (const auto& [unit, seconds] : units) {
     const double value = amount->number * seconds;
     if (amount->unit != unit || value > whole_max) continue;
@@ -93,7 +97,8 @@ std::string printable(std::string_view text, std::size_t bytes_max) {
     const auto byte = static_cast<unsigned char>(result[i]);
     const auto next = static_cast<unsigned char>(i + 1 < result.size() ? result[i + 1] : 0);
     if (byte < 0x20 || byte == 0x7F) result[i] = '?';
-    else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) result[i] = result[i + 1] = '?';  // control characters of two bytes
+    else if (byte == 0xC2 && next >= 0x80 && next < 0xA0)
+      result[i] = result[i + 1] = '?';  // control characters of two bytes
   }
   return result;
 }

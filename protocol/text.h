@@ -12,8 +12,8 @@ namespace fargpu {
 
 // Each parser gives nothing for what it does not understand.
 
-/// "8GiB", "8g", "512 MiB", "100000": units are powers of 1024, whatever the spelling. Decimals are understood ("1.5GiB"), and
-/// what is left of a byte is left out.
+/// "8GiB", "8g", "512 MiB", "100000": units are powers of 1024, whatever the spelling. Decimals are understood
+/// ("1.5GiB"), and what is left of a byte is left out.
 std::optional<std::uint64_t> parse_bytes(std::string_view text);
 /// "50%" or "50"; at most `most`.
 std::optional<std::uint32_t> parse_percent(std::string_view text, std::uint32_t most = 100);
@@ -25,7 +25,8 @@ std::string bytes_text(std::uint64_t bytes);
 /// "1 GPU", "3 GPUs".
 std::string so_many(std::uint64_t count, std::string_view what);
 
-/// Text that another machine sent, before it meets a terminal or a log: one line, of bounded length, nothing that steers a terminal.
+/// Text that another machine sent, before it meets a terminal or a log: one line, of bounded length, nothing that
+/// steers a terminal.
 std::string printable(std::string_view text, std::size_t bytes_max = 128);
 
 }  // namespace fargpu

@@ -25,11 +25,14 @@ struct Attached {
 
 int attached_index() {
   static const int index = SSL_CTX_get_ex_new_index(
-      0, nullptr, nullptr, nullptr, [](void*, void* data, CRYPTO_EX_DATA*, int, long, void*) { delete static_cast<Attached*>(data); });
+      0, nullptr, nullptr, nullptr,
+      [](void*, void* data, CRYPTO_EX_DATA*, int, long, void*) { delete static_cast<Attached*>(data); });
   return index;
 }
 
-Attached& attached(SSL* connection) { return *static_cast<Attached*>(SSL_CTX_get_ex_data(SSL_get_SSL_CTX(connection), attached_index())); }
+Attached& attached(SSL* connection) {
+  return *static_cast<Attached*>(SSL_CTX_get_ex_data(SSL_get_SSL_CTX(connection), attached_index()));
+}
 
 // The library lives in strangers' processes: nothing is read from the system's configuration, and nothing runs at exit.
 void start_openssl() {
@@ -44,7 +47,8 @@ TlsContext make_context(const SSL_METHOD* method) {
   SSL_CTX* const c = context.get();
   SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION);
   SSL_CTX_set_max_proto_version(c, TLS1_3_VERSION);
-  if (SSL_CTX_set_ciphersuites(c, ciphers) != 1) throw TlsError("OpenSSL lacks the ciphers of TLS 1.3: " + tls_complaint());
+  if (SSL_CTX_set_ciphersuites(c, ciphers) != 1)
+    throw TlsError("OpenSSL lacks the ciphers of TLS 1.3: " + tls_complaint());
   // No tickets: a client shows its identity with each connection.
   SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_set_num_tickets(c, 0);
@@ -55,21 +59,25 @@ TlsContext make_context(const SSL_METHOD* method) {
   return context;
 }
 
-Attached& attached(const TlsContext& context) { return *static_cast<Attached*>(SSL_CTX_get_ex_data(context.get(), attached_index())); }
+Attached& attached(const TlsContext& context) {
+  return *static_cast<Attached*>(SSL_CTX_get_ex_data(context.get(), attached_index()));
+}
 
 void use_certificate(SSL_CTX* context, const std::string& certificate, const std::string& key) {
   if (SSL_CTX_use_certificate_chain_file(context, certificate.c_str()) != 1)
     throw TlsError("certificate '" + certificate + "' cannot be used: " + tls_complaint());
   if (SSL_CTX_use_PrivateKey_file(context, key.c_str(), SSL_FILETYPE_PEM) != 1)
     throw TlsError("key '" + key + "' cannot be used: " + tls_complaint());
-  if (SSL_CTX_check_private_key(context) != 1) throw TlsError("key '" + key + "' is not that of certificate '" + certificate + "'");
+  if (SSL_CTX_check_private_key(context) != 1)
+    throw TlsError("key '" + key + "' is not that of certificate '" + certificate + "'");
 }
 
 // A key as OpenSSL wants it: as a session that might have been.
 SSL_SESSION* session_of(SSL* connection, const std::vector<std::byte>& key, const std::string& identity) {
   const SSL_CIPHER* const cipher = SSL_CIPHER_find(connection, key_cipher);
   SSL_SESSION* const session = SSL_SESSION_new();
-  if (cipher && session && SSL_SESSION_set1_master_key(session, reinterpret_cast<const unsigned char*>(key.data()), key.size()) == 1 &&
+  if (cipher && session &&
+      SSL_SESSION_set1_master_key(session, reinterpret_cast<const unsigned char*>(key.data()), key.size()) == 1 &&
       SSL_SESSION_set_cipher(session, cipher) == 1 && SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1 &&
       SSL_SESSION_set1_ticket_appdata(session, identity.data(), identity.size()) == 1)
     return session;
@@ -77,7 +85,8 @@ SSL_SESSION* session_of(SSL* connection, const std::vector<std::byte>& key, cons
   return nullptr;
 }
 
-int use_key(SSL* connection, const EVP_MD* digest, const unsigned char** identity, std::size_t* identity_bytes, SSL_SESSION** session) {
+int use_key(SSL* connection, const EVP_MD* digest, const unsigned char** identity, std::size_t* identity_bytes,
+            SSL_SESSION** session) {
   *session = nullptr;
   const std::optional<TlsKey>& key = attached(connection).key;
   if (!key || (digest && EVP_MD_get_type(digest) != NID_sha256)) return 1;  // none
@@ -87,7 +96,8 @@ int use_key(SSL* connection, const EVP_MD* digest, const unsigned char** identit
   return *session != nullptr;
 }
 
-int find_key(SSL* connection, const unsigned char* identity, std::size_t identity_bytes, SSL_SESSION** session) noexcept {
+int find_key(SSL* connection, const unsigned char* identity, std::size_t identity_bytes,
+             SSL_SESSION** session) noexcept {
   *session = nullptr;
   if (identity_bytes == 0 || identity_bytes > tls_identity_bytes_max) return 1;  // none
   try {
@@ -175,7 +185,9 @@ std::string tls_key_identity(SSL* connection) {
   void* data = nullptr;
   std::size_t bytes = 0;
   SSL_SESSION* const session = SSL_get0_session(connection);
-  if (!SSL_session_reused(connection) || !session || SSL_SESSION_get0_ticket_appdata(session, &data, &bytes) != 1 || !data) return "";
+  if (!SSL_session_reused(connection) || !session || SSL_SESSION_get0_ticket_appdata(session, &data, &bytes) != 1 ||
+      !data)
+    return "";
   return {static_cast<const char*>(data), bytes};
 }
 
@@ -183,7 +195,9 @@ std::string tls_complaint() {
   std::string text;
   while (const unsigned long error = ERR_get_error()) {
     const char* const reason = ERR_reason_error_string(error);
-    const std::string words = ERR_SYSTEM_ERROR(error) ? std::strerror(ERR_GET_REASON(error)) : reason ? reason : "an unknown error";
+    const std::string words = ERR_SYSTEM_ERROR(error) ? std::strerror(ERR_GET_REASON(error))
+                              : reason                ? reason
+                                                      : "an unknown error";
     if (text.empty()) text = words;  // the first is the cause
   }
   return text.empty() ? "no reason given" : text;
@@ -194,7 +208,10 @@ std::optional<std::vector<std::byte>> parse_hex(const std::string& text) {
   int high = -1;
   for (const char c : text) {
     if (c == ':' && high < 0 && !bytes.empty()) continue;
-    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : -1;
     if (digit < 0) return std::nullopt;
     if (high < 0) {
       high = digit;

@@ -59,7 +59,8 @@ TlsContext make_client_context(const TlsTrust& trust);
 struct TlsService {
   std::string certificate_file;  ///< its chain; empty where keys alone are used
   std::string key_file;
-  std::string client_ca_file;  ///< of the authority whose clients it believes; empty: certificates of clients are not asked for
+  /// Of the authority whose clients it believes; empty: certificates of clients are not asked for.
+  std::string client_ca_file;
   /// The key of an identity; nothing if there is none. Called during handshakes.
   std::function<std::optional<std::vector<std::byte>>(const std::string& identity)> find_key;
 };

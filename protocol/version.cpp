@@ -33,8 +33,8 @@ std::string versions_apart(const Side& host, const Side& client) {
   const auto of = [](const Side& side) {
     return fmt::format("{}protocol {}", side.release.empty() ? "" : side.release + ", ", text_of(side.versions));
   };
-  return fmt::format("{} has an older fargpu ({}) than {} ({}); update fargpu on the {}", older.name, of(older), newer.name, of(newer),
-                     host_is_older ? "GPU host" : "client's machine");
+  return fmt::format("{} has an older fargpu ({}) than {} ({}); update fargpu on the {}", older.name, of(older),
+                     newer.name, of(newer), host_is_older ? "GPU host" : "client's machine");
 }
 
 }  // namespace fargpu

@@ -1,5 +1,6 @@
 #pragma once
-// How sessions of one host hand things to each other. CUDA Driver API, "Memory Management" (cuIpc*) and "Virtual Memory Management".
+// How sessions of one host hand things to each other. CUDA Driver API, "Memory Management" (cuIpc*) and "Virtual Memory
+// Management".
 
 #include <unistd.h>
 
@@ -45,7 +46,8 @@ struct SharedThing {
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  /// False if nobody is there to keep it. `came_by`: of memory of another session, the key by which it was fetched; null for the session's own.
+  /// False if nobody is there to keep it. `came_by`: of memory of another session, the key by which it was fetched;
+  /// null for the session's own.
   virtual bool share(const ShareKey& key, const SharedThing& thing, const ShareKey* came_by) = 0;
   virtual void unshare_event(const ShareKey& key) = 0;
   /// The session gives memory up for which it has paid. When this returns, a session that still has it pays.

@@ -21,7 +21,8 @@ std::optional<SmGroups> parse_sm_groups(std::string_view text) {
     unsigned group = 0;
     const auto [behind, error] = std::from_chars(at, end, group);
     auto& device = groups.back();
-    if (error != std::errc{} || group >= sm_groups_max || (!device.empty() && group <= device.back())) return std::nullopt;
+    if (error != std::errc{} || group >= sm_groups_max || (!device.empty() && group <= device.back()))
+      return std::nullopt;
     device.push_back(group);
     if (behind == end) return groups;
     if (*behind != ',' && *behind != ':') return std::nullopt;

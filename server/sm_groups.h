@@ -1,5 +1,6 @@
 #pragma once
-// Groups of multiprocessors, into which devices are divided among leases: by their numbers, as the broker tells them to a worker.
+// Groups of multiprocessors, into which devices are divided among leases: by their numbers, as the broker tells them to
+// a worker.
 
 #include <optional>
 #include <string>
@@ -8,7 +9,8 @@
 
 namespace fargpu::server {
 
-/// Multiprocessors of a group: the least that a green context can be made of on every GPU (CUDA Driver API, "Green Contexts").
+/// Multiprocessors of a group: the least that a green context can be made of on every GPU (CUDA Driver API, "Green
+/// Contexts").
 constexpr unsigned sm_group_size = 8;
 /// More groups than any device has.
 constexpr unsigned sm_groups_max = 128;

@@ -14,7 +14,9 @@ class WrappedChannel : public Channel {
   explicit WrappedChannel(std::unique_ptr<Channel> channel) : channel_(std::move(channel)) {}
   std::size_t send_some(std::span<const Bytes> pieces) override { return channel_->send_some(pieces); }
   std::size_t receive_some(std::span<std::byte> buffer) override { return channel_->receive_some(buffer); }
-  Interest wait(Interest interest, Timeout timeout, Waker* waker) override { return channel_->wait(interest, timeout, waker); }
+  Interest wait(Interest interest, Timeout timeout, Waker* waker) override {
+    return channel_->wait(interest, timeout, waker);
+  }
   void close() noexcept override { channel_->close(); }
   std::string peer() const override { return channel_->peer(); }
   bool passes_descriptors() const override { return channel_->passes_descriptors(); }

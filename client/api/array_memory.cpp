@@ -1,4 +1,5 @@
-// Memory of sparse arrays and of those whose memory comes later. CUDA Driver API, "Virtual Memory Management", cuMemMapArrayAsync.
+// Memory of sparse arrays and of those whose memory comes later. CUDA Driver API, "Virtual Memory Management",
+// cuMemMapArrayAsync.
 
 #include <bit>
 
@@ -15,7 +16,8 @@ namespace {
 // The memory's device is the stream's: in `deviceBitMask` is exactly that one.
 CUresult write_mapping(const CUarrayMapInfo& info, int device, wire::ArrayMapping::Builder out) {
   if (info.flags != 0 || info.reserved[0] != 0 || info.reserved[1] != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!std::has_single_bit(info.deviceBitMask) || std::countr_zero(info.deviceBitMask) != device) return CUDA_ERROR_INVALID_VALUE;
+  if (!std::has_single_bit(info.deviceBitMask) || std::countr_zero(info.deviceBitMask) != device)
+    return CUDA_ERROR_INVALID_VALUE;
   if (info.memHandleType != CU_MEM_HANDLE_TYPE_GENERIC) return CUDA_ERROR_INVALID_VALUE;
   switch (info.resourceType) {
     case CU_RESOURCE_TYPE_ARRAY:
@@ -48,7 +50,8 @@ CUresult write_mapping(const CUarrayMapInfo& info, int device, wire::ArrayMappin
     return CUDA_ERROR_INVALID_VALUE;
   }
   const CUmemGenericAllocationHandle memory = info.memHandle.memHandle;
-  if (info.memOperationType == CU_MEM_OPERATION_TYPE_UNMAP) return memory == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (info.memOperationType == CU_MEM_OPERATION_TYPE_UNMAP)
+    return memory == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   if (info.memOperationType != CU_MEM_OPERATION_TYPE_MAP || !Handle(memory).well_formed(HandleKind::allocation))
     return CUDA_ERROR_INVALID_VALUE;
   out.setAllocation(memory);

@@ -17,7 +17,8 @@ namespace fargpu::client::hand {
 namespace {
 
 bool mode_valid(CUstreamCaptureMode mode) {
-  return mode == CU_STREAM_CAPTURE_MODE_GLOBAL || mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL || mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+  return mode == CU_STREAM_CAPTURE_MODE_GLOBAL || mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL ||
+         mode == CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
 }  // namespace
@@ -38,7 +39,8 @@ CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* st
   CaptureAnswer& kept = thread.capture_answer;
   kept.dependencies.clear();
   kept.edges.clear();
-  for (const std::uint64_t node : out.getDependencies()) kept.dependencies.push_back(handle_cast<CUgraphNode>(Handle(node)));
+  for (const std::uint64_t node : out.getDependencies())
+    kept.dependencies.push_back(handle_cast<CUgraphNode>(Handle(node)));
   bool plain_edges = true;
   for (const auto edge : out.getEdges()) {
     CUgraphEdgeData data{};
@@ -132,7 +134,8 @@ CUresult cuStreamEndCapture(Thread& thread, CUstream stream, CUgraph* out) {
   call.in().setHStream(use.wire());
   const CUresult result = call.wait();
   const auto graph = [&] { return call.out().getPhGraph(); };
-  // Nobody may have the driver's graph where the capture is invalid for a reason only the client knows, or wants it without a place.
+  // Nobody may have the driver's graph where the capture is invalid for a reason only the client knows, or wants it
+  // without a place.
   if (invalidated || !out) {
     if (result == CUDA_SUCCESS) {
       RemoteCall<wire::CuGraphDestroy> discard(thread);

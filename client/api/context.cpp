@@ -12,8 +12,8 @@
 namespace fargpu::client::hand {
 namespace {
 
-constexpr unsigned known_flags = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX | CU_CTX_COREDUMP_ENABLE |
-                                 CU_CTX_USER_COREDUMP_ENABLE | CU_CTX_SYNC_MEMOPS;
+constexpr unsigned known_flags = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX |
+                                 CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE | CU_CTX_SYNC_MEMOPS;
 
 bool flags_valid(unsigned flags) {
   if (flags & ~known_flags) return false;
@@ -48,7 +48,7 @@ CUresult create(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev, un
 
 }  // namespace
 
-// --- the stack ------------------------------------------------------------------------------------------------------------
+// --- the stack ------------------------------------------------------------------------------------------------------
 
 CUresult cuCtxGetCurrent(Thread& thread, CUcontext* out) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
@@ -87,7 +87,7 @@ CUresult cuCtxPopCurrent_v2(Thread& thread, CUcontext* out) {
   return CUDA_SUCCESS;
 }
 
-// --- questions ------------------------------------------------------------------------------------------------------------
+// --- questions ------------------------------------------------------------------------------------------------------
 
 CUresult cuCtxGetDevice_v2(Thread& thread, CUdevice* device, CUcontext ctx) {
   if (!device) return CUDA_ERROR_INVALID_VALUE;
@@ -168,22 +168,26 @@ CUresult cuCtxSynchronize_v2(Thread& thread, CUcontext ctx) {
 
 CUresult cuCtxSynchronize(Thread& thread) { return cuCtxSynchronize_v2(thread, nullptr); }
 
-// --- created contexts -------------------------------------------------------------------------------------------------------
+// --- created contexts -----------------------------------------------------------------------------------------------
 
 // Of CUDA 2 and 3.1: the calls with sizes and addresses of 32 bits work in such contexts only (narrow.h).
 CUresult cuCtxCreate(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev) {
   return create(thread, out, flags, dev, narrow_api_version);
 }
 
-CUresult cuCtxCreate_v2(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev) { return create(thread, out, flags, dev); }
+CUresult cuCtxCreate_v2(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev) {
+  return create(thread, out, flags, dev);
+}
 
-CUresult cuCtxCreate_v3(Thread& thread, CUcontext* out, CUexecAffinityParam* affinity, int count, unsigned flags, CUdevice dev) {
+CUresult cuCtxCreate_v3(Thread& thread, CUcontext* out, CUexecAffinityParam* affinity, int count, unsigned flags,
+                        CUdevice dev) {
   if (affinity || count > 0) return refuse_use("a context with execution affinity");
   return create(thread, out, flags, dev);
 }
 
 CUresult cuCtxCreate_v4(Thread& thread, CUcontext* out, CUctxCreateParams* params, unsigned flags, CUdevice dev) {
-  if (params && (params->execAffinityParams || params->numExecAffinityParams > 0)) return refuse_use("a context with execution affinity");
+  if (params && (params->execAffinityParams || params->numExecAffinityParams > 0))
+    return refuse_use("a context with execution affinity");
   if (params && params->cigParams) return refuse_use("a context shared with a graphics interface");
   return create(thread, out, flags, dev);
 }
@@ -218,7 +222,7 @@ CUresult cuCtxDetach(Thread& thread, CUcontext ctx) {
   return cuCtxDestroy_v2(thread, ctx);
 }
 
-// --- primary contexts -------------------------------------------------------------------------------------------------------
+// --- primary contexts -----------------------------------------------------------------------------------------------
 
 CUresult cuDevicePrimaryCtxRetain(Thread& thread, CUcontext* out, CUdevice dev) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;

@@ -1,5 +1,5 @@
-// Copies. CUDA Driver API, "Memory Management" and "API synchronization behavior". Every form is brought to one, of which Copier finds
-// the way.
+// Copies. CUDA Driver API, "Memory Management" and "API synchronization behavior". Every form is brought to one, of
+// which Copier finds the way.
 
 #include <vector>
 
@@ -30,7 +30,9 @@ CUresult copy_shaped(Thread& thread, const Params* params, CUstream stream, bool
 
 // The contexts of a copy between them, null for the current one; false if one is none.
 bool name_contexts(Thread& thread, CUcontext target, CUcontext source, Copy& copy) {
-  const auto named = [&](CUcontext context) { return context ? session_of(thread).contexts.find(context) : thread.context(); };
+  const auto named = [&](CUcontext context) {
+    return context ? session_of(thread).contexts.find(context) : thread.context();
+  };
   copy.target_context = named(target);
   copy.source_context = named(source);
   return copy.target_context && copy.target_context->active && copy.source_context && copy.source_context->active;
@@ -43,7 +45,8 @@ CUresult run_between(Thread& thread, const Copy& copy, CUstream default_stream) 
     if (const CUresult result = session.waits.synchronize(thread, *context); result != CUDA_SUCCESS) return result;
   const StreamUse stream(thread, default_stream);
   if (!stream) return stream.error();
-  if (const CUresult result = Copier(session.copy_parts, thread, stream, copy).run(); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = Copier(session.copy_parts, thread, stream, copy).run(); result != CUDA_SUCCESS)
+    return result;
   return session.waits.settle(thread, *stream);
 }
 
@@ -51,7 +54,9 @@ template <class Params>
 CUresult read_between(Thread& thread, const Params* params, Copy& copy) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = read_copy(*params, copy); bad != CUDA_SUCCESS) return bad;
-  const auto needs_context = [](CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY; };
+  const auto needs_context = [](CUmemorytype type) {
+    return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY;
+  };
   if (!name_contexts(thread, needs_context(params->dstMemoryType) ? params->dstContext : nullptr,
                      needs_context(params->srcMemoryType) ? params->srcContext : nullptr, copy))
     return CUDA_ERROR_INVALID_CONTEXT;
@@ -60,19 +65,27 @@ CUresult read_between(Thread& thread, const Params* params, Copy& copy) {
 
 }  // namespace
 
-CUresult copy_now(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream stream) { return copy_shaped(thread, copy, stream, true); }
-CUresult copy_now(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream) { return copy_shaped(thread, copy, stream, true); }
-CUresult copy_async(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream stream) { return copy_shaped(thread, copy, stream, false); }
-CUresult copy_async(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream) { return copy_shaped(thread, copy, stream, false); }
+CUresult copy_now(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream stream) {
+  return copy_shaped(thread, copy, stream, true);
+}
+CUresult copy_now(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream) {
+  return copy_shaped(thread, copy, stream, true);
+}
+CUresult copy_async(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream stream) {
+  return copy_shaped(thread, copy, stream, false);
+}
+CUresult copy_async(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream) {
+  return copy_shaped(thread, copy, stream, false);
+}
 
-CUresult cuMemcpyPeer(Thread& thread, CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, std::size_t bytes,
-                      CUstream default_stream) {
+CUresult cuMemcpyPeer(Thread& thread, CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context,
+                      std::size_t bytes, CUstream default_stream) {
   Copy copy{.shape = {bytes}, .target = on_device(dst), .source = on_device(src), .synchronous = true};
   if (!name_contexts(thread, dst_context, src_context, copy)) return CUDA_ERROR_INVALID_CONTEXT;
   return run_between(thread, copy, default_stream);
 }
-CUresult cuMemcpyPeerAsync(Thread& thread, CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context,
-                           std::size_t bytes, CUstream stream) {
+CUresult cuMemcpyPeerAsync(Thread& thread, CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
+                           CUcontext src_context, std::size_t bytes, CUstream stream) {
   Copy copy{.shape = {bytes}, .target = on_device(dst), .source = on_device(src)};
   if (!name_contexts(thread, dst_context, src_context, copy)) return CUDA_ERROR_INVALID_CONTEXT;
   return run_copy(thread, stream, copy);
@@ -89,7 +102,7 @@ CUresult cuMemcpy3DPeerAsync(Thread& thread, const CUDA_MEMCPY3D_PEER* params, C
   return bad == CUDA_SUCCESS ? run_copy(thread, stream, copy) : bad;
 }
 
-// --- batches --------------------------------------------------------------------------------------------------------------------------
+// --- batches --------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -103,8 +116,8 @@ CUresult read_order(CUmemcpySrcAccessOrder order, unsigned flags, Copy& copy) {
   }
 }
 
-// All of a batch or, if anything is wrong with one of its copies, nothing. `read(i, copy)` says what copy i is; `failed` gets the one that
-// is wrong.
+// All of a batch or, if anything is wrong with one of its copies, nothing. `read(i, copy)` says what copy i is;
+// `failed` gets the one that is wrong.
 template <class Read>
 CUresult copy_batch(Thread& thread, std::size_t count, CUstream stream, std::size_t& failed, Read&& read) {
   failed = SIZE_MAX;
@@ -129,9 +142,10 @@ CUresult copy_batch(Thread& thread, std::size_t count, CUstream stream, std::siz
   return CUDA_SUCCESS;
 }
 
-CUresult copy_linear_batch(Thread& thread, const CUdeviceptr* targets, const CUdeviceptr* sources, const std::size_t* sizes,
-                           std::size_t count, const CUmemcpyAttributes* attributes, const std::size_t* first, std::size_t attribute_count,
-                           std::size_t& failed, CUstream stream) {
+CUresult copy_linear_batch(Thread& thread, const CUdeviceptr* targets, const CUdeviceptr* sources,
+                           const std::size_t* sizes, std::size_t count, const CUmemcpyAttributes* attributes,
+                           const std::size_t* first, std::size_t attribute_count, std::size_t& failed,
+                           CUstream stream) {
   failed = SIZE_MAX;
   if (!targets || !sources || !sizes || !attributes || !first || count == 0) return CUDA_ERROR_INVALID_VALUE;
   if (attribute_count == 0 || attribute_count > count || first[0] != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -147,27 +161,29 @@ CUresult copy_linear_batch(Thread& thread, const CUdeviceptr* targets, const CUd
   });
 }
 
-CUresult copy_shaped_batch(Thread& thread, std::size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations, std::size_t& failed,
-                           unsigned long long flags, CUstream stream) {
+CUresult copy_shaped_batch(Thread& thread, std::size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations,
+                           std::size_t& failed, unsigned long long flags, CUstream stream) {
   failed = SIZE_MAX;
   if (!operations || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return copy_batch(thread, count, stream, failed, [&](Context& context, std::size_t i, Copy& copy) {
     const CUDA_MEMCPY3D_BATCH_OP& operation = operations[i];
-    if (const CUresult bad = read_order(operation.srcAccessOrder, operation.flags, copy); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = read_order(operation.srcAccessOrder, operation.flags, copy); bad != CUDA_SUCCESS)
+      return bad;
     return read_copy(thread, context, operation, copy);
   });
 }
 
 }  // namespace
 
-CUresult cuMemcpyBatchAsync(Thread& thread, CUdeviceptr* targets, CUdeviceptr* sources, std::size_t* sizes, std::size_t count,
-                            CUmemcpyAttributes* attributes, std::size_t* first, std::size_t attribute_count, std::size_t* failed,
-                            CUstream stream) {
+CUresult cuMemcpyBatchAsync(Thread& thread, CUdeviceptr* targets, CUdeviceptr* sources, std::size_t* sizes,
+                            std::size_t count, CUmemcpyAttributes* attributes, std::size_t* first,
+                            std::size_t attribute_count, std::size_t* failed, CUstream stream) {
   std::size_t ignored;
-  return copy_linear_batch(thread, targets, sources, sizes, count, attributes, first, attribute_count, failed ? *failed : ignored, stream);
+  return copy_linear_batch(thread, targets, sources, sizes, count, attributes, first, attribute_count,
+                           failed ? *failed : ignored, stream);
 }
-CUresult cuMemcpy3DBatchAsync(Thread& thread, std::size_t count, CUDA_MEMCPY3D_BATCH_OP* operations, std::size_t* failed,
-                              unsigned long long flags, CUstream stream) {
+CUresult cuMemcpy3DBatchAsync(Thread& thread, std::size_t count, CUDA_MEMCPY3D_BATCH_OP* operations,
+                              std::size_t* failed, unsigned long long flags, CUstream stream) {
   std::size_t ignored;
   return copy_shaped_batch(thread, count, operations, failed ? *failed : ignored, flags, stream);
 }

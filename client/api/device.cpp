@@ -26,7 +26,8 @@ CUresult with_device(Thread& thread, CUdevice ordinal, Use&& use) {
 
 std::string pci_bus_id(const Device& device) {
   return fmt::format("{:04X}:{:02X}:{:02X}.0", device.attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID),
-                     device.attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID), device.attribute(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID));
+                     device.attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID),
+                     device.attribute(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID));
 }
 
 }  // namespace
@@ -148,7 +149,9 @@ CUresult cuDeviceGetByPCIBusId(Thread& thread, CUdevice* dev, const char* text) 
   }
   const auto& devices = session_of(thread).terms.facts.devices;
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    const auto is = [&](CUdevice_attribute which, unsigned value) { return static_cast<unsigned>(devices[i].attribute(which)) == value; };
+    const auto is = [&](CUdevice_attribute which, unsigned value) {
+      return static_cast<unsigned>(devices[i].attribute(which)) == value;
+    };
     if (!is(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, domain) || !is(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, bus) ||
         !is(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, slot))
       continue;

@@ -40,8 +40,8 @@ CUresult cuMemAlloc_v2(Thread& thread, CUdeviceptr* dptr, std::size_t bytesize) 
 }
 
 // Rows begin at multiples of 512 bytes, which suits every access width and texture alignment there is.
-CUresult cuMemAllocPitch_v2(Thread& thread, CUdeviceptr* dptr, std::size_t* pitch, std::size_t width, std::size_t height,
-                            unsigned element_bytes) {
+CUresult cuMemAllocPitch_v2(Thread& thread, CUdeviceptr* dptr, std::size_t* pitch, std::size_t width,
+                            std::size_t height, unsigned element_bytes) {
   if (!dptr || !pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
   if (element_bytes != 4 && element_bytes != 8 && element_bytes != 16) return CUDA_ERROR_INVALID_VALUE;
   const std::size_t row = (width + 511) / 512 * 512;

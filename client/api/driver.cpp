@@ -51,10 +51,13 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// CUDA Driver API, "Driver Entry Point Access". A symbol that is missing is no error of the newer variant: it says so in the status.
-CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
+// CUDA Driver API, "Driver Entry Point Access". A symbol that is missing is no error of the newer variant: it says so
+// in the status.
+CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult* status) {
   constexpr cuuint64_t known_flags = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-  if (!symbol || !function || (flags & ~known_flags) || version > config().driver_version) return CUDA_ERROR_INVALID_VALUE;
+  if (!symbol || !function || (flags & ~known_flags) || version > config().driver_version)
+    return CUDA_ERROR_INVALID_VALUE;
   const ProcAnswer answer = find_proc(symbol, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
   *function = answer.function;
   if (status) *status = answer.status;
@@ -63,7 +66,8 @@ CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, c
 
 CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags) {
   void* found = nullptr;
-  if (const CUresult result = cuGetProcAddress_v2(symbol, &found, version, flags, nullptr); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = cuGetProcAddress_v2(symbol, &found, version, flags, nullptr); result != CUDA_SUCCESS)
+    return result;
   if (!found || !function) return CUDA_ERROR_NOT_FOUND;
   *function = found;
   return CUDA_SUCCESS;

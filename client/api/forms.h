@@ -1,5 +1,6 @@
 #pragma once
-// Functions of which each serves several calls that differ in their arguments only. The spec says with which arguments ([forms]).
+// Functions of which each serves several calls that differ in their arguments only. The spec says with which arguments
+// ([forms]).
 
 #include <cuda.h>
 
@@ -14,13 +15,14 @@
 namespace fargpu::client::hand {
 
 /// stream_memory.cpp: a wait for a value or a write of one. The operation's type says how wide the value is.
-CUresult stream_operation(Thread& thread, CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address, std::uint64_t value,
-                          unsigned flags);
+CUresult stream_operation(Thread& thread, CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address,
+                          std::uint64_t value, unsigned flags);
 /// stream_memory.cpp: as stream_operation, where the device offers the first version of these calls.
-CUresult stream_operation_v1(Thread& thread, CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address, std::uint64_t value,
-                             unsigned flags);
+CUresult stream_operation_v1(Thread& thread, CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address,
+                             std::uint64_t value, unsigned flags);
 
-/// capture.cpp: all that can be asked of a capture. Status and id are known; graph and dependencies are asked for only when wanted.
+/// capture.cpp: all that can be asked of a capture. Status and id are known; graph and dependencies are asked for only
+/// when wanted.
 CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                       const CUgraphNode** dependencies, const CUgraphEdgeData** edges, std::size_t* count);
 
@@ -33,28 +35,31 @@ CUresult launch_legacy(Thread& thread, CUfunction function, int width, int heigh
 using NodeWish = std::optional<CUgraphNodeParams>;
 
 /// graph_node.cpp: a node behind others.
-CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count, NodeWish node);
+CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                  NodeWish node);
 /// graph_node.cpp: new parameters of a node in its graph, or in an executable one.
 CUresult set_node(Thread& thread, CUgraphNode node, const NodeWish& wish);
 CUresult set_in_exec(Thread& thread, CUgraphExec exec, CUgraphNode node, const NodeWish& wish);
 
 /// copy.cpp: a copy as described.
 CUresult run_copy(Thread& thread, CUstream stream, const Copy& copy);
-/// copy.cpp: a copy of the calls that CUDA calls synchronous. Between device memory they do not wait either. Its struct, or its two sides,
-/// say what is copied.
-inline CUresult copy_now(Thread& thread, const CopySide& target, const CopySide& source, std::size_t bytes, CUstream stream) {
+/// copy.cpp: a copy of the calls that CUDA calls synchronous. Between device memory they do not wait either. Its
+/// struct, or its two sides, say what is copied.
+inline CUresult copy_now(Thread& thread, const CopySide& target, const CopySide& source, std::size_t bytes,
+                         CUstream stream) {
   return run_copy(thread, stream, {.shape = {bytes}, .target = target, .source = source, .synchronous = true});
 }
 CUresult copy_now(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream stream);
 CUresult copy_now(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream);
 /// copy.cpp: a copy on a stream.
-inline CUresult copy_async(Thread& thread, const CopySide& target, const CopySide& source, std::size_t bytes, CUstream stream) {
+inline CUresult copy_async(Thread& thread, const CopySide& target, const CopySide& source, std::size_t bytes,
+                           CUstream stream) {
   return run_copy(thread, stream, {.shape = {bytes}, .target = target, .source = source});
 }
 CUresult copy_async(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream stream);
 CUresult copy_async(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream);
 
-// --- arguments ---------------------------------------------------------------------------------------------------------------------
+// --- arguments ------------------------------------------------------------------------------------------------------
 
 /// Where a CUdevice of the older calls stands for a place: CU_DEVICE_CPU is the host.
 CUmemLocation location_of(CUdevice device);

@@ -16,7 +16,8 @@ template <class Request>
 CUresult address(Thread& thread, RemoteCall<Request>& call, const Function& function, int device) {
   if (!call) return call.error();
   int worker_device = -1;
-  if (device >= 0 && !session_of(thread).terms.facts.worker_ordinal(device, worker_device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (device >= 0 && !session_of(thread).terms.facts.worker_ordinal(device, worker_device))
+    return CUDA_ERROR_INVALID_DEVICE;
   call.in().setFunction(function.handle.value());
   call.in().setDevice(worker_device);
   return CUDA_SUCCESS;
@@ -59,12 +60,14 @@ CUresult get(Thread& thread, int* value, CUfunction_attribute attribute, Functio
 }
 
 // Whether the driver cannot but accept it. Others it must be asked about: tuners find out what is allowed by trying.
-bool surely_settable(const Device& device, const Function::Attributes& known, CUfunction_attribute attribute, int value) {
+bool surely_settable(const Device& device, const Function::Attributes& known, CUfunction_attribute attribute,
+                     int value) {
   const auto present = known.value(attribute), fixed = known.value(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
   if (!present || !fixed) return false;
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-      return value >= 0 && std::int64_t{*fixed} + value <= device.attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+      return value >= 0 &&
+             std::int64_t{*fixed} + value <= device.attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
     case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: return value >= -1 && value <= 100;
     case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
       return (value == 0 || value == 1) && device.attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH) != 0;
@@ -88,14 +91,16 @@ CUresult set(Thread& thread, CUfunction_attribute attribute, int value, Function
     changes = function.changes;
     const auto known = function.attributes.find(device);
     return known != function.attributes.end() &&
-           surely_settable(session_of(thread).terms.facts.devices[static_cast<std::size_t>(ordinal)], known->second, attribute, value);
+           surely_settable(session_of(thread).terms.facts.devices[static_cast<std::size_t>(ordinal)], known->second,
+                           attribute, value);
   }();
   const CUresult result = sure ? call.post() : call.wait();
   if (result != CUDA_SUCCESS) return result;
   Session& session = session_of(thread);
   const std::vector<Handle> same = session.functions.attribute_changed(function, device, attribute, value, changes);
   for (const Opcode stale : forgotten_after(Opcode::setFunctionAttribute)) {
-    if (session.functions.knows_modules_of_libraries()) session.calls.replies.forget(stale);  // which of them are one we do not know
+    if (session.functions.knows_modules_of_libraries())
+      session.calls.replies.forget(stale);  // which of them are one we do not know
     else
       for (const Handle one : same) session.calls.replies.forget(stale, one.value());
   }

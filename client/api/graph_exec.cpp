@@ -17,7 +17,8 @@ struct Instantiated {
   CUgraphNode error_node = nullptr;
 };
 
-CUresult instantiate(Thread& thread, CUgraph graph, std::uint64_t flags, std::uint64_t upload_stream, Instantiated& made) {
+CUresult instantiate(Thread& thread, CUgraph graph, std::uint64_t flags, std::uint64_t upload_stream,
+                     Instantiated& made) {
   if (!handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::InstantiateGraph> call(thread, ContextNeed::optional);
   if (!call) return call.error();
@@ -46,7 +47,8 @@ struct Updated {
 };
 
 CUresult update(Thread& thread, CUgraphExec exec, CUgraph graph, Updated& updated) {
-  if (!handle_of(exec).well_formed(HandleKind::exec) || !handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
+  if (!handle_of(exec).well_formed(HandleKind::exec) || !handle_of(graph).well_formed(HandleKind::graph))
+    return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::UpdateGraph> call(thread, ContextNeed::optional);
   if (!call) return call.error();
   auto in = call.in();
@@ -73,8 +75,8 @@ CUresult cuGraphInstantiateWithFlags(Thread& thread, CUgraphExec* out, CUgraph g
   return result;
 }
 
-CUresult cuGraphInstantiateWithParams(Thread& thread, CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params,
-                                      CUstream default_stream) {
+CUresult cuGraphInstantiateWithParams(Thread& thread, CUgraphExec* out, CUgraph graph,
+                                      CUDA_GRAPH_INSTANTIATE_PARAMS* params, CUstream default_stream) {
   if (!out || !params) return CUDA_ERROR_INVALID_VALUE;
   std::uint64_t upload_stream = 0;
   if (params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) {
@@ -91,7 +93,8 @@ CUresult cuGraphInstantiateWithParams(Thread& thread, CUgraphExec* out, CUgraph 
 }
 
 // The old forms tell the offending node and a log; today's driver writes no log text.
-CUresult cuGraphInstantiate_v2(Thread& thread, CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log, std::size_t log_bytes) {
+CUresult cuGraphInstantiate_v2(Thread& thread, CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log,
+                               std::size_t log_bytes) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   Instantiated made;
   const CUresult result = instantiate(thread, graph, 0, 0, made);
@@ -111,7 +114,8 @@ CUresult cuGraphExecUpdate_v2(Thread& thread, CUgraphExec exec, CUgraph graph, C
   return result;
 }
 
-CUresult cuGraphExecUpdate(Thread& thread, CUgraphExec exec, CUgraph graph, CUgraphNode* error_node, CUgraphExecUpdateResult* outcome) {
+CUresult cuGraphExecUpdate(Thread& thread, CUgraphExec exec, CUgraph graph, CUgraphNode* error_node,
+                           CUgraphExecUpdateResult* outcome) {
   if (!error_node || !outcome) return CUDA_ERROR_INVALID_VALUE;
   Updated updated;
   const CUresult result = update(thread, exec, graph, updated);
@@ -162,7 +166,8 @@ CUresult cuGraphLaunch(Thread& thread, CUgraphExec exec, CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   GraphMemory& memory = session_of(thread).graph_memory;
-  if (use->capture.load() && memory.used_by(handle_of(exec))) return CUDA_ERROR_NOT_SUPPORTED;  // as a child such a graph cannot be
+  if (use->capture.load() && memory.used_by(handle_of(exec)))
+    return CUDA_ERROR_NOT_SUPPORTED;  // as a child such a graph cannot be
   if (const CUresult bad = memory.may_launch(handle_of(exec)); bad != CUDA_SUCCESS) return bad;
   const CUresult result = launch(thread, exec, use);
   if (result == CUDA_SUCCESS) memory.launched(thread, handle_of(exec));
@@ -181,7 +186,9 @@ CUresult cuGraphExecChildGraphNodeSetParams(Thread& thread, CUgraphExec exec, CU
   in.setChildGraph(handle_of(child).value());
   const CUresult result = call.wait();
   if (result == CUDA_ERROR_NOT_SUPPORTED)
-    refuse_use("exchanging a child graph in an executable graph, where functions or memory of the program or events are involved");
+    refuse_use(
+        "exchanging a child graph in an executable graph, where functions or memory of the program or events are "
+        "involved");
   return result;
 }
 

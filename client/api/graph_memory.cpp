@@ -32,8 +32,8 @@ CUresult get_node(Thread& thread, CUgraphNode node, CUgraphNodeType type, Read&&
 
 }  // namespace
 
-CUresult cuGraphAddMemAllocNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                                CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+CUresult cuGraphAddMemAllocNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                                std::size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   CUgraphNodeParams node;
   std::memset(&node, 0, sizeof(node));
@@ -62,7 +62,8 @@ CUresult cuGraphMemAllocNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEM
 
 CUresult cuGraphMemFreeNodeGetParams(Thread& thread, CUgraphNode node, CUdeviceptr* address) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
-  return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEM_FREE, [&](wire::NodeParameters::Reader in) { *address = in.getFree(); });
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEM_FREE,
+                  [&](wire::NodeParameters::Reader in) { *address = in.getFree(); });
 }
 
 CUresult cuDeviceGetGraphMemAttribute(Thread& thread, CUdevice device, CUgraphMem_attribute attribute, void* value) {

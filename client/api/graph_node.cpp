@@ -19,7 +19,8 @@ namespace {
 
 // What the parameters of an allocation node say of it is checked, and its memory made.
 CUresult allocate(Thread& thread, CUDA_MEM_ALLOC_NODE_PARAMS_v2& p) {
-  if (p.bytesize == 0 || p.poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || p.poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+  if (p.bytesize == 0 || p.poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
+      p.poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE)
     return CUDA_ERROR_INVALID_VALUE;
   if (p.accessDescCount > 0 && !p.accessDescs) return CUDA_ERROR_INVALID_VALUE;
   if (p.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return refuse_use("an allocation node in host memory");
@@ -27,32 +28,35 @@ CUresult allocate(Thread& thread, CUDA_MEM_ALLOC_NODE_PARAMS_v2& p) {
   int ordinal;
   if (!session.terms.facts.worker_ordinal(p.poolProps.location.id, ordinal)) return CUDA_ERROR_INVALID_DEVICE;
   for (std::size_t i = 0; i < p.accessDescCount; ++i)
-    if (p.accessDescs[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || p.accessDescs[i].location.id != p.poolProps.location.id)
+    if (p.accessDescs[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        p.accessDescs[i].location.id != p.poolProps.location.id)
       return refuse_use("an allocation node with access of other devices");
   Context& context = session.contexts.primary(p.poolProps.location.id);
   Context* const current = thread.context();
   if (!current && !context.active) return CUDA_ERROR_INVALID_CONTEXT;
   std::uint64_t address = 0;
-  const CUresult result = session.graph_memory.allocate(thread, current && current->device == p.poolProps.location.id ? *current : context,
-                                                        p.poolProps.location.id, p.bytesize, address);
+  const CUresult result =
+      session.graph_memory.allocate(thread, current && current->device == p.poolProps.location.id ? *current : context,
+                                    p.poolProps.location.id, p.bytesize, address);
   p.dptr = address;
   return result;
 }
 
-CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
-                   std::size_t count, CUgraphNodeParams& params);
+CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                   const CUgraphEdgeData* edges, std::size_t count, CUgraphNodeParams& params);
 
-CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
-                  std::size_t count, CUgraphNodeParams& params) {
-  if (params.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return send_node(thread, out, graph, dependencies, edges, count, params);
+CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                  const CUgraphEdgeData* edges, std::size_t count, CUgraphNodeParams& params) {
+  if (params.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+    return send_node(thread, out, graph, dependencies, edges, count, params);
   if (const CUresult bad = allocate(thread, params.alloc); bad != CUDA_SUCCESS) return bad;
   const CUresult result = send_node(thread, out, graph, dependencies, edges, count, params);
   if (result != CUDA_SUCCESS) session_of(thread).graph_memory.discard(thread, params.alloc.dptr);
   return result;
 }
 
-CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
-                   std::size_t count, CUgraphNodeParams& params) {
+CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                   const CUgraphEdgeData* edges, std::size_t count, CUgraphNodeParams& params) {
   if (!out || (count > 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
   NewParts parts(session_of(thread).graph_parts);
@@ -91,7 +95,8 @@ CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgrap
 
 CUresult change_node(Thread& thread, Handle exec, CUgraphNode node, const CUgraphNodeParams& params) {
   if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
-  if (params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || params.type == CU_GRAPH_NODE_TYPE_MEM_FREE) return CUDA_ERROR_INVALID_VALUE;
+  if (params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || params.type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+    return CUDA_ERROR_INVALID_VALUE;
   NewParts parts(session_of(thread).graph_parts);
   RemoteCall<wire::SetNode> call(thread, ContextNeed::optional);
   if (!call) return call.error();
@@ -105,9 +110,11 @@ CUresult change_node(Thread& thread, Handle exec, CUgraphNode node, const CUgrap
     parts.keep();
   }
   if (result == CUDA_ERROR_NOT_SUPPORTED && session_of(thread).stream_waits.any_here())
-    return refuse_use("changing an executable graph of which a launch is behind a wait for a value in memory of the host");
+    return refuse_use(
+        "changing an executable graph of which a launch is behind a wait for a value in memory of the host");
   if (result == CUDA_ERROR_NOT_SUPPORTED)
-    refuse_use("changing, in an executable graph with conditional nodes, what involves functions or memory of the program");
+    refuse_use(
+        "changing, in an executable graph with conditional nodes, what involves functions or memory of the program");
   return result;
 }
 
@@ -123,7 +130,8 @@ CUresult get_node(Thread& thread, CUgraphNode node, CUgraphNodeType type, const 
   return result == CUDA_SUCCESS ? read(call.out().getParameters()) : result;
 }
 
-CUresult kernel_attribute(Thread& thread, CUgraphNode node, const CUlaunchAttribute& wanted, bool set, CUlaunchAttributeValue* out) {
+CUresult kernel_attribute(Thread& thread, CUgraphNode node, const CUlaunchAttribute& wanted, bool set,
+                          CUlaunchAttributeValue* out) {
   if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
   if (!launch_attribute_facts(wanted.id)) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::NodeAttribute> call(thread, ContextNeed::optional);
@@ -131,7 +139,8 @@ CUresult kernel_attribute(Thread& thread, CUgraphNode node, const CUlaunchAttrib
   auto in = call.in();
   in.setNode(handle_of(node).value());
   in.setSet(set);
-  if (const CUresult bad = write_attribute(session_of(thread).events, wanted, in.initAttribute()); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = write_attribute(session_of(thread).events, wanted, in.initAttribute()); bad != CUDA_SUCCESS)
+    return bad;
   const CUresult result = call.wait();
   if (result == CUDA_SUCCESS && out) read_attribute(call.out().getAttribute(), *out);
   return result;
@@ -139,19 +148,20 @@ CUresult kernel_attribute(Thread& thread, CUgraphNode node, const CUlaunchAttrib
 
 }  // namespace
 
-// --- adding -----------------------------------------------------------------------------------------------------------------------------
+// --- adding ---------------------------------------------------------------------------------------------------------
 
-CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count, NodeWish node) {
+CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                  NodeWish node) {
   return node ? add_node(thread, out, graph, dependencies, nullptr, count, *node) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphAddNode_v2(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
-                           std::size_t count, CUgraphNodeParams* params) {
+CUresult cuGraphAddNode_v2(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                           const CUgraphEdgeData* edges, std::size_t count, CUgraphNodeParams* params) {
   return params ? add_node(thread, out, graph, dependencies, edges, count, *params) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphConditionalHandleCreate(Thread& thread, CUgraphConditionalHandle* out, CUgraph graph, CUcontext context, unsigned value,
-                                        unsigned flags) {
+CUresult cuGraphConditionalHandleCreate(Thread& thread, CUgraphConditionalHandle* out, CUgraph graph, CUcontext context,
+                                        unsigned value, unsigned flags) {
   if (!out || !handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
   if (!context) {
     if (!thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
@@ -170,7 +180,7 @@ CUresult cuGraphConditionalHandleCreate(Thread& thread, CUgraphConditionalHandle
   return result;
 }
 
-// --- parameters -------------------------------------------------------------------------------------------------------------------------
+// --- parameters -----------------------------------------------------------------------------------------------------
 
 CUresult set_node(Thread& thread, CUgraphNode node, const NodeWish& wish) {
   return wish ? change_node(thread, Handle(), node, *wish) : CUDA_ERROR_INVALID_VALUE;
@@ -234,14 +244,16 @@ CUresult cuGraphBatchMemOpNodeGetParams(Thread& thread, CUgraphNode node, CUDA_B
   });
 }
 
-CUresult cuGraphKernelNodeGetAttribute(Thread& thread, CUgraphNode node, CUkernelNodeAttrID id, CUkernelNodeAttrValue* value) {
+CUresult cuGraphKernelNodeGetAttribute(Thread& thread, CUgraphNode node, CUkernelNodeAttrID id,
+                                       CUkernelNodeAttrValue* value) {
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   CUlaunchAttribute wanted;
   std::memset(&wanted, 0, sizeof(wanted));
   wanted.id = id;
   return kernel_attribute(thread, node, wanted, false, value);
 }
-CUresult cuGraphKernelNodeSetAttribute(Thread& thread, CUgraphNode node, CUkernelNodeAttrID id, const CUkernelNodeAttrValue* value) {
+CUresult cuGraphKernelNodeSetAttribute(Thread& thread, CUgraphNode node, CUkernelNodeAttrID id,
+                                       const CUkernelNodeAttrValue* value) {
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   CUlaunchAttribute wanted;
   std::memset(&wanted, 0, sizeof(wanted));

@@ -14,7 +14,8 @@
 namespace fargpu::client::hand {
 namespace {
 
-constexpr std::uint64_t text_bytes_max = 256u << 20;  // of a graph: some hundred thousand nodes with all that is known of them
+// Of a graph: some hundred thousand nodes with all that is known of them.
+constexpr std::uint64_t text_bytes_max = 256u << 20;
 
 struct Close {
   void operator()(std::FILE* file) const { std::fclose(file); }
@@ -22,8 +23,8 @@ struct Close {
 
 }  // namespace
 
-// What a part brings goes to the file before the next is asked for, so that however long a text the worker has, memory holds one part.
-// All parts but the last are as long as one can be: nobody is asked more often than that takes.
+// What a part brings goes to the file before the next is asked for, so that however long a text the worker has, memory
+// holds one part. All parts but the last are as long as one can be: nobody is asked more often than that takes.
 CUresult cuGraphDebugDotPrint(Thread& thread, CUgraph graph, const char* path, unsigned flags) {
   if (!path || !handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
   std::unique_ptr<std::FILE, Close> file;
@@ -42,7 +43,8 @@ CUresult cuGraphDebugDotPrint(Thread& thread, CUgraph graph, const char* path, u
     if (part.size() != std::min<std::uint64_t>(bytes - std::min(printed, bytes), limits::bulk_bytes_max))
       throw ProtocolError("the worker sent another part of a graph's text than was asked for");
     if (!file) file.reset(std::fopen(path, "we"));
-    if (!file || std::fwrite(part.begin(), 1, part.size(), file.get()) != part.size()) return CUDA_ERROR_OPERATING_SYSTEM;
+    if (!file || std::fwrite(part.begin(), 1, part.size(), file.get()) != part.size())
+      return CUDA_ERROR_OPERATING_SYSTEM;
     printed += part.size();
   }
   return std::fclose(file.release()) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;

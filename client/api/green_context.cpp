@@ -1,5 +1,5 @@
-// Green contexts and the resources they are made of. CUDA Driver API, "Green Contexts". To the program a resource is a struct that only the
-// driver understands; here it carries the number by which the worker knows the driver's own.
+// Green contexts and the resources they are made of. CUDA Driver API, "Green Contexts". To the program a resource is a
+// struct that only the driver understands; here it carries the number by which the worker knows the driver's own.
 
 #include <cstring>
 
@@ -53,7 +53,7 @@ Context* find_green(Thread& thread, CUgreenCtx green) {
 
 }  // namespace
 
-// --- resources ------------------------------------------------------------------------------------------------------------------------
+// --- resources ------------------------------------------------------------------------------------------------------
 
 CUresult cuDeviceGetDevResource(Thread& thread, CUdevice device, CUdevResource* resource, CUdevResourceType type) {
   int ordinal;
@@ -69,8 +69,9 @@ CUresult cuGreenCtxGetDevResource(Thread& thread, CUgreenCtx green, CUdevResourc
   return resource_of(thread, find_green(thread, green), resource, type);
 }
 
-CUresult cuDevSmResourceSplitByCount(Thread& thread, CUdevResource* groups, unsigned* count, const CUdevResource* resource,
-                                     CUdevResource* rest, unsigned flags, unsigned smallest) {
+CUresult cuDevSmResourceSplitByCount(Thread& thread, CUdevResource* groups, unsigned* count,
+                                     const CUdevResource* resource, CUdevResource* rest, unsigned flags,
+                                     unsigned smallest) {
   if (!count || !resource) return CUDA_ERROR_INVALID_VALUE;
   if (resource->type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
   RemoteCall<wire::SplitResource> call(thread);
@@ -94,7 +95,8 @@ CUresult cuDevSmResourceSplitByCount(Thread& thread, CUdevResource* groups, unsi
   return result;
 }
 
-CUresult cuDevResourceGenerateDesc(Thread& thread, CUdevResourceDesc* description, CUdevResource* resources, unsigned count) {
+CUresult cuDevResourceGenerateDesc(Thread& thread, CUdevResourceDesc* description, CUdevResource* resources,
+                                   unsigned count) {
   if (!description || !resources || count == 0) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::DescribeResources> call(thread);
   if (!call) return call.error();
@@ -110,10 +112,11 @@ CUresult cuDevResourceGenerateDesc(Thread& thread, CUdevResourceDesc* descriptio
   return result;
 }
 
-// --- contexts -------------------------------------------------------------------------------------------------------------------------
+// --- contexts -------------------------------------------------------------------------------------------------------
 
 // Keeps the primary context of its device alive.
-CUresult cuGreenCtxCreate(Thread& thread, CUgreenCtx* out, CUdevResourceDesc description, CUdevice device, unsigned flags) {
+CUresult cuGreenCtxCreate(Thread& thread, CUgreenCtx* out, CUdevResourceDesc description, CUdevice device,
+                          unsigned flags) {
   if (!out || flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(description).well_formed(HandleKind::resourcedesc)) return CUDA_ERROR_INVALID_VALUE;
   CUcontext primary;
@@ -136,7 +139,8 @@ CUresult cuGreenCtxDestroy(Thread& thread, CUgreenCtx green) {
   const std::lock_guard lock(session.contexts.mutex());
   Context* const context = find_green(thread, green);
   if (!context)
-    return session.contexts.was(reinterpret_cast<CUcontext>(green)) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+    return session.contexts.was(reinterpret_cast<CUcontext>(green)) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                                                    : CUDA_ERROR_INVALID_CONTEXT;
   const int device = context->device;
   const CUresult result = session.close_context(thread, *context);
   if (thread.context() == context) thread.contexts().pop_back();

@@ -1,5 +1,5 @@
-// Functions of the program in stream order. CUDA Driver API, "Execution Control", cuLaunchHostFunc; "Stream Management",
-// cuStreamAddCallback.
+// Functions of the program in stream order. CUDA Driver API, "Execution Control", cuLaunchHostFunc; "Stream
+// Management", cuStreamAddCallback.
 
 #include "client/session/arguments.h"
 #include "client/session/entry.h"

@@ -34,11 +34,13 @@ struct Launch {
 // What the driver would refuse at any stream and time; the rest it says at the first launch of the class.
 CUresult check_shape(const Device& device, const Launch& launch) {
   for (std::size_t i = 0; i < 3; ++i)
-    if (launch.grid[i] == 0 || launch.block[i] == 0 || launch.grid[i] > device.grid_max[i]) return CUDA_ERROR_INVALID_VALUE;
+    if (launch.grid[i] == 0 || launch.block[i] == 0 || launch.grid[i] > device.grid_max[i])
+      return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
 
-// Launches of one class are accepted or refused together. The grid counts where it must fit clusters, or the device at once.
+// Launches of one class are accepted or refused together. The grid counts where it must fit clusters, or the device at
+// once.
 std::uint64_t fingerprint_of(const Launch& launch, const Function& function, const Context& context) {
   LaunchClass fingerprint;
   const auto add_fit = [&](unsigned cluster, unsigned grid) { fingerprint.add(cluster != 0 ? grid % cluster : 0); };
@@ -54,7 +56,8 @@ std::uint64_t fingerprint_of(const Launch& launch, const Function& function, con
     const LaunchAttributeFacts* const facts = launch_attribute_facts(attribute.id);
     if (!facts->holds_event) fingerprint.add(std::as_bytes(std::span(&attribute.value, 1)).first(facts->bytes));
     if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
-      const unsigned cluster[3] = {attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z};
+      const unsigned cluster[3] = {attribute.value.clusterDim.x, attribute.value.clusterDim.y,
+                                   attribute.value.clusterDim.z};
       for (int d = 0; d < 3; ++d) add_fit(cluster[d], launch.grid[d]);
     }
     whole_grid = whole_grid || attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
@@ -66,8 +69,8 @@ std::uint64_t fingerprint_of(const Launch& launch, const Function& function, con
   return fingerprint.value();
 }
 
-// Whether the driver cannot but accept the launch, as what is known of the function shows: then nobody waits for its word. Whatever the
-// driver has to find out by itself, such as room for clusters or for much local memory, is not sure.
+// Whether the driver cannot but accept the launch, as what is known of the function shows: then nobody waits for its
+// word. Whatever the driver has to find out by itself, such as room for clusters or for much local memory, is not sure.
 bool surely_accepted(const Device& device, const Launch& launch, Function& function, const Context& context) {
   constexpr int local_bytes_sure = 1024;  // of a thread's stack, as much as every context has from its beginning
   if (launch.form == wire::Launch::Form::COOPERATIVE) return false;
@@ -75,8 +78,9 @@ bool surely_accepted(const Device& device, const Launch& launch, Function& funct
   // CUDA C++ Programming Guide, "Thread Block Clusters": but for devices, or parts of them, that are too small for it.
   constexpr unsigned portable_cluster_max = 8;
   const bool has_clusters = device.attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH) != 0;
-  const bool whole_device = has_clusters && !context.green &&
-                            device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) >= static_cast<int>(8 * portable_cluster_max);
+  const bool whole_device =
+      has_clusters && !context.green &&
+      device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) >= static_cast<int>(8 * portable_cluster_max);
   unsigned cluster[3] = {0, 0, 0};
   for (unsigned i = 0; i < launch.attribute_count; ++i) {
     const CUlaunchAttribute& attribute = launch.attributes[i];
@@ -88,7 +92,8 @@ bool surely_accepted(const Device& device, const Launch& launch, Function& funct
     cluster[2] = attribute.value.clusterDim.z;
     for (std::size_t d = 0; d < 3; ++d)
       if (cluster[d] == 0 || launch.grid[d] % cluster[d] != 0) return false;
-    const bool portable = std::uint64_t{1} * cluster[0] * cluster[1] * cluster[2] <= portable_cluster_max && whole_device;
+    const bool portable =
+        std::uint64_t{1} * cluster[0] * cluster[1] * cluster[2] <= portable_cluster_max && whole_device;
     if (!portable && !function.launch_known(fit_of(context, launch.block, launch.shared_bytes, cluster))) return false;
   }
   const std::lock_guard lock(function.mutex);
@@ -99,23 +104,28 @@ bool surely_accepted(const Device& device, const Launch& launch, Function& funct
     return bound && value <= static_cast<std::uint64_t>(std::max(*bound, 0));
   };
   const auto local_bytes = known->second.value(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
-  return at_most(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, std::uint64_t{1} * launch.block[0] * launch.block[1] * launch.block[2]) &&
-         launch.block[0] <= device.block_max[0] && launch.block[1] <= device.block_max[1] && launch.block[2] <= device.block_max[2] &&
-         at_most(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared_bytes) && local_bytes && *local_bytes <= local_bytes_sure &&
-         known->second.value(CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET) == 0 &&
+  return at_most(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+                 std::uint64_t{1} * launch.block[0] * launch.block[1] * launch.block[2]) &&
+         launch.block[0] <= device.block_max[0] && launch.block[1] <= device.block_max[1] &&
+         launch.block[2] <= device.block_max[2] &&
+         at_most(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared_bytes) && local_bytes &&
+         *local_bytes <= local_bytes_sure && known->second.value(CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET) == 0 &&
          known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) == 0 &&
          known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT) == 0 &&
          known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH) == 0;
 }
 
 // Checks a launch and says it, all but its attributes.
-CUresult write_launch(Thread& thread, const Launch& launch, const Function& function, const StreamUse& stream, wire::Launch::Builder in) {
+CUresult write_launch(Thread& thread, const Launch& launch, const Function& function, const StreamUse& stream,
+                      wire::Launch::Builder in) {
   Session& session = session_of(thread);
-  if (const CUresult bad = check_shape(session.terms.facts.devices[static_cast<std::size_t>(stream->context->device)], launch);
+  if (const CUresult bad =
+          check_shape(session.terms.facts.devices[static_cast<std::size_t>(stream->context->device)], launch);
       bad != CUDA_SUCCESS)
     return bad;
   std::span<const std::byte> arguments;
-  if (const CUresult bad = gather_arguments(function, launch.params, launch.extra, arguments); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = gather_arguments(function, launch.params, launch.extra, arguments); bad != CUDA_SUCCESS)
+    return bad;
   if (const CUresult bad = session.host_memory.map_named_in(thread, arguments); bad != CUDA_SUCCESS) return bad;
   in.setFunction(function.handle.value());
   in.setStream(stream.wire());
@@ -153,8 +163,8 @@ CUresult launch(Thread& thread, const Launch& launch) {
   if (const CUresult bad = write_launch(thread, launch, *function, stream, in); bad != CUDA_SUCCESS) return bad;
   session.waits.before_work(thread);
   if (launch.attribute_count > 0) {
-    if (const CUresult bad =
-            write_attributes(session.events, launch.attributes, launch.attribute_count, in.initAttributes(launch.attribute_count));
+    if (const CUresult bad = write_attributes(session.events, launch.attributes, launch.attribute_count,
+                                              in.initAttributes(launch.attribute_count));
         bad != CUDA_SUCCESS)
       return bad;
     note_records(session, launch, *stream);
@@ -173,7 +183,8 @@ CUresult launch(Thread& thread, const Launch& launch) {
     if (result == CUDA_SUCCESS) function->learn_launch(fingerprint, changes);
     return result;
   }
-  // Behind what this process has yet to do the answer may take as long as that, and what it has to do may be this thread's.
+  // Behind what this process has yet to do the answer may take as long as that, and what it has to do may be this
+  // thread's.
   if (session.waits.for_host() && !stream->capture.load()) return call.post(stream);
   const CUresult result = call.wait(stream);
   if (result != CUDA_SUCCESS) return result;
@@ -187,28 +198,39 @@ CUresult launch(Thread& thread, const Launch& launch) {
 
 }  // namespace
 
-CUresult cuLaunchKernel(Thread& thread, CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                        unsigned block_z, unsigned shared_bytes, CUstream stream, void** params, void** extra) {
-  return launch(thread, {f, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params, extra});
+CUresult cuLaunchKernel(Thread& thread, CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,
+                        void** params, void** extra) {
+  return launch(thread,
+                {f, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params, extra});
 }
 
-CUresult cuLaunchCooperativeKernel(Thread& thread, CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                                   unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** params) {
-  return launch(
-      thread,
-      {f, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params, nullptr, wire::Launch::Form::COOPERATIVE});
+CUresult cuLaunchCooperativeKernel(Thread& thread, CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                                   CUstream stream, void** params) {
+  return launch(thread, {f,
+                         {grid_x, grid_y, grid_z},
+                         {block_x, block_y, block_z},
+                         shared_bytes,
+                         stream,
+                         params,
+                         nullptr,
+                         wire::Launch::Form::COOPERATIVE});
 }
 
 // Deprecated, but drivers still have it.
-CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS* list, unsigned count, unsigned flags) {
-  constexpr unsigned flags_known =
-      CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC | CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
+CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS* list, unsigned count,
+                                              unsigned flags) {
+  constexpr unsigned flags_known = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC |
+                                   CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
   Session& session = session_of(thread);
-  if (!list || count == 0 || count > session.terms.facts.devices.size() || (flags & ~flags_known) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!list || count == 0 || count > session.terms.facts.devices.size() || (flags & ~flags_known) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   std::vector<StreamUse> streams;
   for (unsigned i = 0; i < count; ++i) {
     const CUDA_LAUNCH_PARAMS& p = list[i];
-    if (!p.hStream || p.hStream == CU_STREAM_LEGACY || p.hStream == CU_STREAM_PER_THREAD) return CUDA_ERROR_INVALID_VALUE;
+    if (!p.hStream || p.hStream == CU_STREAM_LEGACY || p.hStream == CU_STREAM_PER_THREAD)
+      return CUDA_ERROR_INVALID_VALUE;
     const StreamUse& stream = streams.emplace_back(thread, p.hStream);
     if (!stream) return stream.error();
     if (stream->capture.load()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -230,7 +252,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS
                         p.kernelParams,
                         nullptr,
                         wire::Launch::Form::COOPERATIVE};
-    if (const CUresult bad = write_launch(thread, launch, *function, streams[i], launches[i]); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = write_launch(thread, launch, *function, streams[i], launches[i]); bad != CUDA_SUCCESS)
+      return bad;
     if (i > 0) call.also_on(*streams[i]);
   }
   session.waits.before_work(thread);
@@ -239,7 +262,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS
   return session.waits.for_host() ? call.post(streams[0]) : call.wait(streams[0]);
 }
 
-CUresult cuLaunchKernelEx(Thread& thread, const CUlaunchConfig* c, CUfunction f, void** params, void** extra, CUstream default_stream) {
+CUresult cuLaunchKernelEx(Thread& thread, const CUlaunchConfig* c, CUfunction f, void** params, void** extra,
+                          CUstream default_stream) {
   if (!c || (c->numAttrs > 0 && !c->attrs)) return CUDA_ERROR_INVALID_VALUE;
   return launch(thread, {f,
                          {c->gridDimX, c->gridDimY, c->gridDimZ},

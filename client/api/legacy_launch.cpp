@@ -1,5 +1,5 @@
-// Launches by the interface of CUDA 1 to 3, which sets block and parameters one by one before it launches. CUDA Driver API,
-// "Execution Control [DEPRECATED]".
+// Launches by the interface of CUDA 1 to 3, which sets block and parameters one by one before it launches. CUDA Driver
+// API, "Execution Control [DEPRECATED]".
 
 #include <cstring>
 
@@ -44,11 +44,13 @@ CUresult launch_legacy(Thread& thread, CUfunction function, int width, int heigh
   };
   if (const CUresult bad = set(thread, function, copy); bad != CUDA_SUCCESS) return bad;
   // What nobody set is zero.
-  std::size_t bytes = std::max<std::size_t>(legacy.parameter_bytes, session_of(thread).functions.find(function)->parameter_bytes);
+  std::size_t bytes =
+      std::max<std::size_t>(legacy.parameter_bytes, session_of(thread).functions.find(function)->parameter_bytes);
   legacy.parameters.resize(std::max<std::size_t>(bytes, 1));
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, legacy.parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
-  return cuLaunchKernel(thread, function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1, legacy.block[0], legacy.block[1],
-                        legacy.block[2], legacy.shared_bytes, stream, nullptr, extra);
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, legacy.parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
+  return cuLaunchKernel(thread, function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1,
+                        legacy.block[0], legacy.block[1], legacy.block[2], legacy.shared_bytes, stream, nullptr, extra);
 }
 
 CUresult cuFuncSetBlockShape(Thread& thread, CUfunction function, int x, int y, int z) {
@@ -77,7 +79,8 @@ CUresult cuParamSetSize(Thread& thread, CUfunction function, unsigned bytes) {
 // A texture reference belongs to its module, whose kernels find it without being told.
 CUresult cuParamSetTexRef(Thread& thread, CUfunction function, int unit, CUtexref texture) {
   if (unit != CU_PARAM_TR_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult bad = check_handle<HandleKind::texref>(thread, handle_of(texture)); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = check_handle<HandleKind::texref>(thread, handle_of(texture)); bad != CUDA_SUCCESS)
+    return bad;
   return set(thread, function, [](Function::Legacy&) { return CUDA_SUCCESS; });
 }
 

@@ -34,8 +34,8 @@ CUresult add(Thread& thread, CUlinkState state, CUjitInputType type, std::span<c
                                           });
 }
 
-// The result comes in parts, as much at once as an answer may bring. No more memory is taken than has come, and a part: of how much there
-// is the worker has said what it liked.
+// The result comes in parts, as much at once as an answer may bring. No more memory is taken than has come, and a part:
+// of how much there is the worker has said what it liked.
 CUresult fetch(Thread& thread, CUlinkState state, std::size_t bytes, std::vector<std::byte>& linked) {
   linked.clear();
   while (linked.size() < bytes) {
@@ -70,19 +70,20 @@ CUresult cuLinkCreate_v2(Thread& thread, unsigned count, CUjit_option* options, 
   return result;
 }
 
-CUresult cuLinkAddData_v2(Thread& thread, CUlinkState state, CUjitInputType type, void* data, std::size_t bytes, const char* name,
-                          unsigned count, CUjit_option* options, void** values) {
+CUresult cuLinkAddData_v2(Thread& thread, CUlinkState state, CUjitInputType type, void* data, std::size_t bytes,
+                          const char* name, unsigned count, CUjit_option* options, void** values) {
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   return add(thread, state, type, {static_cast<const std::byte*>(data), bytes}, name, {count, options, values});
 }
 
 // The file is one of this machine.
-CUresult cuLinkAddFile_v2(Thread& thread, CUlinkState state, CUjitInputType type, const char* path, unsigned count, CUjit_option* options,
-                          void** values) {
+CUresult cuLinkAddFile_v2(Thread& thread, CUlinkState state, CUjitInputType type, const char* path, unsigned count,
+                          CUjit_option* options, void** values) {
   if (!path) return CUDA_ERROR_INVALID_VALUE;
   const auto file = InputFile::read(path);
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
-  return add(thread, state, type, type == CU_JIT_INPUT_PTX ? file->with_null() : file->bytes(), path, {count, options, values});
+  return add(thread, state, type, type == CU_JIT_INPUT_PTX ? file->with_null() : file->bytes(), path,
+             {count, options, values});
 }
 
 CUresult cuLinkComplete(Thread& thread, CUlinkState state, void** linked, std::size_t* bytes) {
@@ -96,7 +97,8 @@ CUresult cuLinkComplete(Thread& thread, CUlinkState state, void** linked, std::s
   const auto out = call.out();
   link->outputs.store(out);
   if (result != CUDA_SUCCESS) return result;
-  if (out.getLinkedBytes() > limits::image_bytes_max) throw ProtocolError("the worker linked more than an image can be");
+  if (out.getLinkedBytes() > limits::image_bytes_max)
+    throw ProtocolError("the worker linked more than an image can be");
   if (const CUresult bad = fetch(thread, state, out.getLinkedBytes(), link->linked); bad != CUDA_SUCCESS) return bad;
   // The program will have it loaded, by a bare pointer that is then read as far as its headers say, and sent.
   if (!keeps_within(link->linked)) throw ProtocolError("the worker linked an image that leads out of itself");

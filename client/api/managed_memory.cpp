@@ -38,7 +38,8 @@ CUresult check_location(Thread& thread, const CUmemLocation& location) {
 CUresult prefetch(Thread& thread, CUdeviceptr address, std::size_t bytes, const CUmemLocation& location) {
   if (const CUresult bad = check_location(thread, location); bad != CUDA_SUCCESS) return bad;
   ManagedMemory& managed = session_of(thread).managed;
-  if (!managed.advise(address, bytes, [&](ManagedAdvice& advice) { advice.last_prefetch = location; })) return CUDA_ERROR_INVALID_VALUE;
+  if (!managed.advise(address, bytes, [&](ManagedAdvice& advice) { advice.last_prefetch = location; }))
+    return CUDA_ERROR_INVALID_VALUE;
   if (!on_host(location)) managed.before_work(thread);
   return CUDA_SUCCESS;
 }
@@ -47,7 +48,8 @@ CUresult prefetch(Thread& thread, CUdeviceptr address, std::size_t bytes, const 
 CUresult check_ranges(Thread& thread, const CUdeviceptr* addresses, const std::size_t* bytes, std::size_t count) {
   if (!addresses || !bytes || count == 0) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < count; ++i)
-    if (!session_of(thread).managed.visit(addresses[i], bytes[i], [](const ManagedAdvice&) {})) return CUDA_ERROR_INVALID_VALUE;
+    if (!session_of(thread).managed.visit(addresses[i], bytes[i], [](const ManagedAdvice&) {}))
+      return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
 
@@ -89,15 +91,17 @@ CUresult cuMemAllocManaged(Thread& thread, CUdeviceptr* dptr, std::size_t bytesi
   return result;
 }
 
-CUresult cuMemAdvise_v2(Thread& thread, CUdeviceptr address, std::size_t bytes, CUmem_advise advice, CUmemLocation location) {
+CUresult cuMemAdvise_v2(Thread& thread, CUdeviceptr address, std::size_t bytes, CUmem_advise advice,
+                        CUmemLocation location) {
   const bool about_location = advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY &&
                               advice != CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
   if (about_location)
     if (const CUresult bad = check_location(thread, location); bad != CUDA_SUCCESS) return bad;
-  if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY) return CUDA_ERROR_INVALID_VALUE;
+  if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
+    return CUDA_ERROR_INVALID_VALUE;
   const bool managed = session_of(thread).managed.advise(address, bytes, [&](ManagedAdvice& known) {
-    const auto accessed =
-        std::find_if(known.accessed_by.begin(), known.accessed_by.end(), [&](const CUmemLocation& other) { return same(location, other); });
+    const auto accessed = std::find_if(known.accessed_by.begin(), known.accessed_by.end(),
+                                       [&](const CUmemLocation& other) { return same(location, other); });
     switch (advice) {
       case CU_MEM_ADVISE_SET_READ_MOSTLY:
       case CU_MEM_ADVISE_UNSET_READ_MOSTLY: known.read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY; return;
@@ -115,19 +119,21 @@ CUresult cuMemAdvise_v2(Thread& thread, CUdeviceptr address, std::size_t bytes, 
   return managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuMemPrefetchAsync_v2(Thread& thread, CUdeviceptr address, std::size_t bytes, CUmemLocation location, unsigned flags,
-                               CUstream stream) {
+CUresult cuMemPrefetchAsync_v2(Thread& thread, CUdeviceptr address, std::size_t bytes, CUmemLocation location,
+                               unsigned flags, CUstream stream) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   return use ? prefetch(thread, address, bytes, location) : use.error();
 }
 
-CUresult cuMemPrefetchBatchAsync(Thread& thread, CUdeviceptr* addresses, std::size_t* bytes, std::size_t count, CUmemLocation* locations,
-                                 std::size_t* first_of_location, std::size_t location_count, unsigned long long flags, CUstream stream) {
+CUresult cuMemPrefetchBatchAsync(Thread& thread, CUdeviceptr* addresses, std::size_t* bytes, std::size_t count,
+                                 CUmemLocation* locations, std::size_t* first_of_location, std::size_t location_count,
+                                 unsigned long long flags, CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   if (const CUresult bad = check_ranges(thread, addresses, bytes, count); bad != CUDA_SUCCESS) return bad;
-  if (!locations || !first_of_location || location_count == 0 || location_count > count || first_of_location[0] != 0 || flags != 0)
+  if (!locations || !first_of_location || location_count == 0 || location_count > count || first_of_location[0] != 0 ||
+      flags != 0)
     return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t l = 0; l < location_count; ++l) {
     const std::size_t end = l + 1 < location_count ? first_of_location[l + 1] : count;
@@ -139,16 +145,16 @@ CUresult cuMemPrefetchBatchAsync(Thread& thread, CUdeviceptr* addresses, std::si
 }
 
 // What is discarded may be anything afterwards, also what it was.
-CUresult cuMemDiscardBatchAsync(Thread& thread, CUdeviceptr* addresses, std::size_t* bytes, std::size_t count, unsigned long long flags,
-                                CUstream stream) {
+CUresult cuMemDiscardBatchAsync(Thread& thread, CUdeviceptr* addresses, std::size_t* bytes, std::size_t count,
+                                unsigned long long flags, CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return check_ranges(thread, addresses, bytes, count);
 }
 
-CUresult cuMemRangeGetAttribute(Thread& thread, void* data, std::size_t data_bytes, CUmem_range_attribute attribute, CUdeviceptr address,
-                                std::size_t bytes) {
+CUresult cuMemRangeGetAttribute(Thread& thread, void* data, std::size_t data_bytes, CUmem_range_attribute attribute,
+                                CUdeviceptr address, std::size_t bytes) {
   if (!data || data_bytes == 0 || data_bytes % sizeof(int) != 0) return CUDA_ERROR_INVALID_VALUE;
   ManagedMemory& managed = session_of(thread).managed;
   if (attribute == CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY) {
@@ -171,45 +177,54 @@ CUresult cuMemRangeGetAttribute(Thread& thread, void* data, std::size_t data_byt
   if (data_bytes != sizeof(int)) return CUDA_ERROR_INVALID_VALUE;
   const auto tell = [&](int otherwise, auto&& value_of) {
     Common<int> common(otherwise);
-    if (!managed.visit(address, bytes, [&](const ManagedAdvice& advice) { common.add(value_of(advice)); })) return CUDA_ERROR_INVALID_VALUE;
+    if (!managed.visit(address, bytes, [&](const ManagedAdvice& advice) { common.add(value_of(advice)); }))
+      return CUDA_ERROR_INVALID_VALUE;
     const int value = common.get();
     std::memcpy(data, &value, sizeof(value));
     return CUDA_SUCCESS;
   };
   switch (attribute) {
-    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY: return tell(0, [](const ManagedAdvice& advice) { return int{advice.read_mostly}; });
+    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
+      return tell(0, [](const ManagedAdvice& advice) { return int{advice.read_mostly}; });
     case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
       return tell(CU_DEVICE_INVALID, [](const ManagedAdvice& advice) { return device_number(advice.preferred); });
     case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
       return tell(CU_DEVICE_INVALID, [](const ManagedAdvice& advice) { return device_number(advice.last_prefetch); });
     case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
       return tell(CU_MEM_LOCATION_TYPE_INVALID, [](const ManagedAdvice& advice) { return int{advice.preferred.type}; });
-    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID: return tell(0, [](const ManagedAdvice& advice) { return advice.preferred.id; });
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
+      return tell(0, [](const ManagedAdvice& advice) { return advice.preferred.id; });
     case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
-      return tell(CU_MEM_LOCATION_TYPE_INVALID, [](const ManagedAdvice& advice) { return int{advice.last_prefetch.type}; });
+      return tell(CU_MEM_LOCATION_TYPE_INVALID,
+                  [](const ManagedAdvice& advice) { return int{advice.last_prefetch.type}; });
     case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
       return tell(0, [](const ManagedAdvice& advice) { return advice.last_prefetch.id; });
     default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
-CUresult cuMemRangeGetAttributes(Thread& thread, void** data, std::size_t* data_bytes, CUmem_range_attribute* attributes, std::size_t count,
-                                 CUdeviceptr address, std::size_t bytes) {
+CUresult cuMemRangeGetAttributes(Thread& thread, void** data, std::size_t* data_bytes,
+                                 CUmem_range_attribute* attributes, std::size_t count, CUdeviceptr address,
+                                 std::size_t bytes) {
   if (!data || !data_bytes || !attributes || count == 0) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < count; ++i)
-    if (const CUresult bad = cuMemRangeGetAttribute(thread, data[i], data_bytes[i], attributes[i], address, bytes); bad != CUDA_SUCCESS)
+    if (const CUresult bad = cuMemRangeGetAttribute(thread, data[i], data_bytes[i], attributes[i], address, bytes);
+        bad != CUDA_SUCCESS)
       return bad;
   return CUDA_SUCCESS;
 }
 
 // Attaching says when the program and the GPU stay out of each other's way; here they never meet.
-CUresult cuStreamAttachMemAsync(Thread& thread, CUstream stream, CUdeviceptr address, std::size_t bytes, unsigned flags) {
+CUresult cuStreamAttachMemAsync(Thread& thread, CUstream stream, CUdeviceptr address, std::size_t bytes,
+                                unsigned flags) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) return CUDA_ERROR_INVALID_VALUE;
+  if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE)
+    return CUDA_ERROR_INVALID_VALUE;
   if (flags == CU_MEM_ATTACH_SINGLE && use->legacy()) return CUDA_ERROR_INVALID_VALUE;
   const auto region = session_of(thread).map.find(address);
-  if (!region || !region->managed() || region->base != address || (bytes != 0 && bytes != region->bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!region || !region->managed() || region->base != address || (bytes != 0 && bytes != region->bytes))
+    return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
 

@@ -1,5 +1,5 @@
-// Stream-ordered allocation. Pools are the client's own: their memory is device memory like any other. CUDA Driver API, "Stream
-// Ordered Memory Allocator".
+// Stream-ordered allocation. Pools are the client's own: their memory is device memory like any other. CUDA Driver API,
+// "Stream Ordered Memory Allocator".
 
 #include "client/memory/memory_pool.h"
 
@@ -66,7 +66,8 @@ CUresult capture_free(Thread& thread, const StreamUse& use, CUdeviceptr address)
   return call.wait(use);
 }
 
-CUresult allocate(Thread& thread, CUdeviceptr* dptr, std::size_t bytes, const std::shared_ptr<MemoryPool>& pool, const StreamUse& use) {
+CUresult allocate(Thread& thread, CUdeviceptr* dptr, std::size_t bytes, const std::shared_ptr<MemoryPool>& pool,
+                  const StreamUse& use) {
   if (pool->imported) return CUDA_ERROR_INVALID_VALUE;
   if (bytes == 0) {  // unlike cuMemAlloc, which refuses it
     *dptr = 0;
@@ -89,7 +90,8 @@ CUresult cuMemAllocAsync(Thread& thread, CUdeviceptr* dptr, std::size_t bytesize
   return allocate(thread, dptr, bytesize, memory_of(thread).pools().current_of(use->context->device), use);
 }
 
-CUresult cuMemAllocFromPoolAsync(Thread& thread, CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool handle, CUstream stream) {
+CUresult cuMemAllocFromPoolAsync(Thread& thread, CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool handle,
+                                 CUstream stream) {
   if (!dptr) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
@@ -97,8 +99,8 @@ CUresult cuMemAllocFromPoolAsync(Thread& thread, CUdeviceptr* dptr, std::size_t 
   return pool ? allocate(thread, dptr, bytesize, pool, use) : CUDA_ERROR_INVALID_VALUE;
 }
 
-// The driver takes blocks of cuMemAlloc here too (cuSPARSE relies on it). Such a block is not used again before everything
-// submitted so far is complete, which is more than the stream order asks for.
+// The driver takes blocks of cuMemAlloc here too (cuSPARSE relies on it). Such a block is not used again before
+// everything submitted so far is complete, which is more than the stream order asks for.
 CUresult cuMemFreeAsync(Thread& thread, CUdeviceptr dptr, CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
@@ -209,9 +211,11 @@ CUresult cuMemPoolSetAccess(Thread& thread, CUmemoryPool handle, const CUmemAcce
     if (!known(thread, location.id)) return CUDA_ERROR_INVALID_DEVICE;
     if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_NOT_SUPPORTED;
     const bool wanted = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    if (location.id == pool->device && !wanted) return CUDA_ERROR_INVALID_DEVICE;  // the owner's access cannot be taken away
+    if (location.id == pool->device && !wanted)
+      return CUDA_ERROR_INVALID_DEVICE;  // the owner's access cannot be taken away
     if (location.id == pool->device) continue;
-    if (const CUresult bad = session_of(thread).peers.set(thread, *pool, location.id, wanted); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = session_of(thread).peers.set(thread, *pool, location.id, wanted); bad != CUDA_SUCCESS)
+      return bad;
   }
   return CUDA_SUCCESS;
 }

@@ -35,8 +35,8 @@ void keep_ahead(RemoteCall<wire::LoadImage>& call, capnp::List<wire::LoadedAhead
 }
 
 // Loads an image as a module or a library; the handle of either comes back.
-CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions& jit, const LibraryOptions& library, std::uint64_t& handle,
-              std::size_t readable = unbounded) {
+CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions& jit, const LibraryOptions& library,
+              std::uint64_t& handle, std::size_t readable = unbounded) {
   if (!pointer || !jit.valid() || (library.count > 0 && !library.options)) return CUDA_ERROR_INVALID_VALUE;
   if (module && !thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
   auto image = find_image(pointer, readable);
@@ -59,21 +59,21 @@ CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions
     }
     return CUDA_SUCCESS;
   };
-  return call_with_image<wire::LoadImage>(thread, module ? ContextNeed::current : ContextNeed::optional, image->bytes,
-                                          !module && jit.count == 0 ? AnsweredAhead::maybe : AnsweredAhead::never, fill,
-                                          [&](RemoteCall<wire::LoadImage>& call, CUresult result, bool ahead) {
-                                            const auto out = call.out();
-                                            JitOutputs(jit).store(out);
-                                            handle = out.getHandle();
-                                            if (module && result == CUDA_SUCCESS)
-                                              session_of(thread).functions.note_module(
-                                                  Handle(handle), {.context = session_of(thread).contexts.home(*thread.context()).id()});
-                                            for (const auto kernel : out.getKernels())
-                                              session_of(thread).functions.learn(kernel, thread.context());
-                                            if (ahead) tell_taken(thread, handle);
-                                            else keep_ahead(call, out.getAhead());
-                                            return result;
-                                          });
+  return call_with_image<wire::LoadImage>(
+      thread, module ? ContextNeed::current : ContextNeed::optional, image->bytes,
+      !module && jit.count == 0 ? AnsweredAhead::maybe : AnsweredAhead::never, fill,
+      [&](RemoteCall<wire::LoadImage>& call, CUresult result, bool ahead) {
+        const auto out = call.out();
+        JitOutputs(jit).store(out);
+        handle = out.getHandle();
+        if (module && result == CUDA_SUCCESS)
+          session_of(thread).functions.note_module(
+              Handle(handle), {.context = session_of(thread).contexts.home(*thread.context()).id()});
+        for (const auto kernel : out.getKernels()) session_of(thread).functions.learn(kernel, thread.context());
+        if (ahead) tell_taken(thread, handle);
+        else keep_ahead(call, out.getAhead());
+        return result;
+      });
 }
 
 CUresult load_file(Thread& thread, const char* path, bool module, const JitOptions& jit, const LibraryOptions& library,
@@ -114,8 +114,8 @@ struct VariableOf {
   Handle library = Handle();
 };
 
-CUresult find_global(Thread& thread, Context* context, const VariableOf& of, const char* name, CUdeviceptr* address, std::size_t* bytes,
-                     bool only_managed = false) {
+CUresult find_global(Thread& thread, Context* context, const VariableOf& of, const char* name, CUdeviceptr* address,
+                     std::size_t* bytes, bool only_managed = false) {
   if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -144,7 +144,8 @@ CUresult find_global(Thread& thread, Context* context, const VariableOf& of, con
   return result;
 }
 
-CUresult enumerate(Thread& thread, Handle owner, unsigned room, ContextNeed need, const std::function<void(unsigned, Handle)>& store) {
+CUresult enumerate(Thread& thread, Handle owner, unsigned room, ContextNeed need,
+                   const std::function<void(unsigned, Handle)>& store) {
   RemoteCall<wire::ListFunctions> call(thread, need);
   if (!call) return call.error();
   call.in().setOwner(owner.value());
@@ -167,11 +168,13 @@ template <class Request>
 CUresult unload(Thread& thread, Handle owner, RemoteCall<Request>& call) {
   Session& session = session_of(thread);
   session.managed.before_work(thread);
-  const std::vector<Region> variables = session.variables.take([&](const Region& r) { return r.owner == owner.value(); });
+  const std::vector<Region> variables =
+      session.variables.take([&](const Region& r) { return r.owner == owner.value(); });
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) {
     if (call.number() == 0)
-      session.variables.give_back(thread, variables);  // else they are unknown to the worker too until they are asked for
+      session.variables.give_back(thread,
+                                  variables);  // else they are unknown to the worker too until they are asked for
     return result;
   }
   session.functions.forget_owner(owner);
@@ -180,11 +183,16 @@ CUresult unload(Thread& thread, Handle owner, RemoteCall<Request>& call) {
 
 }  // namespace
 
-// --- loading ------------------------------------------------------------------------------------------------------------------
+// --- loading --------------------------------------------------------------------------------------------------------
 
-CUresult cuModuleLoadDataEx(Thread& thread, CUmodule* module, const void* image, unsigned count, CUjit_option* options, void** values) {
+CUresult cuModuleLoadDataEx(Thread& thread, CUmodule* module, const void* image, unsigned count, CUjit_option* options,
+                            void** values) {
   if (!module) return CUDA_ERROR_INVALID_VALUE;
-  return give([&](std::uint64_t& handle) { return load(thread, image, true, {count, options, values}, {}, handle); }, module);
+  return give(
+      [&](std::uint64_t& handle) {
+        return load(thread, image, true, {count, options, values}, {}, handle);
+      },
+      module);
 }
 
 CUresult cuModuleLoad(Thread& thread, CUmodule* module, const char* path) {
@@ -192,8 +200,8 @@ CUresult cuModuleLoad(Thread& thread, CUmodule* module, const char* path) {
   return give([&](std::uint64_t& handle) { return load_file(thread, path, true, {}, {}, handle); }, module);
 }
 
-CUresult cuLibraryLoadData(Thread& thread, CUlibrary* library, const void* code, CUjit_option* jit, void** jit_values, unsigned jit_count,
-                           CUlibraryOption* options, void** values, unsigned count) {
+CUresult cuLibraryLoadData(Thread& thread, CUlibrary* library, const void* code, CUjit_option* jit, void** jit_values,
+                           unsigned jit_count, CUlibraryOption* options, void** values, unsigned count) {
   if (!library) return CUDA_ERROR_INVALID_VALUE;
   return give(
       [&](std::uint64_t& handle) {
@@ -202,8 +210,9 @@ CUresult cuLibraryLoadData(Thread& thread, CUlibrary* library, const void* code,
       library);
 }
 
-CUresult cuLibraryLoadFromFile(Thread& thread, CUlibrary* library, const char* path, CUjit_option* jit, void** jit_values,
-                               unsigned jit_count, CUlibraryOption* options, void** values, unsigned count) {
+CUresult cuLibraryLoadFromFile(Thread& thread, CUlibrary* library, const char* path, CUjit_option* jit,
+                               void** jit_values, unsigned jit_count, CUlibraryOption* options, void** values,
+                               unsigned count) {
   if (!library) return CUDA_ERROR_INVALID_VALUE;
   return give(
       [&](std::uint64_t& handle) {
@@ -230,14 +239,16 @@ CUresult cuLibraryUnload(Thread& thread, CUlibrary library) {
   return unload(thread, handle, call);
 }
 
-// --- finding --------------------------------------------------------------------------------------------------------------------
+// --- finding --------------------------------------------------------------------------------------------------------
 
 CUresult cuModuleGetFunction(Thread& thread, CUfunction* out, CUmodule module, const char* name) {
   if (!out || !name) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(module).well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = RemoteCall<wire::FindFunction>(thread, ContextNeed::current).refusal(); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = RemoteCall<wire::FindFunction>(thread, ContextNeed::current).refusal(); bad != CUDA_SUCCESS)
+    return bad;
   Function* function = session_of(thread).functions.find_named(handle_of(module), name);
-  const CUresult result = function ? CUDA_SUCCESS : find_function(thread, handle_of(module), name, ContextNeed::current, function);
+  const CUresult result =
+      function ? CUDA_SUCCESS : find_function(thread, handle_of(module), name, ContextNeed::current, function);
   if (result == CUDA_SUCCESS) *out = handle_cast<CUfunction>(function->handle);
   return result;
 }
@@ -246,7 +257,8 @@ CUresult cuLibraryGetKernel(Thread& thread, CUkernel* out, CUlibrary library, co
   if (!out || !name) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
   Function* kernel = session_of(thread).functions.find_named(handle_of(library), name);
-  const CUresult result = kernel ? CUDA_SUCCESS : find_function(thread, handle_of(library), name, ContextNeed::optional, kernel);
+  const CUresult result =
+      kernel ? CUDA_SUCCESS : find_function(thread, handle_of(library), name, ContextNeed::optional, kernel);
   if (result == CUDA_SUCCESS) *out = handle_cast<CUkernel>(kernel->handle);
   return result;
 }
@@ -265,7 +277,8 @@ CUresult cuKernelGetFunction(Thread& thread, CUfunction* out, CUkernel kernel) {
       *out = handle_cast<CUfunction>(found->second);
       return CUDA_SUCCESS;
     }
-    // Nobody waits for what would only say what is known. Should the driver have no room for the code, that is said late.
+    // Nobody waits for what would only say what is known. Should the driver have no room for the code, that is said
+    // late.
     if (session_of(thread).calls.serves(Opcode::kernelFunction)) {
       RemoteCall<wire::KernelFunction> call(thread);
       if (const CUresult bad = call.refusal(); bad != CUDA_SUCCESS) return bad;
@@ -309,7 +322,8 @@ CUresult cuLibraryGetModule(Thread& thread, CUmodule* module, CUlibrary library)
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   const Handle found(call.out().getPMod());
-  if (!found.well_formed(HandleKind::module)) throw ProtocolError("the worker named a library's module by a handle of another kind");
+  if (!found.well_formed(HandleKind::module))
+    throw ProtocolError("the worker named a library's module by a handle of another kind");
   session_of(thread).functions.note_module(
       found, {.context = session_of(thread).contexts.home(*thread.context()).id(), .library = handle_of(library)});
   *module = handle_cast<CUmodule>(found);
@@ -330,25 +344,31 @@ CUresult cuLibraryEnumerateKernels(Thread& thread, CUkernel* kernels, unsigned c
                    [&](unsigned i, Handle handle) { kernels[i] = handle_cast<CUkernel>(handle); });
 }
 
-CUresult cuModuleGetGlobal_v2(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUmodule module, const char* name) {
+CUresult cuModuleGetGlobal_v2(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUmodule module,
+                              const char* name) {
   if (!handle_of(module).well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_HANDLE;
   // A variable is in its module's context, whichever is current; but one has to be.
   Session& session = session_of(thread);
   Context* context = thread.context();
   const auto its = session.functions.module(handle_of(module));
   if (its && context && context->active)
-    if (Context* const live = session.contexts.find(handle_cast<CUcontext>(Handle::from_id(HandleKind::context, its->context))))
+    if (Context* const live =
+            session.contexts.find(handle_cast<CUcontext>(Handle::from_id(HandleKind::context, its->context))))
       context = live;
-  return find_global(thread, context, {.owner = handle_of(module), .library = its ? its->library : Handle()}, name, address, bytes);
+  return find_global(thread, context, {.owner = handle_of(module), .library = its ? its->library : Handle()}, name,
+                     address, bytes);
 }
 
-CUresult cuLibraryGetGlobal(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUlibrary library, const char* name) {
+CUresult cuLibraryGetGlobal(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUlibrary library,
+                            const char* name) {
   if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
   return find_global(thread, thread.context(), {.owner = handle_of(library)}, name, address, bytes);
 }
 
-// It needs no context: CUDA's runtime asks before it has one. What moves the contents does need one, and then that is the first device's.
-CUresult cuLibraryGetManaged(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUlibrary library, const char* name) {
+// It needs no context: CUDA's runtime asks before it has one. What moves the contents does need one, and then that is
+// the first device's.
+CUresult cuLibraryGetManaged(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUlibrary library,
+                             const char* name) {
   if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
   Context* context = thread.context();
   if (!context) {
@@ -362,7 +382,8 @@ CUresult cuLibraryGetManaged(Thread& thread, CUdeviceptr* address, std::size_t* 
   return find_global(thread, context, {.owner = handle_of(library)}, name, address, bytes, true);
 }
 
-// As on every device without CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS: no function is both the GPU's and this process's.
+// As on every device without CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS: no function is both the GPU's and this
+// process's.
 CUresult cuLibraryGetUnifiedFunction(Thread&, void** function, CUlibrary library, const char* name) {
   if (!function || !name) return CUDA_ERROR_INVALID_VALUE;
   return handle_of(library).well_formed(HandleKind::library) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;

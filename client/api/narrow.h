@@ -1,5 +1,6 @@
 #pragma once
-// The interface of CUDA 2 and 3.1, whose sizes and device addresses have 32 bits: generated entries around the 64-bit calls.
+// The interface of CUDA 2 and 3.1, whose sizes and device addresses have 32 bits: generated entries around the 64-bit
+// calls.
 
 #include <cuda.h>
 

@@ -12,7 +12,7 @@
 
 namespace fargpu::client {
 
-// --- one form for all -----------------------------------------------------------------------------------------------------------------
+// --- one form for all -----------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -102,7 +102,7 @@ CUgraphNodeParams free_node(CUdeviceptr address) {
   return params;
 }
 
-// --- to the wire ------------------------------------------------------------------------------------------------------------------------
+// --- to the wire ----------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -111,12 +111,15 @@ CUresult check_context(Thread& thread, CUcontext context) {
 }
 
 CUresult write_kernel(Thread& thread, const CUDA_KERNEL_NODE_PARAMS_v3& p, wire::KernelNode::Builder node) {
-  const Function* const function = p.func ? session_of(thread).functions.find(p.func) : session_of(thread).functions.find_kernel(p.kern);
+  const Function* const function =
+      p.func ? session_of(thread).functions.find(p.func) : session_of(thread).functions.find_kernel(p.kern);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = check_context(thread, p.ctx); bad != CUDA_SUCCESS) return bad;
   std::span<const std::byte> arguments;
-  if (const CUresult bad = gather_arguments(*function, p.kernelParams, p.extra, arguments); bad != CUDA_SUCCESS) return bad;
-  if (const CUresult bad = session_of(thread).host_memory.map_named_in(thread, arguments); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = gather_arguments(*function, p.kernelParams, p.extra, arguments); bad != CUDA_SUCCESS)
+    return bad;
+  if (const CUresult bad = session_of(thread).host_memory.map_named_in(thread, arguments); bad != CUDA_SUCCESS)
+    return bad;
   node.setFunction(function->handle.value());
   node.setAsKernel(!p.func);
   node.setGridX(p.gridDimX);
@@ -155,15 +158,16 @@ CUresult write_memory(Thread& thread, const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& p,
   auto list = node.initOperations(element_count(p.count));
   for (unsigned i = 0; i < list.size(); ++i) {
     MemoryOperation operation;
-    if (const CUresult bad =
-            read_operation(session_of(thread).map, session_of(thread).terms.facts.devices[static_cast<std::size_t>(context->device)],
-                           p.paramArray[i], operation);
+    if (const CUresult bad = read_operation(
+            session_of(thread).map, session_of(thread).terms.facts.devices[static_cast<std::size_t>(context->device)],
+            p.paramArray[i], operation);
         bad != CUDA_SUCCESS)
       return bad;
     if (operation.on_host) {
       // The GPU would wait for this process.
       if (operation.waits()) return refuse_use("a graph that waits for a value in memory of the host");
-      if (const CUresult bad = session_of(thread).host_memory.map(thread, operation.address, operation.address); bad != CUDA_SUCCESS)
+      if (const CUresult bad = session_of(thread).host_memory.map(thread, operation.address, operation.address);
+          bad != CUDA_SUCCESS)
         return bad;
     }
     write_operation(operation, list[i]);
@@ -190,7 +194,8 @@ CUresult write_copy(Thread& thread, const CUDA_MEMCPY_NODE_PARAMS& p, wire::Copy
 
 }  // namespace
 
-void write_allocation(Thread& thread, std::uint64_t address, std::uint64_t bytes, wire::AllocationNode::Builder out, NewParts& parts) {
+void write_allocation(Thread& thread, std::uint64_t address, std::uint64_t bytes, wire::AllocationNode::Builder out,
+                      NewParts& parts) {
   const std::uint64_t part = parts.add(GraphParts::Allocation{address});
   session_of(thread).graph_memory.set_part(address, part);
   out.setAddress(address);
@@ -239,7 +244,7 @@ CUresult write_node(Thread& thread, const CUgraphNodeParams& p, wire::NodeParame
   }
 }
 
-// --- from the wire ------------------------------------------------------------------------------------------------------------------------
+// --- from the wire --------------------------------------------------------------------------------------------------
 
 CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader in, CUDA_KERNEL_NODE_PARAMS_v2& p) {
   Functions& functions = session_of(thread).functions;
@@ -257,7 +262,8 @@ CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader 
   given.arguments.resize(block.size());
   if (block.size() > 0) std::memcpy(given.arguments.data(), block.begin(), block.size());
   given.argument_pointers.clear();
-  for (const Parameter& parameter : function->parameters) given.argument_pointers.push_back(given.arguments.data() + parameter.offset);
+  for (const Parameter& parameter : function->parameters)
+    given.argument_pointers.push_back(given.arguments.data() + parameter.offset);
   std::memset(&p, 0, sizeof(p));
   if (in.getAsKernel()) p.kern = handle_cast<CUkernel>(function->handle);
   else p.func = handle_cast<CUfunction>(function->handle);
@@ -277,7 +283,8 @@ void read_memset(wire::MemsetNode::Reader in, CUDA_MEMSET_NODE_PARAMS_v1& p) {
   p = {in.getAddress(), in.getPitch(), in.getValue(), in.getElementBytes(), in.getWidth(), in.getHeight()};
 }
 
-void read_memory(Thread& thread, CUgraphNode node, wire::MemoryOperations::Reader in, CUDA_BATCH_MEM_OP_NODE_PARAMS_v1& p) {
+void read_memory(Thread& thread, CUgraphNode node, wire::MemoryOperations::Reader in,
+                 CUDA_BATCH_MEM_OP_NODE_PARAMS_v1& p) {
   Graphs::Given& given = session_of(thread).graphs.given(handle_of(node));
   given.operations.clear();
   for (const auto from : in.getOperations()) {
@@ -293,8 +300,8 @@ void read_memory(Thread& thread, CUgraphNode node, wire::MemoryOperations::Reade
         to.waitValue.value64 = from.getValue();
     }
   }
-  p = {handle_cast<CUcontext>(Handle(in.getContext())), static_cast<unsigned>(given.operations.size()), given.operations.data(),
-       in.getFlags()};
+  p = {handle_cast<CUcontext>(Handle(in.getContext())), static_cast<unsigned>(given.operations.size()),
+       given.operations.data(), in.getFlags()};
 }
 
 }  // namespace fargpu::client

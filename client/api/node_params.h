@@ -23,11 +23,14 @@ CUgraphNodeParams empty_node();
 CUgraphNodeParams free_node(CUdeviceptr address);
 
 /// An allocation node's memory must have been made: GraphMemory::allocate.
-CUresult write_node(Thread& thread, const CUgraphNodeParams& params, wire::NodeParameters::Builder out, NewParts& parts);
-void write_allocation(Thread& thread, std::uint64_t address, std::uint64_t bytes, wire::AllocationNode::Builder out, NewParts& parts);
+CUresult write_node(Thread& thread, const CUgraphNodeParams& params, wire::NodeParameters::Builder out,
+                    NewParts& parts);
+void write_allocation(Thread& thread, std::uint64_t address, std::uint64_t bytes, wire::AllocationNode::Builder out,
+                      NewParts& parts);
 
 CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader in, CUDA_KERNEL_NODE_PARAMS_v2& params);
 void read_memset(wire::MemsetNode::Reader in, CUDA_MEMSET_NODE_PARAMS_v1& params);
-void read_memory(Thread& thread, CUgraphNode node, wire::MemoryOperations::Reader in, CUDA_BATCH_MEM_OP_NODE_PARAMS_v1& params);
+void read_memory(Thread& thread, CUgraphNode node, wire::MemoryOperations::Reader in,
+                 CUDA_BATCH_MEM_OP_NODE_PARAMS_v1& params);
 
 }  // namespace fargpu::client

@@ -1,5 +1,6 @@
-// Asynchronous notifications. CUDA Driver API, "Memory Management", cuDeviceRegisterAsyncNotification. The one that there is tells a
-// process that it has gone over its budget of device memory. A session cannot: what it may have is checked before it gets it.
+// Asynchronous notifications. CUDA Driver API, "Memory Management", cuDeviceRegisterAsyncNotification. The one that
+// there is tells a process that it has gone over its budget of device memory. A session cannot: what it may have is
+// checked before it gets it.
 
 #include <map>
 #include <mutex>

@@ -20,7 +20,8 @@
 namespace fargpu::client::hand {
 namespace {
 
-CUresult active_blocks(Thread& thread, const Function& function, int block, std::size_t shared_bytes, unsigned flags, int& blocks) {
+CUresult active_blocks(Thread& thread, const Function& function, int block, std::size_t shared_bytes, unsigned flags,
+                       int& blocks) {
   using Request = wire::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags;
   RemoteCall<Request> call(thread);
   if (!call) return call.error();
@@ -44,8 +45,8 @@ void learn_fit(Function& function, std::uint64_t changes, const Context& context
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     if (config.attrs[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
     const auto& cluster = config.attrs[i].value.clusterDim;
-    const std::uint64_t fit =
-        fit_of(context, {config.blockDimX, config.blockDimY, config.blockDimZ}, config.sharedMemBytes, {cluster.x, cluster.y, cluster.z});
+    const std::uint64_t fit = fit_of(context, {config.blockDimX, config.blockDimY, config.blockDimZ},
+                                     config.sharedMemBytes, {cluster.x, cluster.y, cluster.z});
     if (!function.launch_known(fit)) function.learn_launch(fit, changes);
   }
 }
@@ -109,7 +110,8 @@ CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaun
   {
     const std::lock_guard lock(function->mutex);
     changes = function->changes;
-    if (const auto found = function->clusters.find(question.key()); found != function->clusters.end()) known = found->second;
+    if (const auto found = function->clusters.find(question.key()); found != function->clusters.end())
+      known = found->second;
   }
   if (known) {
     stats::of(Opcode::clusterOccupancy).recalled.fetch_add(1, std::memory_order_relaxed);
@@ -125,8 +127,8 @@ CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaun
   in.setBlockZ(config->blockDimZ);
   in.setSharedBytes(config->sharedMemBytes);
   in.setPotential(potential);
-  if (const CUresult bad =
-          write_attributes(session_of(thread).events, config->attrs, config->numAttrs, in.initAttributes(config->numAttrs));
+  if (const CUresult bad = write_attributes(session_of(thread).events, config->attrs, config->numAttrs,
+                                            in.initAttributes(config->numAttrs));
       bad != CUDA_SUCCESS)
     return bad;
   const CUresult result = call.wait();
@@ -147,11 +149,11 @@ CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaun
 
 }  // namespace
 
-// The block size that keeps most threads active on a multiprocessor: the sizes are tried from the largest down, in steps of a
-// warp, each with the shared memory that the program's function says it needs.
+// The block size that keeps most threads active on a multiprocessor: the sizes are tried from the largest down, in
+// steps of a warp, each with the shared memory that the program's function says it needs.
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(Thread& thread, int* min_grid, int* block_size, CUfunction f,
-                                                   CUoccupancyB2DSize shared_of_block, std::size_t shared_bytes, int limit,
-                                                   unsigned flags) {
+                                                   CUoccupancyB2DSize shared_of_block, std::size_t shared_bytes,
+                                                   int limit, unsigned flags) {
   if (!min_grid || !block_size) return CUDA_ERROR_INVALID_VALUE;
   const Function* const function = session_of(thread).functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
@@ -161,7 +163,9 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(Thread& thread, int* min_grid
   const int warp = device.attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
   const int threads_max = device.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
   int block_max = 0;
-  if (const CUresult bad = attribute(thread, f, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, block_max); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = attribute(thread, f, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, block_max);
+      bad != CUDA_SUCCESS)
+    return bad;
   block_max = std::min(block_max, device.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK));
   if (limit > 0) block_max = std::min(block_max, limit);
   int best_block = 0, best_blocks = 0;
@@ -169,7 +173,8 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(Thread& thread, int* min_grid
   for (int block = block_max; block > 0; block = (block - 1) / warp * warp) {
     const std::size_t shared = shared_of_block ? shared_of_block(block) : shared_bytes;
     int blocks = 0;
-    if (const CUresult bad = active_blocks(thread, *function, block, shared, flags, blocks); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = active_blocks(thread, *function, block, shared, flags, blocks); bad != CUDA_SUCCESS)
+      return bad;
     if (blocks * block > best_blocks * best_block) {
       best_block = block;
       best_blocks = blocks;

@@ -12,14 +12,16 @@ CUresult cuCtxEnablePeerAccess(Thread& thread, CUcontext peer, unsigned flags) {
   Context* const other = session_of(thread).contexts.find(peer);
   if (!context || !other) return CUDA_ERROR_INVALID_CONTEXT;
   if (context == other) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-  return session_of(thread).peers.enable(thread, session_of(thread).contexts.home(*context), session_of(thread).contexts.home(*other));
+  return session_of(thread).peers.enable(thread, session_of(thread).contexts.home(*context),
+                                         session_of(thread).contexts.home(*other));
 }
 
 CUresult cuCtxDisablePeerAccess(Thread& thread, CUcontext peer) {
   Context* const context = thread.context();
   Context* const other = session_of(thread).contexts.find(peer);
   if (!context || !other) return CUDA_ERROR_INVALID_CONTEXT;
-  return session_of(thread).peers.disable(thread, session_of(thread).contexts.home(*context), session_of(thread).contexts.home(*other));
+  return session_of(thread).peers.disable(thread, session_of(thread).contexts.home(*context),
+                                          session_of(thread).contexts.home(*other));
 }
 
 CUresult cuDeviceCanAccessPeer(Thread& thread, int* can_access, CUdevice dev, CUdevice peer) {

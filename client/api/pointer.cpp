@@ -23,7 +23,8 @@ CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::
       store(data, region.context->cuda());
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-      store<unsigned>(data, region.on_host() || region.kind == Region::Kind::alias ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+      store<unsigned>(
+          data, region.on_host() || region.kind == Region::Kind::alias ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
       if (region.on_host() && region.device_address == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -49,13 +50,19 @@ CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::
     case CU_POINTER_ATTRIBUTE_MAPPED:
       store<int>(data, region.kind == Region::Kind::mapped || region.device_address != 0 || region.on_device());
       return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: store<unsigned long long>(data, CU_MEM_HANDLE_TYPE_NONE); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      store<unsigned long long>(data, CU_MEM_HANDLE_TYPE_NONE);
+      return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: store<int>(data, 0); return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: store<int>(data, 0); return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: store<unsigned>(data, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      store<unsigned>(data, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+      return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: store(data, region.pool); return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: store<std::size_t>(data, region.bytes); return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: store<void*>(data, reinterpret_cast<void*>(region.base)); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      store<void*>(data, reinterpret_cast<void*>(region.base));
+      return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       store<unsigned long long>(data, region.owner ? region.owner : region.buffer_id);
       return CUDA_SUCCESS;
@@ -65,7 +72,8 @@ CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::
 
 std::optional<Region> region_of(Thread& thread, CUdeviceptr address) { return session_of(thread).map.find(address); }
 
-// What the plural form writes for an attribute that memory does not have; `known` is whether CUDA knows the memory (measured on an H200).
+// What the plural form writes for an attribute that memory does not have; `known` is whether CUDA knows the memory
+// (measured on an H200).
 void absent_attribute(CUpointer_attribute attribute, CUdeviceptr address, bool known, void* data) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: store<void*>(data, nullptr); return;
@@ -98,7 +106,8 @@ CUresult cuPointerGetAttribute(Thread& thread, void* data, CUpointer_attribute a
 }
 
 // Attributes that do not apply are given their "unknown" value; the call succeeds.
-CUresult cuPointerGetAttributes(Thread& thread, unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr ptr) {
+CUresult cuPointerGetAttributes(Thread& thread, unsigned count, CUpointer_attribute* attributes, void** data,
+                                CUdeviceptr ptr) {
   if (count == 0 || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
   const auto region = region_of(thread, ptr);
   for (unsigned i = 0; i < count; ++i) {

@@ -1,5 +1,5 @@
-// Memory and events shared with other processes whose sessions are at the same host. CUDA Driver API, "Memory Management" (cuIpc*) and
-// "Virtual Memory Management" (shareable handles).
+// Memory and events shared with other processes whose sessions are at the same host. CUDA Driver API, "Memory
+// Management" (cuIpc*) and "Virtual Memory Management" (shareable handles).
 
 #include <cstring>
 
@@ -50,8 +50,8 @@ CUresult cuIpcOpenMemHandle_v2(Thread& thread, CUdeviceptr* address, CUipcMemHan
   const auto shared = read(handle, SharedHandle::Kind::memory);
   if (!shared) return CUDA_ERROR_INVALID_VALUE;
   std::uint64_t opened = 0;
-  const CUresult result =
-      session_of(thread).shared_memory.open(thread, session_of(thread).contexts.home(*context), *shared, nullptr, opened);
+  const CUresult result = session_of(thread).shared_memory.open(thread, session_of(thread).contexts.home(*context),
+                                                                *shared, nullptr, opened);
   if (result == CUDA_SUCCESS) *address = opened;
   return result;
 }
@@ -93,8 +93,8 @@ CUresult cuIpcOpenEventHandle(Thread& thread, CUevent* out, CUipcEventHandle han
 }
 
 // An importing process knows a pool by its device; its allocations are shared one by one.
-CUresult cuMemPoolExportToShareableHandle(Thread& thread, void* out, CUmemoryPool handle, CUmemAllocationHandleType type,
-                                          unsigned long long flags) {
+CUresult cuMemPoolExportToShareableHandle(Thread& thread, void* out, CUmemoryPool handle,
+                                          CUmemAllocationHandleType type, unsigned long long flags) {
   const auto pool = session_of(thread).device_memory.pools().find(handle);
   if (!pool || !out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(pool->properties.handleTypes & type) || pool->imported)
@@ -109,10 +109,11 @@ CUresult cuMemPoolExportToShareableHandle(Thread& thread, void* out, CUmemoryPoo
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemPoolImportFromShareableHandle(Thread& thread, CUmemoryPool* out, void* os_handle, CUmemAllocationHandleType type,
-                                            unsigned long long flags) {
+CUresult cuMemPoolImportFromShareableHandle(Thread& thread, CUmemoryPool* out, void* os_handle,
+                                            CUmemAllocationHandleType type, unsigned long long flags) {
   if (!out || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
-  const auto shared = SharedHandle::from_file(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), SharedHandle::Kind::pool);
+  const auto shared =
+      SharedHandle::from_file(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), SharedHandle::Kind::pool);
   if (!shared) return CUDA_ERROR_INVALID_VALUE;
   const auto& devices = session_of(thread).terms.facts.devices;
   for (std::size_t device = 0; device < devices.size(); ++device) {
@@ -137,7 +138,8 @@ CUresult cuMemPoolExportPointer(Thread& thread, CUmemPoolPtrExportData* data, CU
   return result;
 }
 
-CUresult cuMemPoolImportPointer(Thread& thread, CUdeviceptr* address, CUmemoryPool handle, CUmemPoolPtrExportData* data) {
+CUresult cuMemPoolImportPointer(Thread& thread, CUdeviceptr* address, CUmemoryPool handle,
+                                CUmemPoolPtrExportData* data) {
   const auto pool = session_of(thread).device_memory.pools().find(handle);
   if (!pool || !pool->imported || !address || !data) return CUDA_ERROR_INVALID_VALUE;
   Context* const context = thread.context();
@@ -145,22 +147,24 @@ CUresult cuMemPoolImportPointer(Thread& thread, CUdeviceptr* address, CUmemoryPo
   const auto shared = read(*data, SharedHandle::Kind::memory);
   if (!shared) return CUDA_ERROR_INVALID_VALUE;
   std::uint64_t opened = 0;
-  const CUresult result =
-      session_of(thread).shared_memory.open(thread, session_of(thread).contexts.home(*context), *shared, handle, opened);
+  const CUresult result = session_of(thread).shared_memory.open(thread, session_of(thread).contexts.home(*context),
+                                                                *shared, handle, opened);
   if (result == CUDA_SUCCESS) *address = opened;
   return result;
 }
 
-CUresult cuMemExportToShareableHandle(Thread& thread, void* out, CUmemGenericAllocationHandle allocation, CUmemAllocationHandleType type,
-                                      unsigned long long flags) {
+CUresult cuMemExportToShareableHandle(Thread& thread, void* out, CUmemGenericAllocationHandle allocation,
+                                      CUmemAllocationHandleType type, unsigned long long flags) {
   if (!out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return refuse_use("export of an allocation other than as a file descriptor");
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return refuse_use("export of an allocation other than as a file descriptor");
   session_of(thread).shared_memory.note();
   RemoteCall<wire::ShareAllocation> call(thread);
   call.in().setAllocation(allocation);
   if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
   const auto shared = call.out();
-  const int descriptor = SharedHandle{SharedHandle::Kind::allocation, key_of(shared), shared.getBytes(), 0, shared.getBytes()}.to_file();
+  const int descriptor =
+      SharedHandle{SharedHandle::Kind::allocation, key_of(shared), shared.getBytes(), 0, shared.getBytes()}.to_file();
   if (descriptor < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   std::memcpy(out, &descriptor, sizeof(descriptor));
   return CUDA_SUCCESS;
@@ -169,8 +173,10 @@ CUresult cuMemExportToShareableHandle(Thread& thread, void* out, CUmemGenericAll
 CUresult cuMemImportFromShareableHandle(Thread& thread, CUmemGenericAllocationHandle* out, void* os_handle,
                                         CUmemAllocationHandleType type) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return refuse_use("import of an allocation other than by a file descriptor");
-  const auto shared = SharedHandle::from_file(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), SharedHandle::Kind::allocation);
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return refuse_use("import of an allocation other than by a file descriptor");
+  const auto shared = SharedHandle::from_file(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)),
+                                              SharedHandle::Kind::allocation);
   if (!shared) return CUDA_ERROR_UNKNOWN;  // what NVIDIA's driver says
   session_of(thread).shared_memory.note();
   RemoteCall<wire::ImportAllocation> call(thread);

@@ -18,7 +18,8 @@
 namespace fargpu::client::hand {
 namespace {
 
-CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priority, bool with_priority, Context* context) {
+CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priority, bool with_priority,
+                       Context* context) {
   if (!out || (flags & ~CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   Session& session = session_of(thread);
@@ -51,7 +52,9 @@ CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priori
   return CUDA_SUCCESS;
 }
 
-CUgreenCtx green_of(const Stream& stream) { return stream.context->green ? reinterpret_cast<CUgreenCtx>(stream.context->cuda()) : nullptr; }
+CUgreenCtx green_of(const Stream& stream) {
+  return stream.context->green ? reinterpret_cast<CUgreenCtx>(stream.context->cuda()) : nullptr;
+}
 
 template <class Answer>
 CUresult about_stream(Thread& thread, CUstream stream, const void* out, Answer&& answer) {
@@ -69,7 +72,8 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
   if (flags & ~CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  if (&session.contexts.home(*recorded->context) != &session.contexts.home(*use->context)) return CUDA_ERROR_INVALID_HANDLE;
+  if (&session.contexts.home(*recorded->context) != &session.contexts.home(*use->context))
+    return CUDA_ERROR_INVALID_HANDLE;
   const bool node = flags & CU_EVENT_RECORD_EXTERNAL;  // becomes a node of the graph that is captured
   if (node && !use->capture.load()) return CUDA_ERROR_INVALID_VALUE;
   if (node) recorded->recorded_by_work = true;
@@ -203,7 +207,9 @@ CUresult stream_attribute(Thread& thread, CUstream stream, CUstreamAttrID id, bo
   std::memset(&attribute, 0, sizeof(attribute));
   attribute.id = id;
   if (set) attribute.value = value;
-  if (const CUresult bad = write_attribute(session_of(thread).events, attribute, in.initAttribute()); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = write_attribute(session_of(thread).events, attribute, in.initAttribute());
+      bad != CUDA_SUCCESS)
+    return bad;
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   if (!set) read_attribute(call.out().getAttribute(), value);
@@ -269,11 +275,12 @@ CUresult cuStreamGetGreenCtx(Thread& thread, CUstream stream, CUgreenCtx* green)
   return about_stream(thread, stream, green, [&](const Stream& s) { *green = green_of(s); });
 }
 
-// --- events ---------------------------------------------------------------------------------------------------------------
+// --- events ---------------------------------------------------------------------------------------------------------
 
 CUresult cuEventCreate(Thread& thread, CUevent* out, unsigned flags) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  if (flags & ~(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS)) return CUDA_ERROR_INVALID_VALUE;
+  if (flags & ~(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS))
+    return CUDA_ERROR_INVALID_VALUE;
   if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::CuEventCreate> call(thread);
   if (!call) return call.error();
@@ -308,7 +315,8 @@ CUresult cuEventRecordWithFlags(Thread& thread, CUevent event, CUstream stream, 
 
 namespace {
 
-// An event and the whole of a context: both must be there and belong together, and no stream of the context may be captured.
+// An event and the whole of a context: both must be there and belong together, and no stream of the context may be
+// captured.
 CUresult check_context_event(Thread& thread, CUcontext handle, CUevent event, Context*& context, Event*& found) {
   Session& session = session_of(thread);
   context = handle ? session.contexts.find(handle) : thread.context();
@@ -323,7 +331,8 @@ CUresult check_context_event(Thread& thread, CUcontext handle, CUevent event, Co
 CUresult cuCtxRecordEvent(Thread& thread, CUcontext handle, CUevent event) {
   Context* context = nullptr;
   Event* recorded = nullptr;
-  if (const CUresult bad = check_context_event(thread, handle, event, context, recorded); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = check_context_event(thread, handle, event, context, recorded); bad != CUDA_SUCCESS)
+    return bad;
   if (&session_of(thread).contexts.home(*recorded->context) != &session_of(thread).contexts.home(*context))
     return CUDA_ERROR_INVALID_HANDLE;
   RemoteCall<wire::CuCtxRecordEvent> call(thread, context);
@@ -370,7 +379,8 @@ CUresult cuEventQuery(Thread& thread, CUevent event) {
 
 CUresult cuEventSynchronize(Thread& thread, CUevent event) {
   return ask_event<wire::CuEventSynchronize>(thread, event, [&](Event& found, std::uint64_t record) {
-    if (Stream* const stream = found.recorded_on()) raise(stream->completed, record);  // what came before it is done too
+    if (Stream* const stream = found.recorded_on())
+      raise(stream->completed, record);  // what came before it is done too
     session_of(thread).waits.after_wait(thread);
     return thread.take_late_error();
   });

@@ -25,7 +25,8 @@ CUresult give_to_gpu(Thread& thread, const StreamUse& stream, Operations operati
   auto list = call.in().initOperations(static_cast<unsigned>(operations.size()));
   for (unsigned i = 0; i < operations.size(); ++i) write_operation(operations[i], list[i]);
   const CUresult result = call.post(stream);
-  const bool waits = std::any_of(operations.begin(), operations.end(), [](const MemoryOperation& o) { return o.waits(); });
+  const bool waits =
+      std::any_of(operations.begin(), operations.end(), [](const MemoryOperation& o) { return o.waits(); });
   if (result == CUDA_SUCCESS && waits && !stream->capture.load()) {
     StreamWaits& all = session_of(thread).stream_waits;
     all.begun();
@@ -34,8 +35,9 @@ CUresult give_to_gpu(Thread& thread, const StreamUse& stream, Operations operati
   return result;
 }
 
-// On memory of the host: here, when the stream gets there. The stream goes on when this is done, and by then what the program wrote
-// earlier is where the GPU sees it; before a write, what the GPU wrote earlier is where the program sees it.
+// On memory of the host: here, when the stream gets there. The stream goes on when this is done, and by then what the
+// program wrote earlier is where the GPU sees it; before a write, what the GPU wrote earlier is where the program sees
+// it.
 CUresult do_here(Thread& thread, const StreamUse& stream, const MemoryOperation& operation) {
   Session& session = session_of(thread);
   if (stream->capture.load()) return refuse_use("capturing a stream memory operation on memory of the host");
@@ -48,7 +50,8 @@ CUresult do_here(Thread& thread, const StreamUse& stream, const MemoryOperation&
     // Freeing would wait for the stream. The worker says that the stream is done, and calls this.
     number = callbacks.add([&map = session.map, operation](CUresult) {
       const auto region = map.find(operation.address);
-      if (region && region->on_host() && region->contains(operation.address, operation.wide() ? 8 : 4)) operation.write();
+      if (region && region->on_host() && region->contains(operation.address, operation.wide() ? 8 : 4))
+        operation.write();
     });
   }
   RemoteCall<wire::HostFunction> call(thread, stream->context);
@@ -68,7 +71,8 @@ CUresult do_here(Thread& thread, const StreamUse& stream, const MemoryOperation&
   return result;
 }
 
-CUresult submit(Thread& thread, CUstream stream, unsigned count, const CUstreamBatchMemOpParams* params, unsigned flags) {
+CUresult submit(Thread& thread, CUstream stream, unsigned count, const CUstreamBatchMemOpParams* params,
+                unsigned flags) {
   if (!params || count == 0 || count > operations_max || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
@@ -76,12 +80,13 @@ CUresult submit(Thread& thread, CUstream stream, unsigned count, const CUstreamB
   const Device& device = session.terms.facts.devices[static_cast<std::size_t>(use->context->device)];
   std::vector<MemoryOperation> operations(count);
   for (unsigned i = 0; i < count; ++i)
-    if (const CUresult bad = read_operation(session.map, device, params[i], operations[i]); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = read_operation(session.map, device, params[i], operations[i]); bad != CUDA_SUCCESS)
+      return bad;
   for (std::size_t i = 0; i < count;) {
     std::size_t end = i;
     while (end < count && !operations[end].on_host) ++end;
-    const CUresult result =
-        end > i ? give_to_gpu(thread, use, Operations(operations).subspan(i, end - i)) : do_here(thread, use, operations[end++]);
+    const CUresult result = end > i ? give_to_gpu(thread, use, Operations(operations).subspan(i, end - i))
+                                    : do_here(thread, use, operations[end++]);
     if (result != CUDA_SUCCESS) return result;
     i = end;
   }
@@ -90,8 +95,8 @@ CUresult submit(Thread& thread, CUstream stream, unsigned count, const CUstreamB
 
 }  // namespace
 
-CUresult stream_operation(Thread& thread, CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address, std::uint64_t value,
-                          unsigned flags) {
+CUresult stream_operation(Thread& thread, CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address,
+                          std::uint64_t value, unsigned flags) {
   CUstreamBatchMemOpParams params;
   std::memset(&params, 0, sizeof(params));
   params.operation = type;
@@ -103,8 +108,8 @@ CUresult stream_operation(Thread& thread, CUstream stream, CUstreamBatchMemOpTyp
 
 namespace {
 
-// The first version of these calls is there only where the driver was told to offer it; what it does the second version does too, but
-// for a hint about the order of writes.
+// The first version of these calls is there only where the driver was told to offer it; what it does the second version
+// does too, but for a hint about the order of writes.
 CUresult check_first_version(Thread& thread, CUstream stream, CUdevice_attribute attribute) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
@@ -114,22 +119,25 @@ CUresult check_first_version(Thread& thread, CUstream stream, CUdevice_attribute
 
 }  // namespace
 
-CUresult stream_operation_v1(Thread& thread, CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address, std::uint64_t value,
-                             unsigned flags) {
+CUresult stream_operation_v1(Thread& thread, CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address,
+                             std::uint64_t value, unsigned flags) {
   const bool wide = type == CU_STREAM_MEM_OP_WAIT_VALUE_64 || type == CU_STREAM_MEM_OP_WRITE_VALUE_64;
   const bool writes = type == CU_STREAM_MEM_OP_WRITE_VALUE_32 || type == CU_STREAM_MEM_OP_WRITE_VALUE_64;
   const CUresult bad = check_first_version(
-      thread, stream, wide ? CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1 : CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1);
+      thread, stream,
+      wide ? CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1 : CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1);
   if (bad != CUDA_SUCCESS) return bad;
   return stream_operation(thread, stream, type, address, value,
                           writes ? flags & ~unsigned{CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER} : flags);
 }
 
-CUresult cuStreamBatchMemOp_v2(Thread& thread, CUstream stream, unsigned count, CUstreamBatchMemOpParams* params, unsigned flags) {
+CUresult cuStreamBatchMemOp_v2(Thread& thread, CUstream stream, unsigned count, CUstreamBatchMemOpParams* params,
+                               unsigned flags) {
   return submit(thread, stream, count, params, flags);
 }
 
-CUresult cuStreamBatchMemOp(Thread& thread, CUstream stream, unsigned count, CUstreamBatchMemOpParams* params, unsigned flags) {
+CUresult cuStreamBatchMemOp(Thread& thread, CUstream stream, unsigned count, CUstreamBatchMemOpParams* params,
+                            unsigned flags) {
   const CUresult bad = check_first_version(thread, stream, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1);
   return bad == CUDA_SUCCESS ? submit(thread, stream, count, params, flags) : bad;
 }

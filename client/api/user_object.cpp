@@ -1,5 +1,5 @@
-// User objects: a destructor of the program's that runs when the last graph and the last owner have let go. CUDA Driver API, "Graph
-// Management", cuUserObjectCreate.
+// User objects: a destructor of the program's that runs when the last graph and the last owner have let go. CUDA Driver
+// API, "Graph Management", cuUserObjectCreate.
 
 #include <limits>
 
@@ -11,7 +11,8 @@
 
 namespace fargpu::client::hand {
 
-CUresult cuUserObjectCreate(Thread& thread, CUuserObject* out, void* object, CUhostFn destroy, unsigned references, unsigned flags) {
+CUresult cuUserObjectCreate(Thread& thread, CUuserObject* out, void* object, CUhostFn destroy, unsigned references,
+                            unsigned flags) {
   if (!out || !destroy || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) return CUDA_ERROR_INVALID_VALUE;
   if (references == 0 || references > unsigned{std::numeric_limits<int>::max()}) return CUDA_ERROR_INVALID_VALUE;
   NewParts parts(session_of(thread).graph_parts);

@@ -30,13 +30,14 @@ CUresult location_error(const Session& session, const CUmemLocation& location) {
     return session.terms.facts.worker_ordinal(location.id, ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
   }
   if (location.type == CU_MEM_LOCATION_TYPE_INVALID) return CUDA_ERROR_INVALID_VALUE;
-  return refuse_denied("memory of the host in virtual memory management (CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)");
+  return refuse_denied(
+      "memory of the host in virtual memory management (CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)");
 }
 
 }  // namespace
 
-CUresult cuMemAddressReserve(Thread& thread, CUdeviceptr* ptr, std::size_t size, std::size_t alignment, CUdeviceptr wish,
-                             unsigned long long flags) {
+CUresult cuMemAddressReserve(Thread& thread, CUdeviceptr* ptr, std::size_t size, std::size_t alignment,
+                             CUdeviceptr wish, unsigned long long flags) {
   if (!ptr || size == 0 || size % granularity != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (alignment & (alignment - 1)) return CUDA_ERROR_INVALID_VALUE;
   const auto address = session_of(thread).device_memory.reserve(size, alignment, wish);
@@ -54,8 +55,8 @@ CUresult cuMemAddressFree(Thread& thread, CUdeviceptr ptr, std::size_t size) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags) {
+CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t offset,
+                  CUmemGenericAllocationHandle handle, unsigned long long flags) {
   if (size == 0 || ptr % granularity != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   Session& session = session_of(thread);
   if (!session.reservations.holds(ptr, size) || session.map.overlaps(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
@@ -91,7 +92,8 @@ CUresult finish_copies(Thread& thread) {
 
 }  // namespace
 
-// Whole mappings only, with gaps between them or nothing else; nothing may still be using them, which is the program's to see to.
+// Whole mappings only, with gaps between them or nothing else; nothing may still be using them, which is the program's
+// to see to.
 CUresult cuMemUnmap(Thread& thread, CUdeviceptr ptr, std::size_t size) {
   Session& session = session_of(thread);
   if (size == 0 || !session.reservations.holds(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
@@ -107,18 +109,23 @@ CUresult cuMemUnmap(Thread& thread, CUdeviceptr ptr, std::size_t size) {
 
 namespace {
 
-// Whether the driver cannot but do it: whole mappings of what the program has from cuMemCreate, for the device that they lie on.
+// Whether the driver cannot but do it: whole mappings of what the program has from cuMemCreate, for the device that
+// they lie on.
 bool plain_access(Session& session, CUdeviceptr ptr, std::size_t size, const CUmemAccessDesc& desc) {
   const std::vector<Region> regions = session.map.within(ptr, size);
-  if (regions.empty() || regions.front().base != ptr || regions.back().base + regions.back().bytes != ptr + size) return false;
-  return desc.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE && std::all_of(regions.begin(), regions.end(), [&](const Region& region) {
-           return region.kind == Region::Kind::mapped && region.device == desc.location.id && session.device_memory.safe(region.owner);
+  if (regions.empty() || regions.front().base != ptr || regions.back().base + regions.back().bytes != ptr + size)
+    return false;
+  return desc.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
+         std::all_of(regions.begin(), regions.end(), [&](const Region& region) {
+           return region.kind == Region::Kind::mapped && region.device == desc.location.id &&
+                  session.device_memory.safe(region.owner);
          });
 }
 
 }  // namespace
 
-CUresult cuMemSetAccess(Thread& thread, CUdeviceptr ptr, std::size_t size, const CUmemAccessDesc* desc, std::size_t count) {
+CUresult cuMemSetAccess(Thread& thread, CUdeviceptr ptr, std::size_t size, const CUmemAccessDesc* desc,
+                        std::size_t count) {
   if (!desc || count == 0 || count > limits::devices_max) return CUDA_ERROR_INVALID_VALUE;
   Session& session = session_of(thread);
   if (!session.map.covered(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
@@ -140,7 +147,8 @@ CUresult cuMemSetAccess(Thread& thread, CUdeviceptr ptr, std::size_t size, const
   in.setCount(count);
   const CUresult result = count == 1 && plain_access(session, ptr, size, *desc) ? call.post() : call.wait();
   if (result != CUDA_SUCCESS) return result;
-  const bool given = std::any_of(desc, desc + count, [](const CUmemAccessDesc& d) { return d.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE; });
+  const bool given = std::any_of(desc, desc + count,
+                                 [](const CUmemAccessDesc& d) { return d.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE; });
   session.map.update_within(ptr, size, [&](Region& region) { region.accessible = given; });
   return result;
 }
@@ -159,8 +167,8 @@ CUresult cuMemGetAccess(Thread& thread, unsigned long long* flags, const CUmemLo
   return result;
 }
 
-CUresult cuMemCreate(Thread& thread, CUmemGenericAllocationHandle* handle, std::size_t size, const CUmemAllocationProp* prop,
-                     unsigned long long flags) {
+CUresult cuMemCreate(Thread& thread, CUmemGenericAllocationHandle* handle, std::size_t size,
+                     const CUmemAllocationProp* prop, unsigned long long flags) {
   if (!handle || !prop || size == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = location_error(session_of(thread), prop->location); bad != CUDA_SUCCESS) return bad;
   // Exporting in other ways is refused when it is tried; asking for the possibility is a habit of libraries.
@@ -196,7 +204,8 @@ CUresult cuMemGetAllocationGranularity(Thread& thread, std::size_t* bytes, const
   return result;
 }
 
-CUresult cuMemGetAllocationPropertiesFromHandle(Thread& thread, CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
+CUresult cuMemGetAllocationPropertiesFromHandle(Thread& thread, CUmemAllocationProp* prop,
+                                                CUmemGenericAllocationHandle handle) {
   if (!prop) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::CuMemGetAllocationPropertiesFromHandle> call(thread);
   if (!call) return call.error();

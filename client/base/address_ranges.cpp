@@ -57,7 +57,8 @@ void AddressRanges::remove(std::map<std::uint64_t, std::uint64_t>::iterator part
   by_address_.erase(part);
 }
 
-void AddressRanges::carve(std::map<std::uint64_t, std::uint64_t>::iterator part, std::uint64_t address, std::uint64_t bytes) {
+void AddressRanges::carve(std::map<std::uint64_t, std::uint64_t>::iterator part, std::uint64_t address,
+                          std::uint64_t bytes) {
   const auto [begin, size] = *part;
   remove(part);
   if (address > begin) insert(begin, address - begin);

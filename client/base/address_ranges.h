@@ -8,8 +8,8 @@
 
 namespace fargpu::client {
 
-/// Free and taken parts of [base, base + bytes). First fit by address within the smallest part that is large enough; freed
-/// neighbours merge. Not synchronised.
+/// Free and taken parts of [base, base + bytes). First fit by address within the smallest part that is large enough;
+/// freed neighbours merge. Not synchronised.
 class AddressRanges {
  public:
   AddressRanges() = default;

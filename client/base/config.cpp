@@ -35,8 +35,8 @@ Config read() {
   if (const std::string wanted = variable("FARGPU_DRIVER_VERSION"); !wanted.empty()) {
     int version = 0;
     if (!parse_number(wanted, version) || version < 11000 || version > toolkit_version) {
-      c.number_error = "FARGPU_DRIVER_VERSION is '" + wanted + "'; give a CUDA version from 11000 to " + std::to_string(toolkit_version) +
-                       ", for example 12080";
+      c.number_error = "FARGPU_DRIVER_VERSION is '" + wanted + "'; give a CUDA version from 11000 to " +
+                       std::to_string(toolkit_version) + ", for example 12080";
     } else {
       c.driver_version = version;
     }
@@ -57,12 +57,14 @@ Config read() {
   const std::string transport = variable("FARGPU_TRANSPORT");
   if (transport == "tcp") c.transport = Transport::tcp;
   else if (transport == "shm") c.transport = Transport::shm;
-  else if (!transport.empty() && transport != "auto") c.number_error = "FARGPU_TRANSPORT is '" + transport + "'; use tcp, shm or auto";
+  else if (!transport.empty() && transport != "auto")
+    c.number_error = "FARGPU_TRANSPORT is '" + transport + "'; use tcp, shm or auto";
   // Each takes a processor here and one at the host.
   c.lanes = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
   if (const std::string wanted = variable("FARGPU_LANES"); !wanted.empty()) {
     if (!parse_number(wanted, c.lanes) || c.lanes > limits::lanes_max)
-      c.number_error = "FARGPU_LANES is '" + wanted + "'; give a number of connections from 0 to " + std::to_string(limits::lanes_max);
+      c.number_error = "FARGPU_LANES is '" + wanted + "'; give a number of connections from 0 to " +
+                       std::to_string(limits::lanes_max);
   }
   const std::string compress = variable("FARGPU_COMPRESS");
   if (compress.empty() || compress == "auto") c.compression = Compression::automatic;
@@ -88,14 +90,16 @@ std::vector<PoolHost> parse_pool(const std::string& text, std::string& error, co
     if (item.starts_with("tls://")) host.transport = PoolHost::Transport::tls;
     if (host.transport != PoolHost::Transport::usual) item.erase(0, 6);
     const auto complain = [&](const std::string& why) {
-      error = std::string(source) + " is '" + text + "': " + why + "; write host[:port][,host[:port]...], or unix:/path";
+      error =
+          std::string(source) + " is '" + text + "': " + why + "; write host[:port][,host[:port]...], or unix:/path";
       hosts.clear();
     };
     if (item.starts_with("unix:")) {
       PoolHost host;
       host.socket = item.substr(5);
       // Of sockaddr_un, with a zero byte.
-      if (host.socket.size() < 2 || host.socket.size() > 107 || (host.socket.front() != '/' && host.socket.front() != '@')) {
+      if (host.socket.size() < 2 || host.socket.size() > 107 ||
+          (host.socket.front() != '/' && host.socket.front() != '@')) {
         complain("'" + item + "' names no Unix socket by its whole path");
         return hosts;
       }

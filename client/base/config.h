@@ -46,8 +46,8 @@ struct Config {
   bool visible_set = false;
   /// For how long a thread that waits for an answer looks for it before it sleeps (FARGPU_SPIN_US, microseconds).
   std::chrono::nanoseconds spin{0};
-  /// Connections that large copies are divided among (FARGPU_LANES); 0 for the session's own alone. With one, only copies go by it that no
-  /// thread waits for.
+  /// Connections that large copies are divided among (FARGPU_LANES); 0 for the session's own alone. With one, only
+  /// copies go by it that no thread waits for.
   unsigned lanes = 0;
   /// FARGPU_COMPRESS.
   Compression compression = Compression::never;
@@ -64,8 +64,8 @@ struct Config {
 /// The process's configuration.
 const Config& config();
 
-/// Parses "host[:port][,host...]"; "[v6]:port", "tls://", "tcp://" and "unix:path" are understood. On failure returns nothing and says why,
-/// naming `source` as where the text is from.
+/// Parses "host[:port][,host...]"; "[v6]:port", "tls://", "tcp://" and "unix:path" are understood. On failure returns
+/// nothing and says why, naming `source` as where the text is from.
 std::vector<PoolHost> parse_pool(const std::string& text, std::string& error, const char* source = "FARGPU_POOL");
 
 }  // namespace fargpu::client

@@ -13,11 +13,11 @@
 
 namespace fargpu::client {
 
-/// Maps handles of one kind to objects of type T. Objects are never freed while the table lives; erasing one makes its handle
-/// stale and keeps the object, so that a racing reader never meets freed memory. T must have `void reset()`, which is called before an
-/// object is used for another handle: the next of its index if that is the client's to give; long after, and for any, if it is the
-/// worker's, which may be hostile and name an index again while threads read what stood there.
-/// Threads: find() from any thread without a lock; the rest is serialised inside.
+/// Maps handles of one kind to objects of type T. Objects are never freed while the table lives; erasing one makes its
+/// handle stale and keeps the object, so that a racing reader never meets freed memory. T must have `void reset()`,
+/// which is called before an object is used for another handle: the next of its index if that is the client's to give;
+/// long after, and for any, if it is the worker's, which may be hostile and name an index again while threads read what
+/// stood there. Threads: find() from any thread without a lock; the rest is serialised inside.
 template <class T>
 class HandleMap {
  public:
@@ -58,8 +58,8 @@ class HandleMap {
     count_.fetch_add(1, std::memory_order_relaxed);
   }
 
-  /// The object of a handle that the worker gave: the one already known, or a new one that `fill` completes. Null for a new one in the
-  /// client's own range, which no worker gives.
+  /// The object of a handle that the worker gave: the one already known, or a new one that `fill` completes. Null for a
+  /// new one in the client's own range, which no worker gives.
   template <class Fill>
   T* learn(Handle handle, Fill&& fill) {
     if (T* const known = find(handle)) return known;
@@ -90,7 +90,8 @@ class HandleMap {
     return true;
   }
 
-  /// Whether the handle was given once and its object is gone. After some thousand objects at one index this is forgotten.
+  /// Whether the handle was given once and its object is gone. After some thousand objects at one index this is
+  /// forgotten.
   bool was(Handle handle) {
     const std::lock_guard lock(mutex_);
     Slot* const slot = handle.well_formed(kind_) ? slot_at(handle.index()) : nullptr;
@@ -101,12 +102,15 @@ class HandleMap {
   /// Calls visit(handle, object) for each live object.
   template <class Visit>
   void for_each(Visit&& visit) {
-    for (Chunk* chunk = first_.load(std::memory_order_acquire); chunk; chunk = chunk->next.load(std::memory_order_acquire)) {
+    for (Chunk* chunk = first_.load(std::memory_order_acquire); chunk;
+         chunk = chunk->next.load(std::memory_order_acquire)) {
       const std::uint32_t used = chunk->used.load(std::memory_order_acquire);
       for (std::uint32_t i = 0; i < used; ++i) {
         Slot& slot = chunk->slots[i];
         const std::uint64_t live = slot.live.load(std::memory_order_acquire);
-        if (live) visit(Handle::from_id(kind_, static_cast<std::uint32_t>(live - 1)), *slot.object.load(std::memory_order_acquire));
+        if (live)
+          visit(Handle::from_id(kind_, static_cast<std::uint32_t>(live - 1)),
+                *slot.object.load(std::memory_order_acquire));
       }
     }
   }
@@ -135,7 +139,8 @@ class HandleMap {
     return chunk ? &chunk->slots[index % chunk_slots] : nullptr;
   }
 
-  // An object that nobody reads any more: a new one until so many wait that the first of them was replaced long ago. Under mutex_.
+  // An object that nobody reads any more: a new one until so many wait that the first of them was replaced long ago.
+  // Under mutex_.
   T* unread_object() {
     if (replaced_.size() < replaced_max) return learned_.emplace_back(std::make_unique<T>()).get();
     T* const object = replaced_.front();

@@ -8,8 +8,8 @@
 
 namespace fargpu::client {
 
-/// The bytes of a file, with a null behind them, as PTX wants it. Nothing if there is no such file; no bytes if it is empty, larger than
-/// limits::image_bytes_max or no ordinary file.
+/// The bytes of a file, with a null behind them, as PTX wants it. Nothing if there is no such file; no bytes if it is
+/// empty, larger than limits::image_bytes_max or no ordinary file.
 class InputFile {
  public:
   static std::optional<InputFile> read(const char* path);

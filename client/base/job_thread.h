@@ -10,7 +10,8 @@
 
 namespace fargpu::client {
 
-/// Does jobs one after the other, on a thread that is started for the first one and ends with the process. Threads: any.
+/// Does jobs one after the other, on a thread that is started for the first one and ends with the process. Threads:
+/// any.
 class JobThread {
  public:
   /// Where the thread waits for its next job, if it has a better place than sleeping: where it may meet the job itself.

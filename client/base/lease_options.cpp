@@ -40,7 +40,8 @@ LeaseOptions read_lease_options(std::string& error) {
   };
   if (const std::string gpus = variable("FARGPU_GPUS"); !gpus.empty()) {
     const auto [end, failed] = std::from_chars(gpus.data(), gpus.data() + gpus.size(), options.gpus);
-    if (failed != std::errc{} || end != gpus.data() + gpus.size() || options.gpus == 0 || options.gpus > limits::devices_max)
+    if (failed != std::errc{} || end != gpus.data() + gpus.size() || options.gpus == 0 ||
+        options.gpus > limits::devices_max)
       complain("FARGPU_GPUS", gpus, "give a number of GPUs from 1 to " + std::to_string(limits::devices_max));
   }
   if (const std::string memory = variable("FARGPU_MEM"); !memory.empty()) {
@@ -62,12 +63,14 @@ LeaseOptions read_lease_options(std::string& error) {
   }
   if (const std::string wait = variable("FARGPU_WAIT"); !wait.empty()) {
     const auto seconds = parse_duration(wait);
-    if (!seconds || *seconds > limits::lease_wait_max) complain("FARGPU_WAIT", wait, "give a time up to 7d, for example 10min");
+    if (!seconds || *seconds > limits::lease_wait_max)
+      complain("FARGPU_WAIT", wait, "give a time up to 7d, for example 10min");
     else options.wait = *seconds;
   }
   if (const std::string job = variable("FARGPU_JOB"); !job.empty()) {
     options.job = parse_job(job);
-    if (!options.job) complain("FARGPU_JOB", job, "it is set by `fargpu run`, to 32 hexadecimal digits; leave it alone or unset it");
+    if (!options.job)
+      complain("FARGPU_JOB", job, "it is set by `fargpu run`, to 32 hexadecimal digits; leave it alone or unset it");
   }
   return options;
 }

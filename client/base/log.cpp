@@ -34,7 +34,8 @@ struct State {
     }
     if (const char* path = std::getenv("FARGPU_LOG_FILE"); path && *path) {
       std::string name = path;
-      for (std::size_t at; (at = name.find("%p")) != std::string::npos;) name.replace(at, 2, std::to_string(::getpid()));
+      for (std::size_t at; (at = name.find("%p")) != std::string::npos;)
+        name.replace(at, 2, std::to_string(::getpid()));
       const int opened = ::open(name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
       if (opened >= 0) {
         descriptor = opened;
@@ -42,10 +43,13 @@ struct State {
         say("fargpu: warning: FARGPU_LOG_FILE '" + name + "' cannot be written; logging to stderr\n");
       }
     }
-    if (!unknown.empty()) say("fargpu: warning: FARGPU_LOG knows no '" + unknown + "'; use error, warn, info, debug, stats, trace\n");
+    if (!unknown.empty())
+      say("fargpu: warning: FARGPU_LOG knows no '" + unknown + "'; use error, warn, info, debug, stats, trace\n");
   }
 
-  void say(const std::string& line) const { [[maybe_unused]] const ssize_t written = ::write(descriptor, line.data(), line.size()); }
+  void say(const std::string& line) const {
+    [[maybe_unused]] const ssize_t written = ::write(descriptor, line.data(), line.size());
+  }
 };
 
 State& state() {

@@ -1,7 +1,7 @@
 #pragma once
-// Messages to the person who runs the program: one line each, on stderr or in the file that FARGPU_LOG_FILE names (%p stands for
-// the process id). FARGPU_LOG is a comma-separated list: a level (error, warn, info, debug), `stats` for a table of calls at exit, and
-// `trace` for a line per call. The default is warn: silence unless something is wrong.
+// Messages to the person who runs the program: one line each, on stderr or in the file that FARGPU_LOG_FILE names (%p
+// stands for the process id). FARGPU_LOG is a comma-separated list: a level (error, warn, info, debug), `stats` for a
+// table of calls at exit, and `trace` for a line per call. The default is warn: silence unless something is wrong.
 
 #include <fmt/format.h>
 

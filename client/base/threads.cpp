@@ -10,7 +10,8 @@
 namespace fargpu::client {
 
 void start_thread(const char* name, std::function<void()> body) {
-  auto argument = std::make_unique<std::function<void()>>(std::move(body));  // which may throw, before anything is changed
+  // Which may throw, before anything is changed.
+  auto argument = std::make_unique<std::function<void()>>(std::move(body));
   sigset_t blocked, before;
   sigfillset(&blocked);
   // What a thread does to itself ends the process at once if it is blocked; host functions of the program run here.

@@ -8,8 +8,8 @@
 
 namespace fargpu::client {
 
-/// Copies `bytes` to where threads of the program may be waiting for them to change: as with a GPU's writes, nobody sees half of an
-/// aligned word of up to eight bytes, nor a race.
+/// Copies `bytes` to where threads of the program may be waiting for them to change: as with a GPU's writes, nobody
+/// sees half of an aligned word of up to eight bytes, nor a race.
 inline void copy_untorn(std::byte* to, std::span<const std::byte> bytes) {
   const auto each = [&]<class Word>(Word) {
     Word word;
@@ -18,7 +18,9 @@ inline void copy_untorn(std::byte* to, std::span<const std::byte> bytes) {
     to += sizeof(word);
     bytes = bytes.subspan(sizeof(word));
   };
-  const auto fits = [&](std::size_t word) { return bytes.size() >= word && reinterpret_cast<std::uintptr_t>(to) % word == 0; };
+  const auto fits = [&](std::size_t word) {
+    return bytes.size() >= word && reinterpret_cast<std::uintptr_t>(to) % word == 0;
+  };
   while (!bytes.empty()) {
     if (fits(8)) each(std::uint64_t{});
     else if (fits(4)) each(std::uint32_t{});

@@ -5,8 +5,8 @@
 
 namespace fargpu::client {
 
-/// As std::shared_mutex, whose readers pass a waiting writer, and so keep it waiting for as long as there are enough of them: here a
-/// waiting writer comes first. A thread must not read twice at once.
+/// As std::shared_mutex, whose readers pass a waiting writer, and so keep it waiting for as long as there are enough of
+/// them: here a waiting writer comes first. A thread must not read twice at once.
 class WriterFirstMutex {
  public:
   WriterFirstMutex() {

@@ -6,8 +6,10 @@ namespace fargpu::client {
 
 // By one thread at a time, the one that reads.
 void CallCredit::settled(std::uint64_t bytes) {
-  if (bytes > taken_.load(std::memory_order_relaxed)) throw ProtocolError("the worker settles more calls than were sent");
-  if (bytes < settled_.load(std::memory_order_relaxed)) throw ProtocolError("the worker takes back what it has settled");
+  if (bytes > taken_.load(std::memory_order_relaxed))
+    throw ProtocolError("the worker settles more calls than were sent");
+  if (bytes < settled_.load(std::memory_order_relaxed))
+    throw ProtocolError("the worker takes back what it has settled");
   settled_.store(bytes, std::memory_order_release);
 }
 

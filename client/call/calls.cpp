@@ -6,9 +6,9 @@ namespace fargpu::client {
 
 constinit std::atomic<Calls*> Calls::default_{nullptr};
 
-Calls::Calls(Channel& channel, PushHandler& pushes, std::chrono::nanoseconds spin, std::function<void()> wake, Compression compression,
-             const std::bitset<opcode_max + 1>& served, std::uint64_t credit_bytes, Contexts& all_contexts, Captures& all_captures,
-             CallEvents& their_events)
+Calls::Calls(Channel& channel, PushHandler& pushes, std::chrono::nanoseconds spin, std::function<void()> wake,
+             Compression compression, const std::bitset<opcode_max + 1>& served, std::uint64_t credit_bytes,
+             Contexts& all_contexts, Captures& all_captures, CallEvents& their_events)
     : receiver(channel, pushes, spin),
       commands(
           channel, [this] { return receiver.confirmed(); }, std::move(wake), compression),
@@ -35,8 +35,9 @@ void Calls::note_wait(std::chrono::nanoseconds took) {
 std::uint64_t Calls::stream_credit() const {
   const std::uint32_t shortest = shortest_wait_us_.load(std::memory_order_relaxed);
   if (shortest == unknown_wait) return limits::stream_credit;
-  return std::min<std::uint64_t>(limits::stream_credit + static_cast<std::uint64_t>(shortest * limits::stream_credit_per_us),
-                                 limits::stream_credit_max);
+  return std::min<std::uint64_t>(
+      limits::stream_credit + static_cast<std::uint64_t>(shortest * limits::stream_credit_per_us),
+      limits::stream_credit_max);
 }
 
 void Calls::take_credit(Thread& thread, Stream& stream) {

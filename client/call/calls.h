@@ -29,24 +29,29 @@ class CallEvents {
   virtual ~CallEvents() = default;
   /// Once the GPU has passed what the stream was given so far, these pieces of work are to be counted as retired.
   virtual void fence_wanted(Thread& thread, Stream& stream, std::uint64_t items) = 0;
-  /// Asks for memory of the context's device; where there is none, what is kept for reuse there is given back, and asked once more.
+  /// Asks for memory of the context's device; where there is none, what is kept for reuse there is given back, and
+  /// asked once more.
   virtual CUresult with_room(Thread& thread, Context& context, const std::function<CUresult()>& ask) = 0;
   /// The session cannot go on. Any thread.
   virtual void lose(const std::string& why) noexcept = 0;
 };
 
-/// Loses it from threads of ours, where nothing may be thrown: a reason for which there is no memory is replaced by one that needs none.
+/// Loses it from threads of ours, where nothing may be thrown: a reason for which there is no memory is replaced by one
+/// that needs none.
 void lose_for(CallEvents& events, const char* why, const char* detail = "") noexcept;
 
 /// The parts are thread-safe by themselves; locks are taken in this order: the command stream's, the receiver's.
 class Calls {
  public:
   /// `spin`: as Receiver's; `wake`: as CommandStream's.
-  Calls(Channel& channel, PushHandler& pushes, std::chrono::nanoseconds spin, std::function<void()> wake, Compression compression,
-        const std::bitset<opcode_max + 1>& served, std::uint64_t credit_bytes, Contexts& contexts, Captures& captures, CallEvents& events);
+  Calls(Channel& channel, PushHandler& pushes, std::chrono::nanoseconds spin, std::function<void()> wake,
+        Compression compression, const std::bitset<opcode_max + 1>& served, std::uint64_t credit_bytes,
+        Contexts& contexts, Captures& captures, CallEvents& events);
 
   /// The way for calls of this context; without one, for those of programs that have named none yet.
-  static Calls& of(const Context* context) { return context ? *context->calls : *default_.load(std::memory_order_relaxed); }
+  static Calls& of(const Context* context) {
+    return context ? *context->calls : *default_.load(std::memory_order_relaxed);
+  }
   /// Set by Process.
   static void set_default(Calls* calls) { default_.store(calls, std::memory_order_relaxed); }
 
@@ -60,8 +65,8 @@ class Calls {
 
   /// Waits while too much is pending on the stream.
   void take_credit(Thread& thread, Stream& stream);
-  /// Waits until the worker has room for a call of so many bytes, however long it has to keep it. Under no lock that a function of the
-  /// program, or what the worker says, might need.
+  /// Waits until the worker has room for a call of so many bytes, however long it has to keep it. Under no lock that a
+  /// function of the program, or what the worker says, might need.
   void take_credit(std::uint64_t bytes) {
     if (!credit.take(bytes)) [[unlikely]]
       wait_for_credit(bytes);
@@ -77,7 +82,8 @@ class Calls {
   Contexts& contexts;
   Captures& captures;
   CallEvents& events;
-  /// Waits of streams for values in memory of the host that are not over: the value may be the calling thread's to write.
+  /// Waits of streams for values in memory of the host that are not over: the value may be the calling thread's to
+  /// write.
   std::atomic<unsigned> host_waits{0};
 
  private:

@@ -10,7 +10,8 @@ namespace fargpu::client {
 
 bool ClientLanes::takes(std::uint64_t bytes, bool awaited) {
   // For a thread that waits, one lane would be no better than the session's connection.
-  if (wanted_ < (awaited ? 2u : 1u) || bytes < (awaited ? limits::lane_copy_bytes_min : limits::lane_row_bytes_min)) return false;
+  if (wanted_ < (awaited ? 2u : 1u) || bytes < (awaited ? limits::lane_copy_bytes_min : limits::lane_row_bytes_min))
+    return false;
   std::call_once(opened_, [this] {
     try {
       for (unsigned i = 0; i < wanted_; ++i) lanes_.add(open_(), 1, 1);
@@ -23,10 +24,11 @@ bool ClientLanes::takes(std::uint64_t bytes, bool awaited) {
   return ready_.load(std::memory_order_acquire);
 }
 
-// --- to the worker ------------------------------------------------------------------------------------------------------------------------
+// --- to the worker --------------------------------------------------------------------------------------------------
 
-std::shared_ptr<const ClientLanes::Outgoing> ClientLanes::offer(const LaneRows& rows, bool in_order, std::function<void()> unreadable,
-                                                                const Call& call, CUresult& result) {
+std::shared_ptr<const ClientLanes::Outgoing> ClientLanes::offer(const LaneRows& rows, bool in_order,
+                                                                std::function<void()> unreadable, const Call& call,
+                                                                CUresult& result) {
   auto outgoing = std::make_shared<Outgoing>(Outgoing{rows, std::move(unreadable)});
   std::uint32_t transfer;
   {
@@ -86,7 +88,8 @@ void ClientLanes::read(std::uint32_t transfer, Outgoing& outgoing) {
   if (outgoing.read == outgoing.queued) changed_.notify_all();
 }
 
-// On a lane's thread, while the worker still misses bytes of the chunk: nothing has told the program yet that the copy is done.
+// On a lane's thread, while the worker still misses bytes of the chunk: nothing has told the program yet that the copy
+// is done.
 void ClientLanes::fail(Outgoing& outgoing) {
   {
     const std::lock_guard lock(mutex_);
@@ -132,9 +135,10 @@ void ClientLanes::wanted(std::uint32_t transfer, std::uint32_t chunks, bool over
   if (failed && failed->done) failed->done(true);
 }
 
-// --- from the worker ------------------------------------------------------------------------------------------------------------------------
+// --- from the worker ------------------------------------------------------------------------------------------------
 
-std::shared_ptr<ClientLanes::Incoming> ClientLanes::expect(const LaneRows& rows, std::function<void(bool)> done, std::uint32_t& transfer) {
+std::shared_ptr<ClientLanes::Incoming> ClientLanes::expect(const LaneRows& rows, std::function<void(bool)> done,
+                                                           std::uint32_t& transfer) {
   auto incoming = std::make_shared<Incoming>(rows, std::move(done));
   const std::lock_guard lock(mutex_);
   for (const auto& [number, other] : incoming_) {
@@ -178,7 +182,8 @@ std::span<std::byte> ClientLanes::place(Chunk chunk, std::size_t bytes) {
   const auto found = incoming_.find(chunk.transfer);
   if (found == incoming_.end() || found->second->missing == 0) return {};
   Incoming& incoming = *found->second;
-  if (chunk.number >= incoming.begun.size() || incoming.begun[chunk.number] || bytes != incoming.rows.bytes_of(chunk.number))
+  if (chunk.number >= incoming.begun.size() || incoming.begun[chunk.number] ||
+      bytes != incoming.rows.bytes_of(chunk.number))
     throw ProtocolError("a chunk of the lanes that is none of its transfer, or came twice");
   incoming.begun[chunk.number] = true;
   ++incoming.writing;
@@ -222,7 +227,8 @@ void ClientLanes::landed(Chunk chunk, std::span<std::byte> bytes, bool whole) {
   changed_.notify_all();
 }
 
-bool ClientLanes::write(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk, std::span<const std::byte> bytes) {
+bool ClientLanes::write(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk,
+                        std::span<const std::byte> bytes) {
   bool contested;
   {
     const std::lock_guard lock(mutex_);
@@ -233,8 +239,8 @@ bool ClientLanes::write(const Incoming& incoming, std::uint32_t transfer, std::u
   return write_uncontested(incoming, transfer, chunk, bytes);
 }
 
-// Of memory that several copies write, the one that was called last counts: whatever of it has come stays. An older one may be writing its
-// chunk in place, because nothing contested that when it came; its lane waits for nobody.
+// Of memory that several copies write, the one that was called last counts: whatever of it has come stays. An older one
+// may be writing its chunk in place, because nothing contested that when it came; its lane waits for nobody.
 bool ClientLanes::write_uncontested(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk,
                                     std::span<const std::byte> bytes) {
   const auto place = incoming.rows.place_of(chunk);
@@ -278,12 +284,13 @@ void ClientLanes::forget_complete() {
   });
 }
 
-// --- ends ------------------------------------------------------------------------------------------------------------------------------------
+// --- ends -----------------------------------------------------------------------------------------------------------
 
 bool ClientLanes::uses(std::uint64_t begin, std::uint64_t end) {
   const std::lock_guard lock(mutex_);
-  return std::any_of(outgoing_.begin(), outgoing_.end(),
-                     [&](const auto& entry) { return !entry.second->all_read() && entry.second->rows.overlaps(begin, end); });
+  return std::any_of(outgoing_.begin(), outgoing_.end(), [&](const auto& entry) {
+    return !entry.second->all_read() && entry.second->rows.overlaps(begin, end);
+  });
 }
 
 void ClientLanes::forget(std::uint64_t begin, std::uint64_t end) {

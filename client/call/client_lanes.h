@@ -27,8 +27,8 @@ class ClientLanes final : ChunkHandler {
  public:
   using Open = std::function<std::unique_ptr<Channel>()>;
   using TellLost = std::function<void(const std::string& why)>;
-  /// `open` connects a lane, on which each side has sent one frame, or throws. `silence`: after which lanes that bring nothing are lost.
-  /// `tell_lost` tells the worker that a lane is lost, once, on a lane's thread.
+  /// `open` connects a lane, on which each side has sent one frame, or throws. `silence`: after which lanes that bring
+  /// nothing are lost. `tell_lost` tells the worker that a lane is lost, once, on a lane's thread.
   ClientLanes(unsigned lanes, Open open, TellLost tell_lost, Compression compression, std::chrono::nanoseconds silence)
       : wanted_(open ? lanes : 0),
         open_(std::move(open)),
@@ -36,16 +36,18 @@ class ClientLanes final : ChunkHandler {
         silence_(silence),
         lanes_(*this, compression) {}
 
-  /// Whether a copy of so many bytes goes by the lanes. `awaited`: nothing else of its thread travels meanwhile. Opens them.
+  /// Whether a copy of so many bytes goes by the lanes. `awaited`: nothing else of its thread travels meanwhile. Opens
+  /// them.
   bool takes(std::uint64_t bytes, bool awaited);
 
-  // --- to the worker ------------------------------------------------------------------------------------------------------------
+  // --- to the worker ------------------------------------------------------------------------------------------------
 
-  /// What a copy sends. The worker asks for the chunks when it has room for them; a few go unasked (limits::lane_early_chunks).
+  /// What a copy sends. The worker asks for the chunks when it has room for them; a few go unasked
+  /// (limits::lane_early_chunks).
   struct Outgoing {
     const LaneRows rows;
-    const std::function<void()>
-        unreadable;  ///< told once, before the worker has all bytes, when some cannot be read; null: somebody waits, and asks
+    const std::function<void()> unreadable;  ///< told once, before the worker has all bytes, when some cannot be read;
+                                             ///< null: somebody waits, and asks
     // Under the mutex.
     std::uint32_t early = 0;  // chunks that go unasked, of the credit for these
     std::uint64_t asked = 0;
@@ -61,16 +63,17 @@ class ClientLanes final : ChunkHandler {
   };
   /// Sends the call that a transfer belongs to, with its number and the number of chunks that come unasked.
   using Call = std::function<CUresult(std::uint32_t transfer, std::uint32_t early)>;
-  /// Offers a transfer to the worker. `in_order`: none of it goes unasked. Null if the call fails, whose outcome `result` has. `unreadable`
-  /// is called on a thread of the lanes.
-  std::shared_ptr<const Outgoing> offer(const LaneRows& rows, bool in_order, std::function<void()> unreadable, const Call& call,
-                                        CUresult& result);
-  /// Until all bytes have been read. False if they could not be, after which what arrived is not what was meant. Throws ChannelClosed.
+  /// Offers a transfer to the worker. `in_order`: none of it goes unasked. Null if the call fails, whose outcome
+  /// `result` has. `unreadable` is called on a thread of the lanes.
+  std::shared_ptr<const Outgoing> offer(const LaneRows& rows, bool in_order, std::function<void()> unreadable,
+                                        const Call& call, CUresult& result);
+  /// Until all bytes have been read. False if they could not be, after which what arrived is not what was meant. Throws
+  /// ChannelClosed.
   bool wait_read(const Outgoing& outgoing);
   /// The worker has room for the chunks with lower numbers. Of transfers to this process: no more come.
   void wanted(std::uint32_t transfer, std::uint32_t chunks, bool over);
 
-  // --- from the worker ------------------------------------------------------------------------------------------------------------
+  // --- from the worker ----------------------------------------------------------------------------------------------
 
   /// Bytes that the worker sends.
   struct Incoming {
@@ -88,8 +91,10 @@ class ClientLanes final : ChunkHandler {
     Incoming(const LaneRows& memory, std::function<void(bool)> when_done)
         : rows(memory), done(std::move(when_done)), begun(rows.chunks()), missing(rows.chunks()) {}
   };
-  /// From before the call that asks for them leaves. Null where they cannot come by the lanes, because other bytes do, to the same memory.
-  std::shared_ptr<Incoming> expect(const LaneRows& rows, std::function<void(bool written)> done, std::uint32_t& transfer);
+  /// From before the call that asks for them leaves. Null where they cannot come by the lanes, because other bytes do,
+  /// to the same memory.
+  std::shared_ptr<Incoming> expect(const LaneRows& rows, std::function<void(bool written)> done,
+                                   std::uint32_t& transfer);
   /// Until all are there. False if some of the memory could not be written. Throws ChannelClosed.
   bool wait_arrived(const Incoming& incoming);
   /// Nothing is written there any more afterwards.
@@ -102,7 +107,8 @@ class ClientLanes final : ChunkHandler {
   /// The memory is about to become something else: nothing is read or written there any more afterwards.
   void forget(std::uint64_t begin, std::uint64_t end);
 
-  /// Ends all waiting, now and later: threads that wait lose the session with the words of the first call. Returns whether this is it.
+  /// Ends all waiting, now and later: threads that wait lose the session with the words of the first call. Returns
+  /// whether this is it.
   bool close(const std::string& why);
   std::uint64_t bytes_sent() const { return lanes_.bytes_sent(); }
   std::uint64_t bytes_received() const { return lanes_.bytes_received(); }
@@ -119,7 +125,8 @@ class ClientLanes final : ChunkHandler {
   void read(std::uint32_t transfer, Outgoing& outgoing);
   void fail(Outgoing& outgoing);
   bool write(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk, std::span<const std::byte> bytes);
-  bool write_uncontested(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk, std::span<const std::byte> bytes);
+  bool write_uncontested(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk,
+                         std::span<const std::byte> bytes);
   void forget_complete();
   void end_stragglers(Lock& lock);
 
@@ -133,7 +140,8 @@ class ClientLanes final : ChunkHandler {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint32_t next_ = 1;
-  std::array<std::uint32_t, lane_classes> early_free_{early_chunks_of(LaneClass::large), early_chunks_of(LaneClass::small)};
+  std::array<std::uint32_t, lane_classes> early_free_{early_chunks_of(LaneClass::large),
+                                                      early_chunks_of(LaneClass::small)};
   std::map<std::uint32_t, std::shared_ptr<Outgoing>> outgoing_;
   std::map<std::uint32_t, std::shared_ptr<Incoming>> incoming_;  // in the order of their calls
   std::vector<std::vector<std::byte>> spare_;                    // for chunks that do not arrive in their place

@@ -11,14 +11,15 @@ constexpr std::size_t buffered_bytes_max = 64u << 10;  // while somebody sends
 constexpr std::size_t inline_bulk_bytes = 8u << 10;    // smaller bulk is copied, larger is sent from where it lies
 constexpr CommandStream::Clock::duration gather_time_min = std::chrono::microseconds(30);
 constexpr CommandStream::Clock::duration gather_time_max = std::chrono::microseconds(200);
-constexpr CommandStream::Clock::duration send_time_max = std::chrono::microseconds(10);  // one that takes longer has waited
-constexpr auto quick_call = std::chrono::microseconds(2);                                // calls that follow one another so
-constexpr unsigned quick_stride = 4;                                                     // read the clock as seldom as this
+// One that takes longer has waited.
+constexpr CommandStream::Clock::duration send_time_max = std::chrono::microseconds(10);
+constexpr auto quick_call = std::chrono::microseconds(2);  // calls that follow one another so
+constexpr unsigned quick_stride = 4;                       // read the clock as seldom as this
 
 }  // namespace
 
-CommandStream::CommandStream(Channel& channel, std::function<std::uint32_t()> confirmed, std::function<void()> idle_wake,
-                             Compression compression)
+CommandStream::CommandStream(Channel& channel, std::function<std::uint32_t()> confirmed,
+                             std::function<void()> idle_wake, Compression compression)
     : channel_(channel), confirmed_(std::move(confirmed)), idle_wake_(std::move(idle_wake)), compressor_(compression) {}
 
 template <class Ready>
@@ -32,8 +33,9 @@ void CommandStream::wait_until(Lock& lock, Ready&& ready) {
 
 // Large bulk is sent by the thread that has it, right behind its header.
 void CommandStream::wait_for_room(Lock& lock, Bytes bulk) {
-  wait_until(lock,
-             [&] { return sending_ == Sending::nothing || (bulk.size() <= inline_bulk_bytes && buffer_.size() < buffered_bytes_max); });
+  wait_until(lock, [&] {
+    return sending_ == Sending::nothing || (bulk.size() <= inline_bulk_bytes && buffer_.size() < buffered_bytes_max);
+  });
 }
 
 void Gathered::grow(std::size_t more) {
@@ -64,14 +66,16 @@ bool CommandStream::long_enough(Clock::duration gathered, Clock::time_point now)
   return g * g > static_cast<double>(send_time_.count()) * static_cast<double>((now - run_at_).count());
 }
 
-// After a pause, or a wait, calls may be what somebody outside of this stream waits for: they do not gather for long at first.
+// After a pause, or a wait, calls may be what somebody outside of this stream waits for: they do not gather for long at
+// first.
 void CommandStream::begin_buffer() {
   begun_at_ = Clock::now();
   if (run_ended_ || long_enough((begun_at_ - sent_at_) / 2, begun_at_)) run_at_ = begun_at_;
   run_ended_ = false;
 }
 
-// A call after a pause goes at once; calls in quick succession gather. Where calls are very quick the clock is not read for each.
+// A call after a pause goes at once; calls in quick succession gather. Where calls are very quick the clock is not read
+// for each.
 bool CommandStream::time_to_send(bool first) {
   if (!first && ++unlooked_ < stride_) return false;
   const auto now = first ? begun_at_ : Clock::now();
@@ -81,7 +85,8 @@ bool CommandStream::time_to_send(bool first) {
   return long_enough(now - sent_at_, now);
 }
 
-void CommandStream::put(Lock& lock, FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number, Urgency urgency) {
+void CommandStream::put(Lock& lock, FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number,
+                        Urgency urgency) {
   header.bulk_bytes = static_cast<std::uint32_t>(bulk.size());
   if (bulk.size() > inline_bulk_bytes) {
     send_large(lock, header, message, bulk, number);
@@ -96,7 +101,8 @@ void CommandStream::put(Lock& lock, FrameHeader header, Bytes message, Bytes bul
     std::memcpy(at, bulk.data(), bulk.size());
     std::memset(at + bulk.size(), 0, padding);
   }
-  if (urgency == Urgency::now || buffer_.size() >= buffer_bytes || (sending_ != Sending::some && time_to_send(first))) send(lock);
+  if (urgency == Urgency::now || buffer_.size() >= buffer_bytes || (sending_ != Sending::some && time_to_send(first)))
+    send(lock);
 }
 
 // Nobody sends now: there was room for it. Others append behind it while it is compressed and sent.

@@ -51,27 +51,28 @@ class Gathered {
   std::size_t size_ = 0, capacity_ = 0;
 };
 
-/// All threads of the program append here, under one short lock, in the order in which their calls happen. Small frames gather
-/// in a buffer, which is sent when it is large, when the last sending was a while ago, when somebody waits, or, by the service
-/// thread, when it has waited for twice as long. That while grows with the time for which calls have followed one another and nobody has
-/// waited, up to where sending takes little of the thread's time. One thread sends at a time, without the lock: others go on
-/// appending. Throws ChannelClosed once the connection is lost.
+/// All threads of the program append here, under one short lock, in the order in which their calls happen. Small frames
+/// gather in a buffer, which is sent when it is large, when the last sending was a while ago, when somebody waits, or,
+/// by the service thread, when it has waited for twice as long. That while grows with the time for which calls have
+/// followed one another and nobody has waited, up to where sending takes little of the thread's time. One thread sends
+/// at a time, without the lock: others go on appending. Throws ChannelClosed once the connection is lost.
 class CommandStream {
  public:
   using Bytes = Channel::Bytes;
   using Clock = std::chrono::steady_clock;
 
-  /// `confirmed` tells how many frames were taken from the worker; `idle_wake` is called (outside of any lock that the callee
-  /// could want) when a buffer was begun that somebody must send later.
-  CommandStream(Channel& channel, std::function<std::uint32_t()> confirmed, std::function<void()> idle_wake, Compression compression);
+  /// `confirmed` tells how many frames were taken from the worker; `idle_wake` is called (outside of any lock that the
+  /// callee could want) when a buffer was begun that somebody must send later.
+  CommandStream(Channel& channel, std::function<std::uint32_t()> confirmed, std::function<void()> idle_wake,
+                Compression compression);
 
   enum class Urgency {
     later,  ///< may wait in the buffer
     now,    ///< somebody waits for the answer
   };
 
-  /// Appends one frame and returns its number. `before` runs under the lock with that number, before the frame can reach the
-  /// worker: the place to register for the reply. Lent bytes are read before this returns.
+  /// Appends one frame and returns its number. `before` runs under the lock with that number, before the frame can
+  /// reach the worker: the place to register for the reply. Lent bytes are read before this returns.
   template <class Before>
   std::uint64_t append(FrameHeader header, Bytes message, Bytes bulk, Urgency urgency, Before&& before) {
     std::unique_lock lock(mutex_);

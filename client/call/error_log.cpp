@@ -23,8 +23,8 @@ std::string line(CUlogLevel level, std::string_view message) {
   ::gettimeofday(&now, nullptr);
   tm local{};
   ::localtime_r(&now.tv_sec, &local);
-  return fmt::format("[{:02}:{:02}:{:02}.{:03}][{}][CUDA][{}]{}\n", local.tm_hour, local.tm_min, local.tm_sec, now.tv_usec / 1000,
-                     ::syscall(SYS_gettid), level == CU_LOG_LEVEL_ERROR ? 'E' : 'W', message);
+  return fmt::format("[{:02}:{:02}:{:02}.{:03}][{}][CUDA][{}]{}\n", local.tm_hour, local.tm_min, local.tm_sec,
+                     now.tv_usec / 1000, ::syscall(SYS_gettid), level == CU_LOG_LEVEL_ERROR ? 'E' : 'W', message);
 }
 
 }  // namespace
@@ -40,8 +40,8 @@ ErrorLog::ErrorLog() {
 
 void ErrorLog::note(Symbol symbol, CUresult result) noexcept {
   try {
-    add(CU_LOG_LEVEL_ERROR,
-        fmt::format("[{0}] Returning {1} ({2}) from {0}", facts_of(symbol).name, static_cast<int>(result), result_name(result)));
+    add(CU_LOG_LEVEL_ERROR, fmt::format("[{0}] Returning {1} ({2}) from {0}", facts_of(symbol).name,
+                                        static_cast<int>(result), result_name(result)));
   } catch (...) {}
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// The log of failed calls that programs read by cuLogsDumpToMemory and its like. CUDA Driver API, "Error Log Management Functions";
-// CUDA Programming Guide, "Error Log Management".
+// The log of failed calls that programs read by cuLogsDumpToMemory and its like. CUDA Driver API, "Error Log Management
+// Functions"; CUDA Programming Guide, "Error Log Management".
 
 #include <cuda.h>
 
@@ -16,7 +16,8 @@
 
 namespace fargpu::client {
 
-/// Keeps the last messages, as many as fit the size that the driver gives them. Iterators are numbers of messages. Threads: any.
+/// Keeps the last messages, as many as fit the size that the driver gives them. Iterators are numbers of messages.
+/// Threads: any.
 class ErrorLog {
  public:
   static constexpr std::size_t bytes_max = 25600;  ///< as the driver's, says cuLogsDumpToMemory
@@ -30,8 +31,8 @@ class ErrorLog {
   void add(CUlogLevel level, std::string message);
 
   std::uint32_t end() const;
-  /// The messages from `iterator` on, as lines of at most `room` bytes: the latest, where not all fit, under a line that says so.
-  /// Nothing if there are messages and not even one fits. Moves the iterator to the end.
+  /// The messages from `iterator` on, as lines of at most `room` bytes: the latest, where not all fit, under a line
+  /// that says so. Nothing if there are messages and not even one fits. Moves the iterator to the end.
   bool read(std::uint32_t& iterator, std::size_t room, std::string& text) const;
   std::uint32_t first() const;
 

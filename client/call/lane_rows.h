@@ -13,7 +13,8 @@ namespace fargpu::client {
 class LaneRows {
  public:
   /// `side` is memory; the shape has one slice. `unsure`: the program may have unmapped the memory while it travels.
-  LaneRows(const CopySide& side, const CopyShape& shape, bool unsure) : side_(side), chunks_(lane_chunks(shape)), unsure_(unsure) {}
+  LaneRows(const CopySide& side, const CopyShape& shape, bool unsure)
+      : side_(side), chunks_(lane_chunks(shape)), unsure_(unsure) {}
 
   std::uint64_t begin() const { return side_.begin(); }
   std::uint64_t end() const { return begin() + side_.extent(chunks_.shape()); }

@@ -10,14 +10,14 @@
 
 namespace fargpu::client {
 
-/// Sends heartbeats while the host says nothing, and tells when it has been silent for too long. On a thread of its own, which takes no
-/// lock of any part: whatever the thread that reads is stuck in, its waiting ends. Threads: any.
+/// Sends heartbeats while the host says nothing, and tells when it has been silent for too long. On a thread of its
+/// own, which takes no lock of any part: whatever the thread that reads is stuck in, its waiting ends. Threads: any.
 class Liveness {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `heard` changes with everything that comes from the host; `beat` sends a heartbeat without waiting, and says whether it could;
-  /// `silent` is called once.
+  /// `heard` changes with everything that comes from the host; `beat` sends a heartbeat without waiting, and says
+  /// whether it could; `silent` is called once.
   struct Calls {
     std::function<std::uint32_t()> heard;
     std::function<bool()> beat;

@@ -9,7 +9,8 @@ namespace fargpu::client {
 namespace {
 
 constexpr std::chrono::nanoseconds moment = SpareProcessors::moment;  // sleeping takes longer than most answers
-/// For how long one that attends looks before it sleeps: to be woken takes little of the steps of a program that take longer.
+/// For how long one that attends looks before it sleeps: to be woken takes little of the steps of a program that take
+/// longer.
 constexpr std::chrono::nanoseconds attend_spin = std::chrono::milliseconds(1);
 constexpr auto attend_sleep = std::chrono::milliseconds(100);  // then it asks whether it is to go on
 constexpr auto pass_time = std::chrono::microseconds(20);
@@ -17,7 +18,9 @@ constexpr auto pass_time = std::chrono::microseconds(20);
 /// Counts a thread while it waits.
 class Caller {
  public:
-  explicit Caller(std::atomic<unsigned>& callers) : callers_(callers) { callers_.fetch_add(1, std::memory_order_relaxed); }
+  explicit Caller(std::atomic<unsigned>& callers) : callers_(callers) {
+    callers_.fetch_add(1, std::memory_order_relaxed);
+  }
   ~Caller() { callers_.fetch_sub(1, std::memory_order_relaxed); }
   Caller(const Caller&) = delete;
   Caller& operator=(const Caller&) = delete;
@@ -111,9 +114,9 @@ void Receiver::stop_reading(const std::string& why) {
   if (stopped_why_.empty()) stopped_why_ = why;
 }
 
-// A processor that slept for milliseconds takes tenths of one to be back at full speed, which a program pays that waits in each of its
-// steps. So this looks on for about as long as steps take. Most answers come within a moment; after that other threads go first. Where all
-// processors are busy it sleeps soon.
+// A processor that slept for milliseconds takes tenths of one to be back at full speed, which a program pays that waits
+// in each of its steps. So this looks on for about as long as steps take. Most answers come within a moment; after that
+// other threads go first. Where all processors are busy it sleeps soon.
 template <class Ready>
 void Receiver::read_until(Ready&& ready, std::chrono::nanoseconds spin) {
   const auto begin = std::chrono::steady_clock::now();
@@ -207,7 +210,8 @@ void Receiver::take(const FrameHeader& header, std::span<const std::byte> messag
     case FrameKind::reply: {
       const std::lock_guard lock(mutex_);
       const auto found = pending_.find(header.subject);
-      if (found == pending_.end()) throw ProtocolError("a reply to call " + std::to_string(header.subject) + ", for which nobody waits");
+      if (found == pending_.end())
+        throw ProtocolError("a reply to call " + std::to_string(header.subject) + ", for which nobody waits");
       PendingReply& pending = *found->second;
       pending_.erase(found);
       pending.result = static_cast<CUresult>(header.detail);
@@ -230,7 +234,8 @@ void Receiver::take(const FrameHeader& header, std::span<const std::byte> messag
       return;
     }
     case FrameKind::confirm:
-    case FrameKind::heartbeat: return;  // that something came is all they say; the service thread answers by its own heartbeat
+    case FrameKind::heartbeat:
+      return;  // that something came is all they say; the service thread answers by its own heartbeat
     case FrameKind::call: break;
   }
   throw ProtocolError("a frame of a kind that a worker does not send");

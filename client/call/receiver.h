@@ -20,7 +20,8 @@
 
 namespace fargpu::client {
 
-/// A reply somebody waits for. Lives on the waiting thread's stack, registered from before its call can leave until it is done.
+/// A reply somebody waits for. Lives on the waiting thread's stack, registered from before its call can leave until it
+/// is done.
 struct PendingReply {
   CUresult result = CUDA_SUCCESS;
   std::vector<std::byte> message;  ///< the reply's message, if it has one
@@ -33,14 +34,15 @@ struct PendingReply {
 class PushHandler {
  public:
   virtual ~PushHandler() = default;
-  /// A control message; `bulk` are the bytes behind it, already in their place. On the receiving thread, with no lock held.
+  /// A control message; `bulk` are the bytes behind it, already in their place. On the receiving thread, with no lock
+  /// held.
   virtual void on_push(wire::Control::Reader push, std::span<std::byte> bulk) = 0;
   /// Where the bulk bytes of a Deliver go; empty if there is no such place in a block of ours.
   virtual std::span<std::byte> place_delivery(wire::Deliver::Reader deliver, std::size_t bytes) = 0;
 };
 
-/// One thread at a time reads the connection: the first of those that wait for a reply, or else one that attends to what the worker says by
-/// itself, or the service thread. It hands replies to the others.
+/// One thread at a time reads the connection: the first of those that wait for a reply, or else one that attends to
+/// what the worker says by itself, or the service thread. It hands replies to the others.
 class Receiver final : FrameHandler {
  public:
   /// `spin`: for how long a thread that waits looks for what it waits for before it sleeps, at most.
@@ -58,8 +60,8 @@ class Receiver final : FrameHandler {
   /// Waits for it. Throws ChannelClosed when the connection is lost; the reply is then no longer registered.
   void wait(std::uint64_t number, PendingReply& pending, Manner manner = Manner::spin);
 
-  /// The call could not be sent, or not all of it, and the connection is of no use any more. Nothing is written to the reply, or to where
-  /// its data would go, after this.
+  /// The call could not be sent, or not all of it, and the connection is of no use any more. Nothing is written to the
+  /// reply, or to where its data would go, after this.
   void forget(std::uint64_t number) noexcept;
 
   /// Reads what is there, if nobody else is reading, or waits for a reply and so will. Returns true if something came.
@@ -71,14 +73,16 @@ class Receiver final : FrameHandler {
     others,  ///< threads wait for replies, and read
     over,    ///< the session is lost
   };
-  /// Reads while nobody waits for a reply, until `ready` holds, by what comes, by what another thread does and signals to `waker`, or by
-  /// time. Looks for a while, and then sleeps until something comes. One thread at a time. Throws ChannelClosed, as waiting does.
+  /// Reads while nobody waits for a reply, until `ready` holds, by what comes, by what another thread does and signals
+  /// to `waker`, or by time. Looks for a while, and then sleeps until something comes. One thread at a time. Throws
+  /// ChannelClosed, as waiting does.
   Attended attend(const std::function<bool()>& ready, Waker& waker);
 
   /// Waits until `ready` holds, which must become true by a push; reads meanwhile. Throws ChannelClosed.
   void wait_until(const std::function<bool()>& ready);
 
-  /// Ends all waiting; further waits throw ChannelClosed with this text, or that of the first such call, which it returns.
+  /// Ends all waiting; further waits throw ChannelClosed with this text, or that of the first such call, which it
+  /// returns.
   std::string lose(const std::string& why);
 
   /// Number of the last frame taken from the worker, low 32 bits.
@@ -109,7 +113,8 @@ class Receiver final : FrameHandler {
   std::mutex mutex_;
   std::condition_variable changed_;  // a reply is done, or nobody reads any more
   bool reading_ = false;
-  std::string stopped_why_;  // if it is not empty nothing more is read: a frame may have been left half way to where nobody wants it now
+  std::string stopped_why_;  // if it is not empty nothing more is read: a frame may have been left half way to where
+                             // nobody wants it now
   bool lost_ = false;
   std::string lost_why_;
   std::unordered_map<std::uint32_t, PendingReply*> pending_;

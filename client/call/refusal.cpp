@@ -32,7 +32,8 @@ CUresult refuse_denied(const char* what) noexcept {
 
 CUresult refuse_use(const char* what) noexcept {
   try {
-    log::write_once(log::Level::warn, what, fmt::format("{} is refused with CUDA_ERROR_NOT_SUPPORTED: it is not served yet", what));
+    log::write_once(log::Level::warn, what,
+                    fmt::format("{} is refused with CUDA_ERROR_NOT_SUPPORTED: it is not served yet", what));
   } catch (...) {}
   return CUDA_ERROR_NOT_SUPPORTED;
 }

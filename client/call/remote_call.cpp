@@ -17,7 +17,8 @@ RemoteCallBase::RemoteCallBase(Calls& calls, Thread& thread, Opcode opcode, bool
 }
 
 RemoteCallBase::RemoteCallBase(Thread& thread, Opcode opcode, bool may_be_held, ContextNeed need)
-    : RemoteCallBase(Calls::of(thread.context()), thread, opcode, may_be_held, need == ContextNeed::none ? nullptr : thread.context()) {
+    : RemoteCallBase(Calls::of(thread.context()), thread, opcode, may_be_held,
+                     need == ContextNeed::none ? nullptr : thread.context()) {
   if (!context_ && need == ContextNeed::current) error_ = CUDA_ERROR_INVALID_CONTEXT;
   else if (context_ && !context_->active.load(std::memory_order_relaxed)) error_ = CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
@@ -37,7 +38,8 @@ CUresult RemoteCallBase::prepare(Stream* stream) {
   if (error_ != CUDA_SUCCESS) return error_;
   if (const CUresult late = thread_.take_late_error(); late != CUDA_SUCCESS) return late;
   if (context_) {
-    if (const CUresult failure = context_->failure.load(std::memory_order_relaxed); failure != CUDA_SUCCESS) return failure;
+    if (const CUresult failure = context_->failure.load(std::memory_order_relaxed); failure != CUDA_SUCCESS)
+      return failure;
   }
   if (!stream) return CUDA_SUCCESS;
   if (const CUresult bad = calls_.captures.check_submission(*stream); bad != CUDA_SUCCESS) return bad;
@@ -45,8 +47,9 @@ CUresult RemoteCallBase::prepare(Stream* stream) {
   return CUDA_SUCCESS;
 }
 
-// Only work that the program gives to a stream waits for it, as it waits where the stream is full. Other calls are small, may be made where
-// nothing may wait, and mostly find credit that is left for them; where they do not, the worker finds room for them, or refuses them.
+// Only work that the program gives to a stream waits for it, as it waits where the stream is full. Other calls are
+// small, may be made where nothing may wait, and mostly find credit that is left for them; where they do not, the
+// worker finds room for them, or refuses them.
 std::uint32_t RemoteCallBase::take_credit(bool may_wait, std::size_t message_bytes) {
   if (!may_be_held_) return 0;
   const std::uint64_t bytes = credit_of(message_bytes, bulk_.size());
@@ -78,10 +81,11 @@ CUresult RemoteCallBase::post(Stream* stream) {
   const auto message = message_.finish();
   const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
   const std::uint32_t flags = take_credit(stream != nullptr, message.size());
-  number_ = calls_.commands.append(header(flags), message, bulk_, CommandStream::Urgency::later, [&](std::uint64_t number) {
-    note(stream, number);
-    stats::of(opcode_).leaves(bytes);
-  });
+  number_ =
+      calls_.commands.append(header(flags), message, bulk_, CommandStream::Urgency::later, [&](std::uint64_t number) {
+        note(stream, number);
+        stats::of(opcode_).leaves(bytes);
+      });
   trace::sent(thread_, stream, opcode_, message, bytes);
   return CUDA_SUCCESS;
 }
@@ -106,12 +110,13 @@ CUresult RemoteCallBase::wait(Stream* stream) {
   const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
   std::uint64_t expected = 0;
   try {
-    number_ = calls_.commands.append(header(flags), message, bulk_, CommandStream::Urgency::now, [&](std::uint64_t number) {
-      note(stream, number);
-      stats::of(opcode_).leaves(bytes);
-      calls_.receiver.expect(number, pending_);
-      expected = number;
-    });
+    number_ =
+        calls_.commands.append(header(flags), message, bulk_, CommandStream::Urgency::now, [&](std::uint64_t number) {
+          note(stream, number);
+          stats::of(opcode_).leaves(bytes);
+          calls_.receiver.expect(number, pending_);
+          expected = number;
+        });
   } catch (...) {
     if (expected) calls_.receiver.forget(expected);
     throw;
@@ -154,8 +159,8 @@ CUresult RemoteCallBase::recall() {
 }
 
 bool RemoteCallBase::take_ahead() {
-  const bool found =
-      calls_.replies_ahead.take(ReplyCache::key(opcode_, context_ ? context_->id() : 0, message_.finish()), pending_.message);
+  const bool found = calls_.replies_ahead.take(
+      ReplyCache::key(opcode_, context_ ? context_->id() : 0, message_.finish()), pending_.message);
   if (found) stats::of(opcode_).recalled.fetch_add(1, std::memory_order_relaxed);
   return found;
 }

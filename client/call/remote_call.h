@@ -51,8 +51,8 @@ class RemoteCallBase {
   /// What it would be answered instead of being sent. For calls that are answered from what is known.
   CUresult refusal() { return prepare(nullptr); }
 
-  /// Whether the answer to it came ahead, with another one: then out() has it, nothing is sent, and an equal request will be. After
-  /// refusal().
+  /// Whether the answer to it came ahead, with another one: then out() has it, nothing is sent, and an equal request
+  /// will be. After refusal().
   bool take_ahead();
   /// An answer to a request of the same opcode and context that the program may come to make.
   void keep_ahead(std::span<const std::byte> request, std::span<const std::byte> reply);
@@ -105,8 +105,8 @@ class RemoteCallBase {
   std::vector<Stream*> further_streams_;
 };
 
-/// A call or operation, named by its request; the spec says its opcode, its reply, what it needs of the current context and whether its
-/// answer may be awaited.
+/// A call or operation, named by its request; the spec says its opcode, its reply, what it needs of the current context
+/// and whether its answer may be awaited.
 template <class Request>
 class RemoteCall : public RemoteCallBase {
   using Traits = CallTraits<Request>;
@@ -118,7 +118,8 @@ class RemoteCall : public RemoteCallBase {
   explicit RemoteCall(Thread& thread, ContextNeed need = Traits::context)
       : RemoteCallBase(thread, Traits::opcode, Traits::may_be_held, need) {}
   /// In another context than the current one; null for none.
-  RemoteCall(Thread& thread, Context* context) : RemoteCallBase(Calls::of(context), thread, Traits::opcode, Traits::may_be_held, context) {}
+  RemoteCall(Thread& thread, Context* context)
+      : RemoteCallBase(Calls::of(context), thread, Traits::opcode, Traits::may_be_held, context) {}
   /// By parts that know their worker; `context` may be null.
   RemoteCall(Calls& calls, Thread& thread, Context* context = nullptr)
       : RemoteCallBase(calls, thread, Traits::opcode, Traits::may_be_held, context) {}
@@ -135,14 +136,15 @@ class RemoteCall : public RemoteCallBase {
   /// Sends it and waits for the answer.
   CUresult wait() requires awaitable { return RemoteCallBase::wait(nullptr); }
   CUresult wait(Stream& stream) requires awaitable { return RemoteCallBase::wait(&stream); }
-  /// As wait, for calls without data that take memory of the context's device. Where there is no room, what is kept for reuse there is
-  /// given back, and the call made again.
+  /// As wait, for calls without data that take memory of the context's device. Where there is no room, what is kept for
+  /// reuse there is given back, and the call made again.
   CUresult wait_with_room() requires awaitable { return RemoteCallBase::wait_with_room(); }
   /// As wait, but an equal request that was answered before is not sent again.
   CUresult recall() requires(Traits::mode == CallMode::cached) { return RemoteCallBase::recall(); }
 };
 
-/// Number of list elements that an argument asks for; larger ones than the protocol carries are cut, and fail at the worker.
+/// Number of list elements that an argument asks for; larger ones than the protocol carries are cut, and fail at the
+/// worker.
 template <class Number>
 unsigned element_count(Number number) {
   if (static_cast<std::make_signed_t<Number>>(number) < 0) return 0;

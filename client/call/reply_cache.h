@@ -20,7 +20,8 @@ class ReplyCache {
  public:
   using Key = std::string;
 
-  /// Opcode, the object that is asked about (0: none), context and the request's bytes: equal requests have equal messages.
+  /// Opcode, the object that is asked about (0: none), context and the request's bytes: equal requests have equal
+  /// messages.
   static Key key(Opcode opcode, std::uint32_t context, std::span<const std::byte> message, std::uint64_t subject = 0) {
     Key key(prefix_bytes + message.size(), '\0');
     std::memcpy(key.data(), &opcode, sizeof(opcode));
@@ -41,7 +42,8 @@ class ReplyCache {
   /// Grows whenever something is forgotten: to be read before an answer is asked for.
   std::uint64_t changes() const { return changes_.load(); }
 
-  /// An answer that was asked for when there had been so many changes: it may tell of what was before the last one, and then it is not kept.
+  /// An answer that was asked for when there had been so many changes: it may tell of what was before the last one, and
+  /// then it is not kept.
   void keep(const Key& key, const std::vector<std::byte>& reply, std::uint64_t changes) {
     const std::unique_lock lock(mutex_);
     if (changes != changes_) return;

@@ -25,8 +25,8 @@ void trace(Symbol symbol, CUresult result) noexcept {
     ::clock_gettime(CLOCK_REALTIME, &now);
     tm local{};
     ::localtime_r(&now.tv_sec, &local);
-    log::report(fmt::format("{:02}:{:02}:{:02}.{:06} thread {}: {} {}", local.tm_hour, local.tm_min, local.tm_sec, now.tv_nsec / 1000,
-                            Thread::current().id(), facts_of(symbol).name, result_name(result)));
+    log::report(fmt::format("{:02}:{:02}:{:02}.{:06} thread {}: {} {}", local.tm_hour, local.tm_min, local.tm_sec,
+                            now.tv_nsec / 1000, Thread::current().id(), facts_of(symbol).name, result_name(result)));
   } catch (...) {}
 }
 
@@ -46,10 +46,11 @@ std::string summary(const SessionTotals& totals) {
   const double ran = std::chrono::duration<double>(totals.ran).count(), waited = static_cast<double>(waited_ns) / 1e9;
   const std::uint64_t trips = round_trips();
   // Threads that wait at the same time may together wait for longer than the program runs.
-  const std::string share = waited > ran ? ", of all its threads together," : fmt::format(" ({:.0f}%)", ran > 0 ? 100 * waited / ran : 0);
-  return fmt::format("{:.3g} s at {} by {}, of which {:.2g} s{} waited for the host in {}; {} out, {} in", ran, totals.host,
-                     totals.shares_memory ? "shared memory" : "TCP", waited, share, so_many(trips, "round trip"), amount(totals.bytes_sent),
-                     amount(totals.bytes_received));
+  const std::string share =
+      waited > ran ? ", of all its threads together," : fmt::format(" ({:.0f}%)", ran > 0 ? 100 * waited / ran : 0);
+  return fmt::format("{:.3g} s at {} by {}, of which {:.2g} s{} waited for the host in {}; {} out, {} in", ran,
+                     totals.host, totals.shares_memory ? "shared memory" : "TCP", waited, share,
+                     so_many(trips, "round trip"), amount(totals.bytes_sent), amount(totals.bytes_received));
 }
 
 }  // namespace
@@ -72,8 +73,8 @@ void print(const SessionTotals& totals) {
     const SymbolFacts& facts = facts_of(static_cast<Symbol>(i));
     text += fmt::format("  {:<58}{:>12}  {}\n", facts.name, n, served[static_cast<int>(facts.service)]);
   }
-  text += fmt::format("  {:<38}{:>10}{:>12}{:>10}{:>14}{:>14}\n", "sent to the host", "messages", "round trips", "cached", "bytes",
-                      "waited us");
+  text += fmt::format("  {:<38}{:>10}{:>12}{:>10}{:>14}{:>14}\n", "sent to the host", "messages", "round trips",
+                      "cached", "bytes", "waited us");
   std::vector<std::pair<std::uint64_t, unsigned>> opcodes;
   for (unsigned i = 1; i <= opcode_max; ++i) {
     const OpcodeCounts& c = of(static_cast<Opcode>(i));
@@ -82,10 +83,11 @@ void print(const SessionTotals& totals) {
   std::sort(opcodes.rbegin(), opcodes.rend());
   for (const auto& [n, i] : opcodes) {
     const OpcodeCounts& c = of(static_cast<Opcode>(i));
-    text += fmt::format("  {:<38}{:>10}{:>12}{:>10}{:>14}{:>14}\n", opcode_name(static_cast<std::uint16_t>(i)), c.sent.load(),
-                        c.waited.load(), c.recalled.load(), c.bytes.load(), c.nanoseconds.load() / 1000);
+    text += fmt::format("  {:<38}{:>10}{:>12}{:>10}{:>14}{:>14}\n", opcode_name(static_cast<std::uint16_t>(i)),
+                        c.sent.load(), c.waited.load(), c.recalled.load(), c.bytes.load(), c.nanoseconds.load() / 1000);
   }
-  text += fmt::format("  round trips {}, bytes sent {}, bytes received {}", round_trips(), totals.bytes_sent, totals.bytes_received);
+  text += fmt::format("  round trips {}, bytes sent {}, bytes received {}", round_trips(), totals.bytes_sent,
+                      totals.bytes_received);
   const auto compressed = [&](const char* way, const CompressionCounts::Way& counts) {
     if (const std::uint64_t before = counts.before)
       text += fmt::format("\n  compressed {}: {} bytes as {}", way, before, counts.after.load());

@@ -43,7 +43,8 @@ class File {
     if (!open()) return;
     buffer_ += (bytes_ + buffer_.size() == 0 ? "[\n" : ",\n") + event;
     if (bytes_ + buffer_.size() >= file_bytes_max) {
-      buffer_ += fmt::format(",\n{{\"name\":\"the trace is full\",\"ph\":\"i\",\"s\":\"p\",\"ts\":0,\"pid\":{}}}\n]\n", pid_);
+      buffer_ +=
+          fmt::format(",\n{{\"name\":\"the trace is full\",\"ph\":\"i\",\"s\":\"p\",\"ts\":0,\"pid\":{}}}\n]\n", pid_);
       close();
       return;
     }
@@ -79,10 +80,13 @@ class File {
       take();
     }
     struct stat status {};
-    if (descriptor_ >= 0 && ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode) && ::ftruncate(descriptor_, 0) == 0) return true;
-    log::write(log::Level::warn, "FARGPU_TRACE '" + path + "' " +
-                                     (descriptor_ >= 0 && !S_ISREG(status.st_mode) ? "is no file" : "cannot be written") +
-                                     "; there will be no trace");
+    if (descriptor_ >= 0 && ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode) &&
+        ::ftruncate(descriptor_, 0) == 0)
+      return true;
+    log::write(log::Level::warn,
+               "FARGPU_TRACE '" + path + "' " +
+                   (descriptor_ >= 0 && !S_ISREG(status.st_mode) ? "is no file" : "cannot be written") +
+                   "; there will be no trace");
     if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
     return false;
   }
@@ -130,8 +134,8 @@ long thread_id(Thread& thread) {
   known = ::syscall(SYS_gettid);
   char name[32] = "";
   ::pthread_getname_np(::pthread_self(), name, sizeof(name));
-  file().add(
-      fmt::format(R"({{"name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})", ::getpid(), known, escaped(name)));
+  file().add(fmt::format(R"({{"name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})", ::getpid(),
+                         known, escaped(name)));
   return known;
 }
 
@@ -176,16 +180,18 @@ void write_call(Thread& thread, Symbol symbol, CUresult result, Clock::time_poin
     const auto end = Clock::now();
     TraceCosts& costs = thread.traced;
     const long tid = thread_id(thread);
-    file().add(fmt::format(R"({{"name":"{}","cat":"call","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{},"args":{{"result":"{}",{})"
-                           R"("bytes_out":{},"bytes_in":{},"round_trips":{},"waited_us":{:.3f}}}}})",
-                           facts_of(symbol).name, us(begin), us(end - begin), ::getpid(), tid, result_name(result),
-                           costs.details ? costs.details->json() : "", costs.bytes_out, costs.bytes_in, costs.round_trips,
-                           us(costs.waited)));
+    file().add(fmt::format(
+        R"({{"name":"{}","cat":"call","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{},"args":{{"result":"{}",{})"
+        R"("bytes_out":{},"bytes_in":{},"round_trips":{},"waited_us":{:.3f}}}}})",
+        facts_of(symbol).name, us(begin), us(end - begin), ::getpid(), tid, result_name(result),
+        costs.details ? costs.details->json() : "", costs.bytes_out, costs.bytes_in, costs.round_trips,
+        us(costs.waited)));
     costs = TraceCosts{.thread_id = tid};
   });
 }
 
-void write_frame(Thread& thread, const Stream* stream, Opcode opcode, std::span<const std::byte> message, std::uint64_t bytes) noexcept {
+void write_frame(Thread& thread, const Stream* stream, Opcode opcode, std::span<const std::byte> message,
+                 std::uint64_t bytes) noexcept {
   guarded([&] {
     thread.traced.bytes_out += bytes;
     if (!stream) return;
@@ -194,22 +200,25 @@ void write_frame(Thread& thread, const Stream* stream, Opcode opcode, std::span<
     details->add(opcode, message, name_of_function());
     details->stream = stream_names().name(*stream);
     const std::uint64_t items = stream->items, retired = stream->retired;
-    file().add(fmt::format(R"({{"name":"stream {}: work in flight","ph":"C","ts":{:.3f},"pid":{},"args":{{"pieces":{}}}}})",
-                           details->stream, us(Clock::now()), ::getpid(), items > retired ? items - retired : 0));
+    file().add(
+        fmt::format(R"({{"name":"stream {}: work in flight","ph":"C","ts":{:.3f},"pid":{},"args":{{"pieces":{}}}}})",
+                    details->stream, us(Clock::now()), ::getpid(), items > retired ? items - retired : 0));
   });
 }
 
-void write_round_trip(Thread& thread, Opcode opcode, CUresult result, std::uint64_t bytes_in, Clock::time_point begin) noexcept {
+void write_round_trip(Thread& thread, Opcode opcode, CUresult result, std::uint64_t bytes_in,
+                      Clock::time_point begin) noexcept {
   guarded([&] {
     const auto took = Clock::now() - begin;
     TraceCosts& costs = thread.traced;
     costs.bytes_in += bytes_in;
     ++costs.round_trips;
     costs.waited += took;
-    file().add(fmt::format(R"({{"name":"round trip: {}","cat":"wire","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{},)"
-                           R"("args":{{"result":"{}","bytes_in":{}}}}})",
-                           opcode_name(static_cast<std::uint16_t>(opcode)), us(begin), us(took), ::getpid(), thread_id(thread),
-                           result_name(result), bytes_in));
+    file().add(
+        fmt::format(R"({{"name":"round trip: {}","cat":"wire","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{},)"
+                    R"("args":{{"result":"{}","bytes_in":{}}}}})",
+                    opcode_name(static_cast<std::uint16_t>(opcode)), us(begin), us(took), ::getpid(), thread_id(thread),
+                    result_name(result), bytes_in));
   });
 }
 
@@ -219,9 +228,9 @@ void write_transfer(Thread& thread, Direction direction, std::uint64_t bytes, Cl
     const bool out = direction == Direction::out;
     (out ? thread.traced.bytes_out : thread.traced.bytes_in) += bytes;
     thread.traced.waited += took;
-    file().add(
-        fmt::format(R"({{"name":"bulk lanes: {}","cat":"wire","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{},"args":{{"bytes":{}}}}})",
-                    out ? "out" : "in", us(begin), us(took), ::getpid(), thread_id(thread), bytes));
+    file().add(fmt::format(
+        R"({{"name":"bulk lanes: {}","cat":"wire","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{},"args":{{"bytes":{}}}}})",
+        out ? "out" : "in", us(begin), us(took), ::getpid(), thread_id(thread), bytes));
   });
 }
 
@@ -232,24 +241,27 @@ void begin_session(const SessionFacts& session, Clock::time_point begin) noexcep
       for (;; std::this_thread::sleep_for(written_every)) file().write_what_there_is();
     });
     std::string devices;
-    for (const std::string& device : session.devices) devices += (devices.empty() ? "\"" : ",\"") + escaped(device) + "\"";
+    for (const std::string& device : session.devices)
+      devices += (devices.empty() ? "\"" : ",\"") + escaped(device) + "\"";
     file().add(fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"{}"}}}})", ::getpid(),
                            escaped(::program_invocation_short_name)));
-    file().add(fmt::format(R"({{"name":"cuInit: a session","cat":"session","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{}}})",
-                           us(begin), us(Clock::now() - begin), ::getpid(), thread_id(Thread::current())));
+    file().add(fmt::format(
+        R"({{"name":"cuInit: a session","cat":"session","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{}}})",
+        us(begin), us(Clock::now() - begin), ::getpid(), thread_id(Thread::current())));
     const auto now = std::chrono::system_clock::now().time_since_epoch();
-    file().add(fmt::format(R"({{"name":"session","cat":"session","ph":"i","s":"p","ts":{:.3f},"pid":{},"args":{{"host":"{}","session":{},)"
-                           R"("devices":[{}],"shared_memory":{},"version":"{}","unix_us":{}}}}})",
-                           us(Clock::now()), ::getpid(), escaped(session.host), session.id, devices, session.shares_memory, FARGPU_VERSION,
-                           std::chrono::duration_cast<std::chrono::microseconds>(now).count()));
+    file().add(fmt::format(
+        R"({{"name":"session","cat":"session","ph":"i","s":"p","ts":{:.3f},"pid":{},"args":{{"host":"{}","session":{},)"
+        R"("devices":[{}],"shared_memory":{},"version":"{}","unix_us":{}}}}})",
+        us(Clock::now()), ::getpid(), escaped(session.host), session.id, devices, session.shares_memory, FARGPU_VERSION,
+        std::chrono::duration_cast<std::chrono::microseconds>(now).count()));
   });
 }
 
 void note(const std::string& text) noexcept {
   if (!enabled) return;
   guarded([&] {
-    file().add(fmt::format(R"({{"name":"{}","cat":"session","ph":"i","s":"p","ts":{:.3f},"pid":{}}})", escaped(text), us(Clock::now()),
-                           ::getpid()));
+    file().add(fmt::format(R"({{"name":"{}","cat":"session","ph":"i","s":"p","ts":{:.3f},"pid":{}}})", escaped(text),
+                           us(Clock::now()), ::getpid()));
   });
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// FARGPU_TRACE=file.json: what the process did with its session, over time, for viewers of traces (Chrome's trace event format, as an array
-// of events, whose end may be missing). Written as it happens: the memory it takes has a bound, and a process that is killed leaves all but
-// the last moment.
+// FARGPU_TRACE=file.json: what the process did with its session, over time, for viewers of traces (Chrome's trace event
+// format, as an array of events, whose end may be missing). Written as it happens: the memory it takes has a bound, and
+// a process that is killed leaves all but the last moment.
 
 #include <cuda.h>
 
@@ -28,8 +28,10 @@ extern const bool enabled;
 using Clock = std::chrono::steady_clock;
 
 void write_call(Thread& thread, Symbol symbol, CUresult result, Clock::time_point begin) noexcept;
-void write_frame(Thread& thread, const Stream* stream, Opcode opcode, std::span<const std::byte> message, std::uint64_t bytes) noexcept;
-void write_round_trip(Thread& thread, Opcode opcode, CUresult result, std::uint64_t bytes_in, Clock::time_point begin) noexcept;
+void write_frame(Thread& thread, const Stream* stream, Opcode opcode, std::span<const std::byte> message,
+                 std::uint64_t bytes) noexcept;
+void write_round_trip(Thread& thread, Opcode opcode, CUresult result, std::uint64_t bytes_in,
+                      Clock::time_point begin) noexcept;
 
 /// An exported function while it runs.
 class Call {
@@ -53,7 +55,8 @@ void write_transfer(Thread& thread, Direction direction, std::uint64_t bytes, Cl
 /// Contents of memory while they travel on the bulk lanes.
 class Transfer {
  public:
-  Transfer(Thread& thread, Direction direction, std::uint64_t bytes) : thread_(thread), direction_(direction), bytes_(bytes) {
+  Transfer(Thread& thread, Direction direction, std::uint64_t bytes)
+      : thread_(thread), direction_(direction), bytes_(bytes) {
     if (enabled) [[unlikely]]
       begin_ = Clock::now();
   }
@@ -72,12 +75,14 @@ class Transfer {
 };
 
 /// A frame has left, for work on this stream if it is not null.
-inline void sent(Thread& thread, const Stream* stream, Opcode opcode, std::span<const std::byte> message, std::uint64_t bytes) noexcept {
+inline void sent(Thread& thread, const Stream* stream, Opcode opcode, std::span<const std::byte> message,
+                 std::uint64_t bytes) noexcept {
   if (enabled) [[unlikely]]
     write_frame(thread, stream, opcode, message, bytes);
 }
 /// Its answer is here.
-inline void answered(Thread& thread, Opcode opcode, CUresult result, std::uint64_t bytes_in, Clock::time_point begin) noexcept {
+inline void answered(Thread& thread, Opcode opcode, CUresult result, std::uint64_t bytes_in,
+                     Clock::time_point begin) noexcept {
   if (enabled) [[unlikely]]
     write_round_trip(thread, opcode, result, bytes_in, begin);
 }

@@ -16,7 +16,8 @@ std::uint64_t bytes_of(wire::Copy::Reader copy) { return copy.getWidth() * copy.
 
 }  // namespace
 
-void Details::add(Opcode opcode, std::span<const std::byte> message, const std::function<std::string(Handle)>& name_of) {
+void Details::add(Opcode opcode, std::span<const std::byte> message,
+                  const std::function<std::string(Handle)>& name_of) {
   const auto add_copy = [&](const char* kind, wire::Copy::Reader what) {
     copy = kind;
     copied_bytes += bytes_of(what);
@@ -41,8 +42,8 @@ void Details::add(Opcode opcode, std::span<const std::byte> message, const std::
 std::string Details::json() const {
   std::string text;
   if (kernel) {
-    text += fmt::format(R"("kernel":"{}","grid":[{}],"block":[{}],"shared_bytes":{},)", escaped(kernel->empty() ? "?" : *kernel), grid,
-                        block, shared_bytes);
+    text += fmt::format(R"("kernel":"{}","grid":[{}],"block":[{}],"shared_bytes":{},)",
+                        escaped(kernel->empty() ? "?" : *kernel), grid, block, shared_bytes);
   }
   if (!copy.empty()) text += fmt::format(R"("copy":"{}","bytes":{},)", copy, copied_bytes);
   if (!stream.empty()) text += fmt::format(R"("stream":"{}",)", stream);

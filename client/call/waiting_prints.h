@@ -10,10 +10,10 @@
 
 namespace fargpu::client {
 
-/// Text that arrived waits for a thread of the program that returns from a call: that is when the driver prints too, and such a thread
-/// may wait for a stream's lock or for the reader of its other end, where the receiving thread must not.
-/// Written by the C library's
-/// streams, so that it comes in order with what the program prints itself. Threads: any.
+/// Text that arrived waits for a thread of the program that returns from a call: that is when the driver prints too,
+/// and such a thread may wait for a stream's lock or for the reader of its other end, where the receiving thread must
+/// not. Written by the C library's streams, so that it comes in order with what the program prints itself. Threads:
+/// any.
 class WaitingPrints {
  public:
   /// Of more than this the oldest is lost, as in the driver's own buffer.

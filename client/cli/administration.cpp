@@ -15,7 +15,8 @@ namespace fargpu::client::cli {
 PoolHost one_host(const std::string& text) {
   const auto hosts = pool_hosts(text);
   if (hosts.size() != 1)
-    throw std::runtime_error("name one GPU host with --host, such as 127.0.0.1:8470: this is about one, and the pool has several");
+    throw std::runtime_error(
+        "name one GPU host with --host, such as 127.0.0.1:8470: this is about one, and the pool has several");
   return hosts.front();
 }
 
@@ -23,7 +24,8 @@ int administer(const std::string& host, const std::function<void(wire::Administr
                const std::function<void(wire::Status::Reader)>& show) {
   int code = 0;
   ControlConnection broker(one_host(host), ControlConnection::For::host);
-  broker.ask([&](wire::Control::Builder control) { fill(control.initAdministrationRequest()); }, wire::Control::ADMINISTRATION_ANSWER,
+  broker.ask([&](wire::Control::Builder control) { fill(control.initAdministrationRequest()); },
+             wire::Control::ADMINISTRATION_ANSWER,
              [&](wire::Control::Reader control) {
                const auto failure = control.getAdministrationAnswer().getFailure();
                if (failure.getReason() == wire::Failure::Reason::NONE) return;
@@ -44,9 +46,10 @@ void show_state(wire::Status::Reader status) {
     std::cout << "the host takes new sessions; " << running << " of at most " << status.getSessionsMax() << " taken\n";
     return;
   }
-  const std::string end = status.getStateUntil() == 0
-                              ? "until `fargpu resume`"
-                              : "until " + site::time_text(std::chrono::sys_seconds(std::chrono::seconds(status.getStateUntil())));
+  const std::string end =
+      status.getStateUntil() == 0
+          ? "until `fargpu resume`"
+          : "until " + site::time_text(std::chrono::sys_seconds(std::chrono::seconds(status.getStateUntil())));
   std::cout << "the host takes no new sessions " << end << "; " << running << " of it may go on\n";
 }
 
@@ -55,14 +58,17 @@ void show_state(wire::Status::Reader status) {
 int end_session(const EndOptions& options) {
   return administer(
       options.host, [&](wire::AdministrationRequest::Builder request) { request.setEndSession(options.session); },
-      [&](wire::Status::Reader) { std::cout << "session " << options.session << " ends; a second time kills its worker\n"; });
+      [&](wire::Status::Reader) {
+        std::cout << "session " << options.session << " ends; a second time kills its worker\n";
+      });
 }
 
 int drain(const DrainOptions& options) {
   std::uint64_t seconds = 0;
   if (!options.time.empty()) {
     const auto time = parse_duration(options.time);
-    if (!time || time->count() <= 0) throw std::runtime_error("--for is '" + options.time + "'; give a time with its unit, for example 2h");
+    if (!time || time->count() <= 0)
+      throw std::runtime_error("--for is '" + options.time + "'; give a time with its unit, for example 2h");
     seconds = static_cast<std::uint64_t>(time->count());
   }
   return administer(

@@ -28,13 +28,15 @@ std::vector<PoolHost> pool_hosts(const std::string& pool) {
 }
 
 std::string StrangeVariable::text() const {
-  return printable(name) + " is no variable of fargpu; it counts for nothing" + (meant.empty() ? "" : "; perhaps " + meant + " is meant");
+  return printable(name) + " is no variable of fargpu; it counts for nothing" +
+         (meant.empty() ? "" : "; perhaps " + meant + " is meant");
 }
 
 std::vector<StrangeVariable> strange_variables() {
   constexpr std::string_view prefix = "FARGPU_", of_software_gpu = "FARGPU_SOFTGPU_";
   std::vector<std::string> known;
-  for (const Variable& variable : variables()) known.emplace_back(std::string_view(variable.name).substr(prefix.size()));
+  for (const Variable& variable : variables())
+    known.emplace_back(std::string_view(variable.name).substr(prefix.size()));
   std::vector<StrangeVariable> strange;
   for (char** variable = environ; *variable; ++variable) {
     std::string_view name(*variable);

@@ -48,7 +48,9 @@ void check_library(Findings& report) {
   report.good(fmt::format("client library {}, CUDA level {}.{}", path, version / 1000, version % 1000 / 10));
   const std::string devices = (folder / "libnvidia-ml.so.1").string();
   if (::dlopen(devices.c_str(), RTLD_NOW | RTLD_LOCAL)) report.good("library of the device list " + devices);
-  else report.note(fmt::format("programs that ask NVML see no device: {}; install fargpu's client files again", ::dlerror()));
+  else
+    report.note(
+        fmt::format("programs that ask NVML see no device: {}; install fargpu's client files again", ::dlerror()));
 }
 
 void check_memory(Findings& report) {
@@ -61,7 +63,8 @@ void check_memory(Findings& report) {
   }
   const auto windows = reserve_device_windows();
   for (const Window& window : windows) release_window(window);
-  if (windows.empty()) report.bad("no address range for device memory is free in this process", "start from a plain shell");
+  if (windows.empty())
+    report.bad("no address range for device memory is free in this process", "start from a plain shell");
   else report.good("address space for device memory");
 }
 
@@ -75,7 +78,8 @@ void check_secrets(Findings& report) {
     const char* const path = variable.names == Variable::Names::secret ? std::getenv(variable.name) : nullptr;
     struct stat status {};
     if (path && ::stat(path, &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-      report.note(fmt::format("{} names '{}', which others than its owner may read or change: chmod 600", variable.name, path));
+      report.note(
+          fmt::format("{} names '{}', which others than its owner may read or change: chmod 600", variable.name, path));
   }
 }
 
@@ -89,7 +93,8 @@ void check_certificates(Findings& report) {
     try {
       const auto expires = site::expiry(path);
       const std::string what = fmt::format("{} '{}'", name, path), end = site::time_text(expires);
-      if (expires <= now) report.bad(what + " has expired on " + end, "ask who looks after the GPU host for another one");
+      if (expires <= now)
+        report.bad(what + " has expired on " + end, "ask who looks after the GPU host for another one");
       else if (expires <= now + soon)
         report.note(fmt::format("{} expires on {}, in {}: ask who looks after the GPU host for another one", what, end,
                                 so_many(static_cast<std::uint64_t>((expires - now) / std::chrono::days(1)), "day")));
@@ -108,7 +113,8 @@ void check_outputs(Findings& report) {
     std::error_code none;
     int error = 0;
     if (std::filesystem::is_directory(file, none)) error = EISDIR;
-    else if (::access((std::filesystem::exists(file, none) ? file : file.parent_path()).c_str(), W_OK) != 0) error = errno;
+    else if (::access((std::filesystem::exists(file, none) ? file : file.parent_path()).c_str(), W_OK) != 0)
+      error = errno;
     if (error != 0)
       report.bad(fmt::format("{} '{}' cannot be written: {}", variable.name, path, std::strerror(error)),
                  "name a file that can, or unset it");
@@ -146,7 +152,8 @@ void check_session(Findings& report, const PoolHost& host) {
     return;
   }
   if (trial.devices == 0) {
-    report.bad("a session sees no device", "CUDA_VISIBLE_DEVICES names none of this host's devices: correct or unset it");
+    report.bad("a session sees no device",
+               "CUDA_VISIBLE_DEVICES names none of this host's devices: correct or unset it");
     return;
   }
   report.good(fmt::format("a session with {}, ready in {:.0f} ms", so_many(trial.devices, "device"), trial.ready_ms));
@@ -156,7 +163,8 @@ void check_session(Findings& report, const PoolHost& host) {
     return;
   }
   report.good(fmt::format("round trip {:.2f} ms, with a copy of 4 bytes", trial.round_trip_us / 1e3));
-  report.good(fmt::format("bandwidth {}/s to the device, {}/s back", bytes_text(static_cast<std::uint64_t>(trial.out_bytes_per_second)),
+  report.good(fmt::format("bandwidth {}/s to the device, {}/s back",
+                          bytes_text(static_cast<std::uint64_t>(trial.out_bytes_per_second)),
                           bytes_text(static_cast<std::uint64_t>(trial.in_bytes_per_second))));
 }
 
@@ -180,18 +188,23 @@ void check_host(Findings& report, const PoolHost& host) {
                 [&](wire::Control::Reader control) {
                   const auto status = control.getStatus();
                   if (status.getFailure().getReason() != wire::Failure::Reason::NONE)
-                    report.bad("its driver: " + printable(status.getFailure().getText().cStr(), 512), "mend the driver on that host");
-                  if (status.getDraining()) report.bad("it is shutting down", "wait until it is back, or name another host");
+                    report.bad("its driver: " + printable(status.getFailure().getText().cStr(), 512),
+                               "mend the driver on that host");
+                  if (status.getDraining())
+                    report.bad("it is shutting down", "wait until it is back, or name another host");
                   const auto version = static_cast<int>(status.getDriverVersion());
                   if (version < config().driver_version) {
-                    report.bad(fmt::format("its driver is of CUDA level {}, this client of {}", version, config().driver_version),
+                    report.bad(fmt::format("its driver is of CUDA level {}, this client of {}", version,
+                                           config().driver_version),
                                fmt::format("set FARGPU_DRIVER_VERSION={}, or update the driver there", version));
                   }
                   report.good(fmt::format("tenant '{}' ({})", printable(status.getTenant().cStr()), shown_text()));
-                  report.good(fmt::format("{} of {} taken", status.getSessionsTaken(), so_many(status.getSessionsMax(), "session")));
+                  report.good(fmt::format("{} of {} taken", status.getSessionsTaken(),
+                                          so_many(status.getSessionsMax(), "session")));
                   for (const auto device : status.getDevices()) {
-                    report.good(fmt::format("device {}, {}, of which a new lease may have {}", printable(device.getName().cStr()),
-                                            memory_text(device.getMemoryBytes()), memory_text(device.getFreeBytes())));
+                    report.good(fmt::format("device {}, {}, of which a new lease may have {}",
+                                            printable(device.getName().cStr()), memory_text(device.getMemoryBytes()),
+                                            memory_text(device.getFreeBytes())));
                   }
                 });
   } catch (const DialError& error) {
@@ -223,13 +236,15 @@ int doctor(const DoctorOptions& options) {
   } catch (const std::runtime_error& error) {
     report.bad(error.what(), "for example FARGPU_POOL=gpuhost:8470");
   }
-  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES")) report.note(std::string("CUDA_VISIBLE_DEVICES=") + visible);
+  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"))
+    report.note(std::string("CUDA_VISIBLE_DEVICES=") + visible);
   for (const PoolHost& host : hosts) {
     std::cout << address_text(host) << "\n";
     check_host(report, host);
   }
-  std::cout << (report.failures() == 0 ? "everything is in order\n"
-                                       : fmt::format("{} {} to mend\n", report.failures(), report.failures() == 1 ? "thing" : "things"));
+  std::cout << (report.failures() == 0
+                    ? "everything is in order\n"
+                    : fmt::format("{} {} to mend\n", report.failures(), report.failures() == 1 ? "thing" : "things"));
   return report.failures() == 0 ? 0 : 1;
 }
 

@@ -6,8 +6,8 @@
 
 namespace fargpu::client::cli {
 
-/// While it is there the terminal gives keys one by one and does not show them. However it ends, by a signal too, the terminal is as it was
-/// before; so it is while the process is stopped. One at a time.
+/// While it is there the terminal gives keys one by one and does not show them. However it ends, by a signal too, the
+/// terminal is as it was before; so it is while the process is stopped. One at a time.
 class Keys {
  public:
   /// Does nothing where standard input is no terminal, or one whose keys are for others.

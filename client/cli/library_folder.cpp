@@ -22,7 +22,8 @@ std::vector<fs::path> library_folders() {
   };
   if (!own.empty()) {
     add(own);
-    for (const char* name : {FARGPU_LIBDIR_NAME, "lib", "lib64", "lib/" FARGPU_MULTIARCH}) add(prefix / name / "fargpu");
+    for (const char* name : {FARGPU_LIBDIR_NAME, "lib", "lib64", "lib/" FARGPU_MULTIARCH})
+      add(prefix / name / "fargpu");
     // PREFIX/lib itself may hold a driver's library. It counts in a build tree alone.
     if (fs::exists(prefix / "CMakeCache.txt", error)) add(prefix / "lib");
   }
@@ -43,6 +44,8 @@ std::string missing_library_text() {
   return fmt::format("the client library ({}) is in none of these folders: {}", library, places);
 }
 
-std::string missing_library_repair() { return fmt::format("install the package fargpu-client, or put {} into one of them", library); }
+std::string missing_library_repair() {
+  return fmt::format("install the package fargpu-client, or put {} into one of them", library);
+}
 
 }  // namespace fargpu::client::cli

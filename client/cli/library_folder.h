@@ -7,8 +7,8 @@
 
 namespace fargpu::client::cli {
 
-/// The folders in which the library may lie, in the order in which they are tried: beside the command, where packages and installations
-/// below the command's own prefix have it, and where the build was configured to install it.
+/// The folders in which the library may lie, in the order in which they are tried: beside the command, where packages
+/// and installations below the command's own prefix have it, and where the build was configured to install it.
 std::vector<std::filesystem::path> library_folders();
 
 /// The first of them with libcuda.so.1; empty if none has it.

@@ -58,14 +58,15 @@ Json describe(const std::string& name, wire::Status::Reader status) {
     host["failure"] = printable(status.getFailure().getText().cStr(), 512);
   host["devices"] = Json::array();
   for (const auto device : status.getDevices()) {
-    host["devices"].push_back(
-        {{"name", printable(device.getName().cStr())},
-         {"uuid", uuid_text(read_uuid(device.getUuid()))},
-         {"compute_capability", fmt::format("{}.{}", device.getComputeCapability() / 10, device.getComputeCapability() % 10)},
-         {"memory_bytes", device.getMemoryBytes()},
-         {"used_bytes", device.getUsedBytes()},
-         {"free_bytes", device.getFreeBytes()},
-         {"pci", fmt::format("{:08x}:{:02x}:{:02x}.0", device.getPciDomain(), device.getPciBus(), device.getPciDevice())}});
+    host["devices"].push_back({{"name", printable(device.getName().cStr())},
+                               {"uuid", uuid_text(read_uuid(device.getUuid()))},
+                               {"compute_capability", fmt::format("{}.{}", device.getComputeCapability() / 10,
+                                                                  device.getComputeCapability() % 10)},
+                               {"memory_bytes", device.getMemoryBytes()},
+                               {"used_bytes", device.getUsedBytes()},
+                               {"free_bytes", device.getFreeBytes()},
+                               {"pci", fmt::format("{:08x}:{:02x}:{:02x}.0", device.getPciDomain(), device.getPciBus(),
+                                                   device.getPciDevice())}});
   }
   host["sessions"] = Json::array();
   for (const auto session : status.getSessions()) {
@@ -124,7 +125,8 @@ Json describe(const std::string& name, wire::Status::Reader status) {
 }
 
 std::string age(std::uint64_t since) {
-  const auto seconds = static_cast<std::uint64_t>(std::max<std::time_t>(0, std::time(nullptr) - static_cast<std::time_t>(since)));
+  const auto seconds =
+      static_cast<std::uint64_t>(std::max<std::time_t>(0, std::time(nullptr) - static_cast<std::time_t>(since)));
   if (seconds < 120) return fmt::format("{} s", seconds);
   if (seconds < 7200) return fmt::format("{} min", seconds / 60);
   return fmt::format("{} h", seconds / 3600);
@@ -139,7 +141,8 @@ std::string state_of(const Json& lease) {
 std::string state_of_host(const Json& host) {
   if (!host["draining"].get<bool>()) return "";
   const auto until = host["state_until"].get<std::uint64_t>();
-  const std::string end = until == 0 ? "" : " until " + site::time_text(std::chrono::sys_seconds(std::chrono::seconds(until)));
+  const std::string end =
+      until == 0 ? "" : " until " + site::time_text(std::chrono::sys_seconds(std::chrono::seconds(until)));
   return (host["state"] == "draining" ? ", draining" : ", shutting down") + end;
 }
 
@@ -152,13 +155,15 @@ void print_leases(const Json& leases) {
     const auto priority = lease["priority"].get<std::string>();
     if (memory == 0 && percent == 0 && priority == "normal" && lease["state"] == "running") continue;
     if (!std::exchange(headed, true))
-      std::cout << fmt::format("  {:>7}  {:<20} {:<12} {:>12} {:>8}  {:<16}  {}\n", "lease", "tenant", "GPUs", "memory each", "compute",
-                               "priority", "state");
+      std::cout << fmt::format("  {:>7}  {:<20} {:<12} {:>12} {:>8}  {:<16}  {}\n", "lease", "tenant", "GPUs",
+                               "memory each", "compute", "priority", "state");
     std::string devices;
-    for (const Json& device : lease["devices"]) devices += (devices.empty() ? "" : ",") + std::to_string(device.get<unsigned>());
-    std::cout << fmt::format("  {:>7}  {:<20.20} {:<12.12} {:>12} {:>8}  {:<16}  {}\n", lease["id"].get<std::uint64_t>(),
-                             lease["tenant"].get<std::string>(), devices, memory == 0 ? "-" : bytes_text(memory),
-                             percent == 0 ? "-" : fmt::format("{}%", percent), priority, state_of(lease));
+    for (const Json& device : lease["devices"])
+      devices += (devices.empty() ? "" : ",") + std::to_string(device.get<unsigned>());
+    std::cout << fmt::format("  {:>7}  {:<20.20} {:<12.12} {:>12} {:>8}  {:<16}  {}\n",
+                             lease["id"].get<std::uint64_t>(), lease["tenant"].get<std::string>(), devices,
+                             memory == 0 ? "-" : bytes_text(memory), percent == 0 ? "-" : fmt::format("{}%", percent),
+                             priority, state_of(lease));
   }
 }
 
@@ -171,21 +176,23 @@ std::string bar(std::uint64_t used, std::uint64_t all) {
 }
 
 void print(const Json& host) {
-  std::cout << fmt::format("{}  fargpud {}, CUDA {}.{}, up {}{}\n", host["host"].get<std::string>(), host["version"].get<std::string>(),
-                           host["driver_version"].get<int>() / 1000, host["driver_version"].get<int>() % 1000 / 10,
-                           age(host["started"].get<std::uint64_t>()), state_of_host(host));
+  std::cout << fmt::format("{}  fargpud {}, CUDA {}.{}, up {}{}\n", host["host"].get<std::string>(),
+                           host["version"].get<std::string>(), host["driver_version"].get<int>() / 1000,
+                           host["driver_version"].get<int>() % 1000 / 10, age(host["started"].get<std::uint64_t>()),
+                           state_of_host(host));
   if (host.contains("failure")) std::cout << "  ! " << host["failure"].get<std::string>() << "\n";
   unsigned number = 0;
   for (const Json& device : host["devices"]) {
     const auto all = device["memory_bytes"].get<std::uint64_t>(), used = device["used_bytes"].get<std::uint64_t>();
-    std::cout << fmt::format("  GPU {}  {:<28} {}  {:>10} of {:>10}  {}\n", number++, device["name"].get<std::string>(), bar(used, all),
-                             memory_text(used), memory_text(all), device["uuid"].get<std::string>());
+    std::cout << fmt::format("  GPU {}  {:<28} {}  {:>10} of {:>10}  {}\n", number++, device["name"].get<std::string>(),
+                             bar(used, all), memory_text(used), memory_text(all), device["uuid"].get<std::string>());
   }
   print_leases(host["leases"]);
   for (const Json& waiter : host["waiting"])
     std::cout << fmt::format("  waiting since {}: {}, {} of {} on {}: {}\n", age(waiter["since"].get<std::uint64_t>()),
-                             waiter["tenant"].get<std::string>(), waiter["program"].get<std::string>(), waiter["pid"].get<unsigned>(),
-                             waiter["client"].get<std::string>(), waiter["reason"].get<std::string>());
+                             waiter["tenant"].get<std::string>(), waiter["program"].get<std::string>(),
+                             waiter["pid"].get<unsigned>(), waiter["client"].get<std::string>(),
+                             waiter["reason"].get<std::string>());
   // Those of other tenants are only counted.
   const auto taken = host["sessions_taken"].get<std::size_t>(), seen = host["sessions"].size();
   const std::size_t others = taken > seen ? taken - seen : 0;
@@ -195,15 +202,16 @@ void print(const Json& host) {
                                             host["tenant"].get<std::string>(), others));
     return;
   }
-  std::cout << fmt::format("  {:>7}  {:<12} {:<20} {:<20} {:>8} {:>8} {:>4} {:>12} {:>12}\n", "session", "tenant", "program", "client",
-                           "pid", "age", "by", "memory", "calls");
+  std::cout << fmt::format("  {:>7}  {:<12} {:<20} {:<20} {:>8} {:>8} {:>4} {:>12} {:>12}\n", "session", "tenant",
+                           "program", "client", "pid", "age", "by", "memory", "calls");
   for (const Json& session : host["sessions"]) {
     std::uint64_t bytes = 0;
     for (const Json& device : session["memory_bytes"]) bytes += device.get<std::uint64_t>();
-    std::cout << fmt::format("  {:>7}  {:<12.12} {:<20.20} {:<20.20} {:>8} {:>8} {:>4} {:>12} {:>12}\n", session["id"].get<std::uint64_t>(),
-                             session["tenant"].get<std::string>(), session["program"].get<std::string>(),
-                             session["client"].get<std::string>(), session["pid"].get<unsigned>(),
-                             age(session["started"].get<std::uint64_t>()), session["transport"].get<std::string>(), memory_text(bytes),
+    std::cout << fmt::format("  {:>7}  {:<12.12} {:<20.20} {:<20.20} {:>8} {:>8} {:>4} {:>12} {:>12}\n",
+                             session["id"].get<std::uint64_t>(), session["tenant"].get<std::string>(),
+                             session["program"].get<std::string>(), session["client"].get<std::string>(),
+                             session["pid"].get<unsigned>(), age(session["started"].get<std::uint64_t>()),
+                             session["transport"].get<std::string>(), memory_text(bytes),
                              session["calls"].get<std::uint64_t>());
   }
   if (others != 0) std::cout << fmt::format("  and {} of other tenants or about to begin\n", others);
@@ -220,7 +228,8 @@ int list(const ListOptions& options) {
     return code;
   }
   for (const Json& host : hosts) {
-    if (host.contains("error")) std::cout << host["host"].get<std::string>() << "  ! " << host["error"].get<std::string>() << "\n";
+    if (host.contains("error"))
+      std::cout << host["host"].get<std::string>() << "  ! " << host["error"].get<std::string>() << "\n";
     else print(host);
   }
   return code;

@@ -29,16 +29,19 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "fargpu " FARGPU_VERSION);
   app.require_subcommand(1);
   std::string pool;
-  app.add_option("--pool", pool, "GPU hosts, host[:port][,host...] (default: FARGPU_POOL); may stand behind the command too");
+  app.add_option("--pool", pool,
+                 "GPU hosts, host[:port][,host...] (default: FARGPU_POOL); may stand behind the command too");
 
   cli::RunOptions run;
   CLI::App* const run_command = app.add_subcommand("run", "Run a program with the pool's GPUs");
   run_command->add_option("--pool", run.pool, "GPU hosts, host[:port][,host...] (default: FARGPU_POOL)");
   run_command->add_option("-n,--gpus", run.gpus, "Number of GPUs (default: all of the host; FARGPU_GPUS)");
-  run_command->add_option("-m,--mem", run.memory, "Memory of each GPU to be kept for the job, for example 8GiB (FARGPU_MEM)");
+  run_command->add_option("-m,--mem", run.memory,
+                          "Memory of each GPU to be kept for the job, for example 8GiB (FARGPU_MEM)");
   run_command->add_option("-c,--compute", run.compute, "Share of each GPU, for example 50% (FARGPU_COMPUTE)");
   run_command->add_option("--priority", run.priority, "latency-critical, normal or best-effort (FARGPU_PRIORITY)");
-  run_command->add_option("--wait", run.wait, "How long to wait while others hold what is asked for, for example 10min (FARGPU_WAIT)");
+  run_command->add_option("--wait", run.wait,
+                          "How long to wait while others hold what is asked for, for example 10min (FARGPU_WAIT)");
   run_command->add_flag("--no-check", run.no_check, "Start the program without asking the pool first");
   run_command->add_option("program", run.arguments, "The program and its arguments, after --")->required();
   run_command->prefix_command(false);
@@ -47,15 +50,20 @@ int main(int argc, char** argv) {
   cli::ListOptions list;
   CLI::App* const list_command = app.add_subcommand("ls", "Show hosts, devices and sessions");
   list_command->add_option("--pool", list.pool, "GPU hosts (default: FARGPU_POOL)");
-  list_command->add_option("-o,--output", list.output, "table or json")->capture_default_str()->check(CLI::IsMember({"table", "json"}));
+  list_command->add_option("-o,--output", list.output, "table or json")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"table", "json"}));
 
   cli::TopOptions top;
-  CLI::App* const top_command = app.add_subcommand("top", "Show what devices do and for whom, as it changes; q ends it");
+  CLI::App* const top_command =
+      app.add_subcommand("top", "Show what devices do and for whom, as it changes; q ends it");
   top_command->add_option("--pool", top.pool, "GPU hosts (default: FARGPU_POOL)");
   top_command->add_option("-o,--output", top.output, "table or json, which is told once")
       ->capture_default_str()
       ->check(CLI::IsMember({"table", "json"}));
-  top_command->add_option("-d,--delay", top.seconds, "Seconds between two looks")->capture_default_str()->check(CLI::Range(0.1, 3600.0));
+  top_command->add_option("-d,--delay", top.seconds, "Seconds between two looks")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 3600.0));
   top_command->add_flag("--once", top.once, "Look once, as where the output is no terminal");
 
   cli::PolicyOptions policy;
@@ -69,13 +77,14 @@ int main(int argc, char** argv) {
     verb->add_option("--host,--pool", policy.host, "The GPU host (default: FARGPU_POOL)");
 
   cli::QuotaOptions quota;
-  CLI::App* const quota_command =
-      app.add_subcommand("quota", "Show tenants' limits, use and queue, or change what a running lease gets (administrators)");
+  CLI::App* const quota_command = app.add_subcommand(
+      "quota", "Show tenants' limits, use and queue, or change what a running lease gets (administrators)");
   quota_command->add_option("session", quota.session, "To change a lease: any session of it, as `fargpu ls` numbers it")
       ->check(CLI::Range(std::uint64_t{1}, ~std::uint64_t{0}));
   quota_command->add_option("--percent", quota.percent, "At most so much of each device, under the policy fixed")
       ->check(CLI::Range(1, 100));
-  quota_command->add_option("--weight", quota.weight, "Against others, under the policy fair")->check(CLI::Range(1, 10'000));
+  quota_command->add_option("--weight", quota.weight, "Against others, under the policy fair")
+      ->check(CLI::Range(1, 10'000));
   quota_command->add_option("--host,--pool", quota.host, "The GPU host (default: FARGPU_POOL)");
   quota_command->add_option("-o,--output", quota.output, "table or json, to show")
       ->capture_default_str()
@@ -87,29 +96,37 @@ int main(int argc, char** argv) {
   end_command->add_option("--host,--pool", end.host, "The GPU host (default: FARGPU_POOL)");
 
   cli::DrainOptions drain;
-  CLI::App* const drain_command = app.add_subcommand("drain", "Take no new sessions on a host; those that run go on (administrators)");
+  CLI::App* const drain_command =
+      app.add_subcommand("drain", "Take no new sessions on a host; those that run go on (administrators)");
   drain_command->add_option("--for", drain.time, "How long, for example 2h (default: until `fargpu resume`)");
-  CLI::App* const resume_command = app.add_subcommand("resume", "Take new sessions again on a drained host (administrators)");
+  CLI::App* const resume_command =
+      app.add_subcommand("resume", "Take new sessions again on a drained host (administrators)");
   for (CLI::App* const verb : {drain_command, resume_command})
     verb->add_option("--host,--pool", drain.host, "The GPU host (default: FARGPU_POOL)");
 
   cli::SmiOptions smi;
-  CLI::App* const smi_command = app.add_subcommand("smi", "Show the devices that programs would get here, and what they do");
+  CLI::App* const smi_command =
+      app.add_subcommand("smi", "Show the devices that programs would get here, and what they do");
   smi_command->add_option("--pool", smi.pool, "GPU hosts (default: FARGPU_POOL)");
-  smi_command->add_option("-o,--output", smi.output, "table or json")->capture_default_str()->check(CLI::IsMember({"table", "json"}));
+  smi_command->add_option("-o,--output", smi.output, "table or json")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"table", "json"}));
 
   cli::DoctorOptions doctor;
-  CLI::App* const doctor_command = app.add_subcommand("doctor", "Check everything that a program will need, and say how to mend it");
+  CLI::App* const doctor_command =
+      app.add_subcommand("doctor", "Check everything that a program will need, and say how to mend it");
   doctor_command->add_option("--pool", doctor.pool, "GPU hosts (default: FARGPU_POOL)");
 
   cli::VariablesOptions variables;
-  CLI::App* const variables_command = app.add_subcommand("variables", "List the variables of the environment that a client reads");
+  CLI::App* const variables_command =
+      app.add_subcommand("variables", "List the variables of the environment that a client reads");
   variables_command->add_option("-o,--output", variables.output, "table or json")
       ->capture_default_str()
       ->check(CLI::IsMember({"table", "json"}));
 
   cli::TokenOptions token;
-  CLI::App* const token_command = app.add_subcommand("token", "Tokens by which clients say who they are (on the GPU host)");
+  CLI::App* const token_command =
+      app.add_subcommand("token", "Tokens by which clients say who they are (on the GPU host)");
   token_command->require_subcommand(1);
   const auto token_verb = [&](const char* name, const char* help) {
     CLI::App* const verb = token_command->add_subcommand(name, help);
@@ -130,7 +147,8 @@ int main(int argc, char** argv) {
   const auto pki_verb = [&](const char* name, const char* life, const char* help) {
     CLI::App* const verb = pki_command->add_subcommand(name, help);
     verb->add_option("--folder", pki.folder, "Where certificates and keys are kept")->required();
-    verb->add_option("--life", pki.life, std::string("How long the certificate is good, for example 90d (default: ") + life + ")");
+    verb->add_option("--life", pki.life,
+                     std::string("How long the certificate is good, for example 90d (default: ") + life + ")");
     return verb;
   };
   CLI::App* const pki_init = pki_verb("init", "10 years", "Make an authority");
@@ -143,11 +161,13 @@ int main(int argc, char** argv) {
   run_command->footer(
       exit_codes({{cli::exit_no_capacity, "no capacity now, or the host shuts down; trying again later may help"},
                   {cli::exit_own_error, "an error of fargpu, such as a wrong setting or a host that cannot be reached"},
-                  {cli::exit_denied, "the host does not serve this client, or never so much; or the program cannot be executed"},
+                  {cli::exit_denied,
+                   "the host does not serve this client, or never so much; or the program cannot be executed"},
                   {cli::exit_not_found, "the program was not found"}}) +
       "\nAny other code is the program's own.");
   for (CLI::App* const command : {list_command, top_command})
-    command->footer(exit_codes({{0, "all hosts answered"}, {cli::exit_own_error, "a host did not answer, or an error of fargpu"}}));
+    command->footer(
+        exit_codes({{0, "all hosts answered"}, {cli::exit_own_error, "a host did not answer, or an error of fargpu"}}));
   doctor_command->footer(exit_codes({{0, "everything is in order"}, {1, "something is to be mended"}}));
 
   cli::complete_help(app);
@@ -176,11 +196,11 @@ int main(int argc, char** argv) {
     // What is not understood, rather than what is missing because of it.
     std::vector<std::string> unknown = of->remaining();
     std::erase(unknown, "--");
-    const bool strange =
-        !unknown.empty() && (dynamic_cast<const CLI::RequiredError*>(&error) || dynamic_cast<const CLI::ExtrasError*>(&error));
+    const bool strange = !unknown.empty() && (dynamic_cast<const CLI::RequiredError*>(&error) ||
+                                              dynamic_cast<const CLI::ExtrasError*>(&error));
     std::cerr << "fargpu: "
-              << (strange ? "`" + help + "` has no " + (unknown[0].starts_with('-') ? "option" : "command") + " '" + unknown[0] + "'" +
-                                cli::perhaps_meant(*of, unknown[0])
+              << (strange ? "`" + help + "` has no " + (unknown[0].starts_with('-') ? "option" : "command") + " '" +
+                                unknown[0] + "'" + cli::perhaps_meant(*of, unknown[0])
                           : error.what())
               << "; see `" << help << " --help`\n";
     return cli::exit_own_error;

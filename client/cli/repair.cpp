@@ -5,14 +5,18 @@ namespace fargpu::client::cli {
 std::string repair_of(const DialError& error) {
   if (!error.repair.empty()) return error.repair;
   if (error.setting) return "unset or correct it";
-  if (error.tls) return "correct what that host is known by (FARGPU_CA, FARGPU_FINGERPRINT, FARGPU_PSK_FILE), or its name in FARGPU_POOL";
+  if (error.tls)
+    return "correct what that host is known by (FARGPU_CA, FARGPU_FINGERPRINT, FARGPU_PSK_FILE), or its name in "
+           "FARGPU_POOL";
   if (error.result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH) return "install the same version of fargpu on both machines";
   switch (error.reason) {
-    case wire::Failure::Reason::NONE: return "start fargpud there, open the port in its firewall, or correct FARGPU_POOL";
+    case wire::Failure::Reason::NONE:
+      return "start fargpud there, open the port in its firewall, or correct FARGPU_POOL";
     case wire::Failure::Reason::NO_CAPACITY:
     case wire::Failure::Reason::DRAINING: return "try again later";
     case wire::Failure::Reason::DENIED:
-      return "set what says who you are (FARGPU_TOKEN_FILE, FARGPU_CERT and FARGPU_KEY, FARGPU_PSK_FILE), or ask who looks after that host";
+      return "set what says who you are (FARGPU_TOKEN_FILE, FARGPU_CERT and FARGPU_KEY, FARGPU_PSK_FILE), or ask who "
+             "looks after that host";
     default: return "look at the log of fargpud there";
   }
 }
@@ -20,7 +24,8 @@ std::string repair_of(const DialError& error) {
 std::string repair_of_session(const DialError& error) {
   switch (error.reason) {
     case wire::Failure::Reason::DENIED:
-      return "ask for what this host gives (FARGPU_GPUS, FARGPU_MEM, FARGPU_COMPUTE, FARGPU_PRIORITY; they count here too), or ask who "
+      return "ask for what this host gives (FARGPU_GPUS, FARGPU_MEM, FARGPU_COMPUTE, FARGPU_PRIORITY; they count here "
+             "too), or ask who "
              "looks after it";
     case wire::Failure::Reason::NONE: return "look at the log of fargpud there";
     default: return repair_of(error);

@@ -54,11 +54,12 @@ class Waiting {
       const auto begin = std::chrono::steady_clock::now();
       const auto seconds = std::chrono::ceil<std::chrono::seconds>(config().lease.wait).count();
       std::unique_lock lock(mutex_);
-      for (auto pause = std::chrono::seconds(1); !done_.wait_for(lock, pause, [this] { return over_; }); pause = std::chrono::seconds(10)) {
+      for (auto pause = std::chrono::seconds(1); !done_.wait_for(lock, pause, [this] { return over_; });
+           pause = std::chrono::seconds(10)) {
         const auto waited = std::chrono::round<std::chrono::seconds>(std::chrono::steady_clock::now() - begin).count();
         if (!std::exchange(said_, true))
-          std::cerr << fmt::format("fargpu: waiting for {} at {}, up to {} s; `fargpu ls` shows who has what\n", wish_text(config().lease),
-                                   host, seconds);
+          std::cerr << fmt::format("fargpu: waiting for {} at {}, up to {} s; `fargpu ls` shows who has what\n",
+                                   wish_text(config().lease), host, seconds);
         else std::cerr << fmt::format("fargpu: waiting, {} s of {}\n", waited, seconds);
       }
     });
@@ -97,16 +98,17 @@ void take_lease(ControlConnection& broker) {
   // A tenant's MPS keeps percentages whatever the policy, and is not told.
   if (const unsigned percent = config().lease.compute_percent; percent > 0 && percent < 100 && policy != "fixed") {
     std::cerr << fmt::format(
-        "fargpu: warning: {} shares its GPUs by the policy '{}', which does not keep to {}% of each: `fixed` does, or MPS where the "
+        "fargpu: warning: {} shares its GPUs by the policy '{}', which does not keep to {}% of each: `fixed` does, or "
+        "MPS where the "
         "host runs it for your tenant\n",
         broker.name(), policy, percent);
   }
   broker.bequeath();
 }
 
-/// Gets the job's lease from the pool before a program is started for nothing: 0, or the exit code with one line that says of each host what
-/// was wrong. Of several codes the one counts that waiting mends, then one that is meant. The programs go to the host that gave the lease,
-/// and to no other.
+/// Gets the job's lease from the pool before a program is started for nothing: 0, or the exit code with one line that
+/// says of each host what was wrong. Of several codes the one counts that waiting mends, then one that is meant. The
+/// programs go to the host that gave the lease, and to no other.
 int take_lease(const std::vector<PoolHost>& hosts) {
   const auto rank = [](int code) { return code == exit_no_capacity ? 2 : code == exit_denied ? 1 : 0; };
   PoolContacts contacts(hosts);
@@ -130,7 +132,8 @@ int take_lease(const std::vector<PoolHost>& hosts) {
 // A name for the job, which nobody can guess.
 std::string new_job() {
   std::array<unsigned char, std::tuple_size_v<LeaseOptions::Job>> bytes;
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) throw std::runtime_error("no random numbers");
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    throw std::runtime_error("no random numbers");
   std::string text;
   for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
   return text;
@@ -169,7 +172,8 @@ void ask_for(const RunOptions& options) {
   if (error.empty()) return;
   // It is called what its user called it.
   for (const Wish& wish : wishes)
-    if (!wish.value.empty() && error.starts_with(std::string(wish.variable) + " ")) error.replace(0, std::strlen(wish.variable), wish.flag);
+    if (!wish.value.empty() && error.starts_with(std::string(wish.variable) + " "))
+      error.replace(0, std::strlen(wish.variable), wish.flag);
   throw std::runtime_error(error);
 }
 
@@ -178,7 +182,8 @@ void ask_for(const RunOptions& options) {
 int run(const RunOptions& options) {
   if (!options.pool.empty()) ::setenv("FARGPU_POOL", options.pool.c_str(), 1);
   make_paths_whole();
-  for (const StrangeVariable& variable : strange_variables()) std::cerr << "fargpu: warning: " << variable.text() << "\n";
+  for (const StrangeVariable& variable : strange_variables())
+    std::cerr << "fargpu: warning: " << variable.text() << "\n";
   ask_for(options);
   const std::vector<PoolHost> hosts = pool_hosts(options.pool);
   const std::filesystem::path folder = library_folder();
@@ -191,8 +196,8 @@ int run(const RunOptions& options) {
   }
   prepend("LD_LIBRARY_PATH", folder.string());
   ::setenv("TRITON_LIBCUDA_PATH", folder.c_str(), 1);  // Triton looks through the loader's cache otherwise
-  // How the host's devices are wired is not known here, and without wires NCCL goes through memory of the program. Its driver knows
-  // which devices reach each other, and NCCL asks it too.
+  // How the host's devices are wired is not known here, and without wires NCCL goes through memory of the program. Its
+  // driver knows which devices reach each other, and NCCL asks it too.
   ::setenv("NCCL_P2P_LEVEL", "SYS", 0);
   std::vector<char*> arguments;
   for (const std::string& argument : options.arguments) arguments.push_back(const_cast<char*>(argument.c_str()));

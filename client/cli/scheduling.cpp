@@ -15,8 +15,8 @@ namespace fargpu::client::cli {
 namespace {
 
 void show_policy(wire::Status::Reader status) {
-  std::cout << fmt::format("{}, turns of {} ms, grace {} ms\n", printable(status.getPolicy().cStr()), status.getQuantumMs(),
-                           status.getGraceMs());
+  std::cout << fmt::format("{}, turns of {} ms, grace {} ms\n", printable(status.getPolicy().cStr()),
+                           status.getQuantumMs(), status.getGraceMs());
 }
 
 // What a session's lease has now; of another tenant's only that it was changed is known.
@@ -26,7 +26,8 @@ void show_share(wire::Status::Reader status, std::uint64_t number) {
     for (const auto lease : status.getLeases()) {
       if (lease.getId() != session.getLease()) continue;
       std::cout << fmt::format(
-          "lease {} of session {}: at most {}% of each device (under the policy fixed), weight {} (under fair); the policy is {}\n",
+          "lease {} of session {}: at most {}% of each device (under the policy fixed), weight {} (under fair); the "
+          "policy is {}\n",
           lease.getId(), number, lease.getSharePercent(), lease.getWeight(), printable(status.getPolicy().cStr()));
       return;
     }
@@ -34,7 +35,9 @@ void show_share(wire::Status::Reader status, std::uint64_t number) {
   std::cout << fmt::format("the lease of session {} is changed\n", number);
 }
 
-std::string of_limit(const std::string& used, bool limited, const std::string& limit) { return used + (limited ? " of " + limit : ""); }
+std::string of_limit(const std::string& used, bool limited, const std::string& limit) {
+  return used + (limited ? " of " + limit : "");
+}
 
 const char* text_of(wire::Priority priority) {
   return priority == wire::Priority::LATENCY_CRITICAL ? "latency-critical"
@@ -70,17 +73,18 @@ void print_tenants(const nlohmann::ordered_json& host) {
     std::cout << "  no tenant here is yours\n";
     return;
   }
-  std::cout << fmt::format("  {:<20} {:>22} {:>14} {:>12} {:>7} {:>8} {:>7}  {}\n", "tenant", "memory", "compute", "sessions", "leases",
-                           "waiting", "weight", "priority up to");
+  std::cout << fmt::format("  {:<20} {:>22} {:>14} {:>12} {:>7} {:>8} {:>7}  {}\n", "tenant", "memory", "compute",
+                           "sessions", "leases", "waiting", "weight", "priority up to");
   for (const auto& tenant : host["tenants"]) {
     const auto number = [&](const char* key) { return tenant[key].get<std::uint64_t>(); };
     const auto memory_limit = number("memory_limit_bytes"), compute_limit = number("compute_limit_percent");
     const auto sessions_limit = number("sessions_limit");
-    std::cout << fmt::format("  {:<20.20} {:>22} {:>14} {:>12} {:>7} {:>8} {:>7}  {}\n", tenant["name"].get<std::string>(),
-                             of_limit(memory_text(number("memory_bytes")), memory_limit != 0, memory_text(memory_limit)),
-                             of_limit(fmt::format("{}%", number("compute_percent")), compute_limit != 0, fmt::format("{}%", compute_limit)),
-                             of_limit(std::to_string(number("sessions")), sessions_limit != 0, std::to_string(sessions_limit)),
-                             number("leases"), number("waiting"), number("weight"), tenant["priority"].get<std::string>());
+    std::cout << fmt::format(
+        "  {:<20.20} {:>22} {:>14} {:>12} {:>7} {:>8} {:>7}  {}\n", tenant["name"].get<std::string>(),
+        of_limit(memory_text(number("memory_bytes")), memory_limit != 0, memory_text(memory_limit)),
+        of_limit(fmt::format("{}%", number("compute_percent")), compute_limit != 0, fmt::format("{}%", compute_limit)),
+        of_limit(std::to_string(number("sessions")), sessions_limit != 0, std::to_string(sessions_limit)),
+        number("leases"), number("waiting"), number("weight"), tenant["priority"].get<std::string>());
   }
 }
 
@@ -89,7 +93,8 @@ void print_tenants(const nlohmann::ordered_json& host) {
 int policy(const PolicyOptions& options) {
   if (!options.policy.empty())
     return administer(
-        options.host, [&](wire::AdministrationRequest::Builder request) { request.setPolicy(options.policy); }, show_policy);
+        options.host, [&](wire::AdministrationRequest::Builder request) { request.setPolicy(options.policy); },
+        show_policy);
   ControlConnection broker(one_host(options.host), ControlConnection::For::host);
   broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
              [](wire::Control::Reader control) { show_policy(control.getStatus()); });
@@ -113,7 +118,8 @@ int quota(const QuotaOptions& options) {
   if (options.session == 0 && (options.percent != 0 || options.weight != 0))
     throw std::runtime_error("say whose lease is to change: any session of it, as `fargpu ls` numbers it");
   if (options.session == 0) return show_quotas(options);
-  if (options.percent == 0 && options.weight == 0) throw std::runtime_error("say what of it is to change: --percent or --weight");
+  if (options.percent == 0 && options.weight == 0)
+    throw std::runtime_error("say what of it is to change: --percent or --weight");
   return administer(
       options.host,
       [&](wire::AdministrationRequest::Builder request) {

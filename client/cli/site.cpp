@@ -26,7 +26,8 @@ std::chrono::days life_of(const PkiOptions& options, std::chrono::days usual) {
   if (options.life.empty()) return usual;
   const auto seconds = duration(options.life);
   const auto days = std::chrono::floor<std::chrono::days>(seconds.value_or(std::chrono::seconds(0)));
-  if (days.count() == 0 || days != *seconds) throw std::runtime_error("--life is '" + options.life + "'; give whole days, for example 90d");
+  if (days.count() == 0 || days != *seconds)
+    throw std::runtime_error("--life is '" + options.life + "'; give whole days, for example 90d");
   return days;
 }
 
@@ -36,7 +37,9 @@ int create_token(const TokenOptions& options) {
   std::optional<std::chrono::seconds> life;
   if (options.ttl != "never") {
     life = duration(options.ttl);
-    if (!life) throw std::runtime_error("--ttl is '" + options.ttl + "'; give a time with its unit, for example 24h or 90d, or never");
+    if (!life)
+      throw std::runtime_error("--ttl is '" + options.ttl +
+                               "'; give a time with its unit, for example 24h or 90d, or never");
   }
   const std::string token = site::create_token(options.file, options.name, options.tenant, life);
   std::cout << token << "\n";
@@ -44,9 +47,10 @@ int create_token(const TokenOptions& options) {
     if (entry.name == options.name)
       std::cerr << "fargpu: token '" << entry.name << "' "
                 << (entry.expires ? "is good until " + site::time_text(entry.expires) : "never expires") << "\n";
-  std::cerr << "fargpu: this is shown once; keep it in a file that only its user can read, and name that in FARGPU_TOKEN_FILE\n"
-            << "fargpu: it counts at hosts whose settings have [tenant." << options.tenant << "] and token_file = \"" << options.file
-            << "\"\n";
+  std::cerr << "fargpu: this is shown once; keep it in a file that only its user can read, and name that in "
+               "FARGPU_TOKEN_FILE\n"
+            << "fargpu: it counts at hosts whose settings have [tenant." << options.tenant << "] and token_file = \""
+            << options.file << "\"\n";
   return 0;
 }
 
@@ -66,7 +70,8 @@ int revoke_token(const TokenOptions& options) {
     std::cout << "token '" << options.name << "' is worth nothing from now on; sessions that run with it go on\n";
     return 0;
   }
-  std::cerr << "fargpu: there is no token '" << options.name << "' in " << options.file << "; `fargpu token list` shows them\n";
+  std::cerr << "fargpu: there is no token '" << options.name << "' in " << options.file
+            << "; `fargpu token list` shows them\n";
   return exit_own_error;
 }
 

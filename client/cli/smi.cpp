@@ -31,15 +31,18 @@ constexpr NamedReading readings[] = {{"utilisation_percent", Kind::GPU_UTILISATI
                                      {"fan_percent", Kind::FAN_SPEED}};
 
 Json describe(const report::Host& host) {
-  Json out{{"host", host.address}, {"driver_release", printable(host.driver_release)}, {"driver_version", host.driver_version}};
+  Json out{{"host", host.address},
+           {"driver_release", printable(host.driver_release)},
+           {"driver_version", host.driver_version}};
   out["devices"] = Json::array();
   for (const report::Device& device : host.devices) {
-    Json one{{"name", printable(device.name)},
-             {"uuid", device.uuid},
-             {"pci", fmt::format("{:08x}:{:02x}:{:02x}.0", device.pci_domain, device.pci_bus, device.pci_device)},
-             {"compute_capability", fmt::format("{}.{}", device.compute_capability / 10, device.compute_capability % 10)},
-             {"memory_bytes", device.memory_bytes},
-             {"used_bytes", device.used_bytes}};
+    Json one{
+        {"name", printable(device.name)},
+        {"uuid", device.uuid},
+        {"pci", fmt::format("{:08x}:{:02x}:{:02x}.0", device.pci_domain, device.pci_bus, device.pci_device)},
+        {"compute_capability", fmt::format("{}.{}", device.compute_capability / 10, device.compute_capability % 10)},
+        {"memory_bytes", device.memory_bytes},
+        {"used_bytes", device.used_bytes}};
     for (const auto& [name, kind] : readings) {
       const auto value = device.reading(kind);
       one[name] = value ? Json(*value) : Json(nullptr);
@@ -66,7 +69,9 @@ std::string shown(const Json& value, const char* unit, std::int64_t divisor = 1)
 
 const std::string rule = "+" + std::string(78, '-') + "+\n";
 
-void row(const std::string& left, const std::string& right) { std::cout << fmt::format("| {:<{}} {} |\n", left, 75 - right.size(), right); }
+void row(const std::string& left, const std::string& right) {
+  std::cout << fmt::format("| {:<{}} {} |\n", left, 75 - right.size(), right);
+}
 
 void print(const Json& host) {
   std::cout << rule;
@@ -75,14 +80,18 @@ void print(const Json& host) {
   row(fmt::format("fargpu {}  {:.32}", FARGPU_VERSION, host["host"].get<std::string>()),
       fmt::format("driver {:.16}  CUDA {}.{}", release.empty() ? "-" : release, version / 1000, version % 1000 / 10));
   std::cout << rule;
-  std::cout << fmt::format("| {:>3}  {:<24} {:>5} {:>11} {:>23} {:>4} |\n", "GPU", "Name", "Temp", "Power", "Memory used", "Util");
+  std::cout << fmt::format("| {:>3}  {:<24} {:>5} {:>11} {:>23} {:>4} |\n", "GPU", "Name", "Temp", "Power",
+                           "Memory used", "Util");
   std::cout << rule;
   unsigned number = 0;
   for (const Json& device : host["devices"]) {
-    const std::string power = shown(device["power_milliwatts"], "", 1000) + "/" + shown(device["power_limit_milliwatts"], " W", 1000);
-    const std::string memory = mib(device["used_bytes"].get<std::uint64_t>()) + " / " + mib(device["memory_bytes"].get<std::uint64_t>());
-    std::cout << fmt::format("| {:>3}  {:<24.24} {:>5} {:>11} {:>23} {:>4} |\n", number++, device["name"].get<std::string>(),
-                             shown(device["temperature_celsius"], " C"), device["power_milliwatts"].is_null() ? "-" : power, memory,
+    const std::string power =
+        shown(device["power_milliwatts"], "", 1000) + "/" + shown(device["power_limit_milliwatts"], " W", 1000);
+    const std::string memory =
+        mib(device["used_bytes"].get<std::uint64_t>()) + " / " + mib(device["memory_bytes"].get<std::uint64_t>());
+    std::cout << fmt::format("| {:>3}  {:<24.24} {:>5} {:>11} {:>23} {:>4} |\n", number++,
+                             device["name"].get<std::string>(), shown(device["temperature_celsius"], " C"),
+                             device["power_milliwatts"].is_null() ? "-" : power, memory,
                              shown(device["utilisation_percent"], "%"));
     std::cout << fmt::format("|      {:<71} |\n", device["uuid"].get<std::string>());
   }
@@ -91,8 +100,9 @@ void print(const Json& host) {
   std::cout << fmt::format("| {:>3}  {:>8}  {:<43} {:>17} |\n", "GPU", "PID", "Program of this machine", "Memory");
   std::cout << rule;
   for (const Json& process : host["processes"])
-    std::cout << fmt::format("| {:>3}  {:>8}  {:<43.43} {:>17} |\n", process["device"].get<std::size_t>(), process["pid"].get<unsigned>(),
-                             process["program"].get<std::string>(), mib(process["memory_bytes"].get<std::uint64_t>()));
+    std::cout << fmt::format("| {:>3}  {:>8}  {:<43.43} {:>17} |\n", process["device"].get<std::size_t>(),
+                             process["pid"].get<unsigned>(), process["program"].get<std::string>(),
+                             mib(process["memory_bytes"].get<std::uint64_t>()));
   if (host["processes"].empty()) row("no programs", "");
   std::cout << rule;
 }

@@ -35,7 +35,9 @@ std::vector<nlohmann::ordered_json> statuses(const std::vector<PoolHost>& hosts,
 }
 
 int exit_code(const std::vector<nlohmann::ordered_json>& statuses) {
-  return std::any_of(statuses.begin(), statuses.end(), [](const auto& host) { return host.contains("error"); }) ? exit_own_error : 0;
+  return std::any_of(statuses.begin(), statuses.end(), [](const auto& host) { return host.contains("error"); })
+             ? exit_own_error
+             : 0;
 }
 
 }  // namespace fargpu::client::cli

@@ -14,8 +14,8 @@ namespace fargpu::client::cli {
 /// Makes of a host's name and status what is shown of it.
 using Describe = std::function<nlohmann::ordered_json(const std::string& host, wire::Status::Reader status)>;
 
-/// What `describe` makes of each host, or its "host" and an "error", in their order. All are asked at once, as one that is silent is waited for
-/// for seconds; `describe` is called by one thread at a time.
+/// What `describe` makes of each host, or its "host" and an "error", in their order. All are asked at once, as one that
+/// is silent is waited for for seconds; `describe` is called by one thread at a time.
 std::vector<nlohmann::ordered_json> statuses(const std::vector<PoolHost>& hosts, const Describe& describe);
 
 /// Of a verb that showed these.

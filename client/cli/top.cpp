@@ -66,7 +66,8 @@ Json describe(const std::string& name, wire::Status::Reader status, Readings& re
          {"program", printable(session.getProgram().cStr())},
          {"tenant", printable(session.getTenant().cStr())},
          {"lease", session.getLease()},
-         {"memory_bytes", std::accumulate(session.getMemoryBytes().begin(), session.getMemoryBytes().end(), std::uint64_t{0})},
+         {"memory_bytes",
+          std::accumulate(session.getMemoryBytes().begin(), session.getMemoryBytes().end(), std::uint64_t{0})},
          {"use_ratio", known ? Json(part(busy_ns, before.busy_ns, now - before.at)) : Json()},
          {"throttled_ratio", known ? Json(part(session.getWaitedNs(), before.waited_ns, now - before.at)) : Json()},
          {"share_percent", lease == leases.end() ? 0 : lease->second.getSharePercent()},
@@ -76,7 +77,9 @@ Json describe(const std::string& name, wire::Status::Reader status, Readings& re
   return result;
 }
 
-std::string percent(const Json& ratio) { return ratio.is_null() ? "-" : fmt::format("{:.0f}%", 100 * ratio.get<double>()); }
+std::string percent(const Json& ratio) {
+  return ratio.is_null() ? "-" : fmt::format("{:.0f}%", 100 * ratio.get<double>());
+}
 struct Column {
   const char* title;
   std::size_t width;
@@ -85,15 +88,16 @@ struct Column {
   std::string (*text)(const Json& session);
 };
 
-constexpr Column columns[] = {{"session", 9, false, 0, [](const Json& s) { return std::to_string(s["id"].get<std::uint64_t>()); }},
-                              {"program", 20, true, 0, [](const Json& s) { return s["program"].get<std::string>(); }},
-                              {"tenant", 16, true, 5, [](const Json& s) { return s["tenant"].get<std::string>(); }},
-                              {"memory", 10, false, 1, [](const Json& s) { return memory_text(s["memory_bytes"].get<std::uint64_t>()); }},
-                              {"use", 6, false, 0, [](const Json& s) { return percent(s["use_ratio"]); }},
-                              {"share", 6, false, 0, [](const Json& s) { return fmt::format("{}%", s["share_percent"].get<unsigned>()); }},
-                              {"weight", 7, false, 4, [](const Json& s) { return std::to_string(s["weight"].get<unsigned>()); }},
-                              {"throttled", 9, false, 2, [](const Json& s) { return percent(s["throttled_ratio"]); }},
-                              {"turn", 5, true, 3, [](const Json& s) { return std::string(s["has_turn"].get<bool>() ? "yes" : "waits"); }}};
+constexpr Column columns[] = {
+    {"session", 9, false, 0, [](const Json& s) { return std::to_string(s["id"].get<std::uint64_t>()); }},
+    {"program", 20, true, 0, [](const Json& s) { return s["program"].get<std::string>(); }},
+    {"tenant", 16, true, 5, [](const Json& s) { return s["tenant"].get<std::string>(); }},
+    {"memory", 10, false, 1, [](const Json& s) { return memory_text(s["memory_bytes"].get<std::uint64_t>()); }},
+    {"use", 6, false, 0, [](const Json& s) { return percent(s["use_ratio"]); }},
+    {"share", 6, false, 0, [](const Json& s) { return fmt::format("{}%", s["share_percent"].get<unsigned>()); }},
+    {"weight", 7, false, 4, [](const Json& s) { return std::to_string(s["weight"].get<unsigned>()); }},
+    {"throttled", 9, false, 2, [](const Json& s) { return percent(s["throttled_ratio"]); }},
+    {"turn", 5, true, 3, [](const Json& s) { return std::string(s["has_turn"].get<bool>() ? "yes" : "waits"); }}};
 
 // What fits into so many columns of the terminal.
 std::string sessions_text(const Json& sessions, std::size_t width) {
@@ -104,7 +108,8 @@ std::string sessions_text(const Json& sessions, std::size_t width) {
     taken += column.width + 1;
   }
   while (taken > width + 1) {
-    const auto least = std::max_element(shown.begin(), shown.end(), [](const Column* a, const Column* b) { return a->spare < b->spare; });
+    const auto least = std::max_element(shown.begin(), shown.end(),
+                                        [](const Column* a, const Column* b) { return a->spare < b->spare; });
     if ((*least)->spare == 0) break;
     taken -= (*least)->width + 1;
     shown.erase(least);
@@ -114,7 +119,8 @@ std::string sessions_text(const Json& sessions, std::size_t width) {
     std::string row;
     for (const Column* const column : shown) {
       // Precision counts characters as people see them.
-      if (column->left) row += fmt::format("{}{:<{}.{}}", row.empty() ? "" : " ", cell(*column), column->width, column->width);
+      if (column->left)
+        row += fmt::format("{}{:<{}.{}}", row.empty() ? "" : " ", cell(*column), column->width, column->width);
       else row += fmt::format("{}{:>{}}", row.empty() ? "" : " ", cell(*column), column->width);
     }
     text += row + "\n";
@@ -131,7 +137,8 @@ std::string text_of(const Json& host, std::size_t width) {
   for (const Json& device : host["devices"]) {
     const Json& utilisation = device["utilisation_percent"];
     text += fmt::format("  GPU {}  {:<28} {:>10} of {:>10}  {:>5}\n", number++, device["name"].get<std::string>(),
-                        memory_text(device["used_bytes"].get<std::uint64_t>()), memory_text(device["memory_bytes"].get<std::uint64_t>()),
+                        memory_text(device["used_bytes"].get<std::uint64_t>()),
+                        memory_text(device["memory_bytes"].get<std::uint64_t>()),
                         utilisation.is_null() ? "-" : fmt::format("{}%", utilisation.get<int>()));
   }
   text += sessions_text(host["sessions"], width);
@@ -140,10 +147,12 @@ std::string text_of(const Json& host, std::size_t width) {
 
 std::size_t terminal_width() {
   winsize size{};
-  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : std::numeric_limits<unsigned short>::max();
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col
+                                                                           : std::numeric_limits<unsigned short>::max();
 }
 
-// As much of a text, and of what is below it, as the terminal shows without scrolling, so that the next look begins where this one did.
+// As much of a text, and of what is below it, as the terminal shows without scrolling, so that the next look begins
+// where this one did.
 std::string fitted(const std::string& text, const std::string& below) {
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row < 3 || size.ws_col == 0) return text + below;
@@ -170,7 +179,8 @@ int top(const TopOptions& options) {
   const auto pause = std::chrono::duration<double>(options.seconds);
   Readings readings;
   const auto look = [&](const std::vector<PoolHost>& at) {
-    return statuses(at, [&](const std::string& name, wire::Status::Reader status) { return describe(name, status, readings); });
+    return statuses(
+        at, [&](const std::string& name, wire::Status::Reader status) { return describe(name, status, readings); });
   };
   std::optional<Keys> keys;
   if (live) keys.emplace();

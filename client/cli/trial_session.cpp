@@ -154,7 +154,8 @@ TrialSession try_session(const PoolHost& host) {
   std::cout.flush();
   if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error(std::string("no pipe: ") + std::strerror(errno));
   const pid_t child = ::fork();
-  if (child < 0) throw std::runtime_error(std::string("no process for the trial of a session: ") + std::strerror(errno));
+  if (child < 0)
+    throw std::runtime_error(std::string("no process for the trial of a session: ") + std::strerror(errno));
   if (child == 0) {
     ::close(ends[0]);
     std::string text;

@@ -20,7 +20,8 @@ struct TrialSession {
   double in_bytes_per_second = 0;   ///< of one back
 };
 
-/// Has a session at this host, in a child process: a session leaves reserved addresses behind, which the next host's session would find taken.
+/// Has a session at this host, in a child process: a session leaves reserved addresses behind, which the next host's
+/// session would find taken.
 TrialSession try_session(const PoolHost& host);
 
 }  // namespace fargpu::client::cli

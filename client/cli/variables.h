@@ -1,6 +1,6 @@
 #pragma once
-// Every variable of fargpu's own that a client reads: one table, for `fargpu variables`, for the checks of `fargpu doctor`, and for
-// docs/reference/client-variables.md. A test compares it with what the sources read.
+// Every variable of fargpu's own that a client reads: one table, for `fargpu variables`, for the checks of `fargpu
+// doctor`, and for docs/reference/client-variables.md. A test compares it with what the sources read.
 
 #include <span>
 

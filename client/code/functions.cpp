@@ -55,13 +55,16 @@ Function* Functions::learn(wire::FunctionReply::Reader reply, const Context* con
     if (context) {
       if (function.owner.kind() == HandleKind::kernel) function.context = context->id();
       if (reply.hasAttributes())
-        function.attributes.insert_or_assign(function.attribute_device(context->device), Function::read(reply.getAttributes()));
+        function.attributes.insert_or_assign(function.attribute_device(context->device),
+                                             Function::read(reply.getAttributes()));
     }
     for (const auto p : reply.getParameters()) {
-      // The worker is not trusted with our memory: a layout beyond CUDA's limit is cut off here, and so is one whose parameters are
-      // nothing or lie in each other, of which there could be any number. At a launch each is read by a pointer of the program's.
+      // The worker is not trusted with our memory: a layout beyond CUDA's limit is cut off here, and so is one whose
+      // parameters are nothing or lie in each other, of which there could be any number. At a launch each is read by a
+      // pointer of the program's.
       const std::uint64_t end = std::uint64_t{p.getOffset()} + p.getBytes();
-      if (end > limits::kernel_parameter_bytes_max || p.getBytes() == 0 || p.getOffset() < function.parameter_bytes) break;
+      if (end > limits::kernel_parameter_bytes_max || p.getBytes() == 0 || p.getOffset() < function.parameter_bytes)
+        break;
       if (p.getOffset() != function.parameter_bytes) function.gaps = true;
       function.parameters.push_back({p.getOffset(), p.getBytes()});
       function.parameter_bytes = std::max(function.parameter_bytes, static_cast<std::uint32_t>(end));
@@ -103,8 +106,8 @@ void Functions::forget_owner(Handle owner) {
     if (kernel.owner == owner) kernels.push_back(handle);
   });
   functions_.for_each([&](Handle handle, Function& function) {
-    const bool of_kernel =
-        function.owner.kind() == HandleKind::kernel && std::find(kernels.begin(), kernels.end(), function.owner) != kernels.end();
+    const bool of_kernel = function.owner.kind() == HandleKind::kernel &&
+                           std::find(kernels.begin(), kernels.end(), function.owner) != kernels.end();
     if (function.owner == owner || of_kernel) functions.push_back(handle);
   });
   for (const Handle handle : kernels) kernels_.erase(handle);
@@ -114,7 +117,8 @@ void Functions::forget_owner(Handle owner) {
 Function* Functions::derive(const Function& kernel, const Context& context) {
   // Code for this device that the driver has looked at, and nothing that was set and that the function might not share.
   const auto facts = kernel.attributes.find(context.device);
-  if (facts == kernel.attributes.end() || !facts->second.value(CU_FUNC_ATTRIBUTE_NUM_REGS) || kernel.changes != 0) return nullptr;
+  if (facts == kernel.attributes.end() || !facts->second.value(CU_FUNC_ATTRIBUTE_NUM_REGS) || kernel.changes != 0)
+    return nullptr;
   // Functions that the worker knows already keep their handles.
   if (context.green || library_modules_) return nullptr;
   const auto [handle, function] = functions_.create();
@@ -160,8 +164,8 @@ void Functions::forget_context(const Context& context) {
   for (const Handle handle : gone) functions_.erase(handle);
 }
 
-std::vector<Handle> Functions::attribute_changed(Function& function, int device, CUfunction_attribute attribute, int value,
-                                                 std::uint64_t changes) {
+std::vector<Handle> Functions::attribute_changed(Function& function, int device, CUfunction_attribute attribute,
+                                                 int value, std::uint64_t changes) {
   std::vector<Handle> same{function.handle};
   Handle kernel;
   {

@@ -51,7 +51,8 @@ struct Function {
   };
   static Attributes read(wire::FunctionAttributesReply::Reader reply);
   std::map<int, Attributes> attributes;
-  /// How often attributes of it, or of what it is one with, were set: what was asked for before such a change is not kept after it.
+  /// How often attributes of it, or of what it is one with, were set: what was asked for before such a change is not
+  /// kept after it.
   std::uint64_t changes = 0;
   /// Answers about clusters, by question. They go with every change.
   std::map<std::string, int> clusters;
@@ -81,7 +82,8 @@ struct Function {
   /// The class is accepted, as was asked or found out after so many changes.
   void learn_launch(std::uint64_t fingerprint, std::uint64_t changes_then) {
     const std::lock_guard lock(mutex);
-    if (changes == changes_then) launched[next_launched++ % launched.size()].store(fingerprint, std::memory_order_relaxed);
+    if (changes == changes_then)
+      launched[next_launched++ % launched.size()].store(fingerprint, std::memory_order_relaxed);
   }
   /// What the calls of CUDA 1 to 3 set for its next launch; under mutex.
   struct Legacy {
@@ -120,8 +122,8 @@ class Functions {
   std::optional<Module> module(Handle handle) const;
   /// Forgets all functions of a module or library that is unloaded.
   void forget_owner(Handle owner);
-  /// The function that a kernel has in a context, by a handle of the client's own and as far as the kernel's facts tell; null if they do
-  /// not tell enough. It is there once it is published. Under the kernel's mutex.
+  /// The function that a kernel has in a context, by a handle of the client's own and as far as the kernel's facts
+  /// tell; null if they do not tell enough. It is there once it is published. Under the kernel's mutex.
   Function* derive(const Function& kernel, const Context& context);
   void publish(const Function& function) { functions_.publish(function.handle); }
   void withdraw(const Function& function) { functions_.erase(function.handle); }
@@ -129,11 +131,13 @@ class Functions {
   void forget_context(const Context& context);
   /// A green context is closed: its functions go on as those of its primary context.
   void forget_green(std::uint32_t context);
-  /// An attribute was set, when so many changes of the function were known: what is known of it changes, and of the kernel or functions that
-  /// it is one with. These are returned, itself among them.
-  std::vector<Handle> attribute_changed(Function& function, int device, CUfunction_attribute attribute, int value, std::uint64_t changes);
+  /// An attribute was set, when so many changes of the function were known: what is known of it changes, and of the
+  /// kernel or functions that it is one with. These are returned, itself among them.
+  std::vector<Handle> attribute_changed(Function& function, int device, CUfunction_attribute attribute, int value,
+                                        std::uint64_t changes);
 
-  /// The program has the module that is behind a library: functions found in it are those of the library's kernels, unknown to us.
+  /// The program has the module that is behind a library: functions found in it are those of the library's kernels,
+  /// unknown to us.
   bool knows_modules_of_libraries() const { return library_modules_; }
 
  private:

@@ -15,17 +15,18 @@ void send_image(Thread& thread, const ImageHash& hash, std::span<const std::byte
 /// Whether hosts may answer a call before it is made.
 enum class AnsweredAhead { never, maybe };
 
-/// Makes a call that names an image, once, or once more after the bytes were sent: `fill(in, hash)` writes the request. The reply says
-/// whether the host knows the image; `settle(call, result, ahead)` gets the call whose reply says that it does, or that failed, and whether
-/// that came ahead. Its value is the outcome.
+/// Makes a call that names an image, once, or once more after the bytes were sent: `fill(in, hash)` writes the request.
+/// The reply says whether the host knows the image; `settle(call, result, ahead)` gets the call whose reply says that
+/// it does, or that failed, and whether that came ahead. Its value is the outcome.
 template <class Request, class Fill, class Settle>
-CUresult call_with_image(Thread& thread, ContextNeed need, std::span<const std::byte> bytes, AnsweredAhead answered, Fill&& fill,
-                         Settle&& settle) {
+CUresult call_with_image(Thread& thread, ContextNeed need, std::span<const std::byte> bytes, AnsweredAhead answered,
+                         Fill&& fill, Settle&& settle) {
   const ImageHash hash = hash_image(bytes);
   for (bool sent = false;; sent = true) {
     RemoteCall<Request> call(thread, need);
     if (!call) return call.error();
-    if (const CUresult bad = fill(call.in(), capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
+    if (const CUresult bad =
+            fill(call.in(), capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
         bad != CUDA_SUCCESS)
       return bad;
     if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;

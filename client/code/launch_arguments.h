@@ -10,9 +10,10 @@
 
 namespace fargpu::client {
 
-/// Gathers a kernel's arguments into one block, laid out as its metadata says. `params` points to the arguments (kernelParams) or
-/// `extra` to a block that is laid out already; exactly one of them may be given unless the kernel has no parameters.
-/// The block is valid until the thread gathers again. Returns CUDA_ERROR_INVALID_VALUE for contradictory arguments.
+/// Gathers a kernel's arguments into one block, laid out as its metadata says. `params` points to the arguments
+/// (kernelParams) or `extra` to a block that is laid out already; exactly one of them may be given unless the kernel
+/// has no parameters. The block is valid until the thread gathers again. Returns CUDA_ERROR_INVALID_VALUE for
+/// contradictory arguments.
 CUresult gather_arguments(const Function& function, void** params, void** extra, std::span<const std::byte>& block);
 
 }  // namespace fargpu::client

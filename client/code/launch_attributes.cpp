@@ -10,7 +10,8 @@
 
 namespace fargpu::client {
 
-CUresult write_attribute(const HandleMap<Event>& events, const CUlaunchAttribute& attribute, wire::LaunchAttribute::Builder out) {
+CUresult write_attribute(const HandleMap<Event>& events, const CUlaunchAttribute& attribute,
+                         wire::LaunchAttribute::Builder out) {
   const LaunchAttributeFacts* const facts = launch_attribute_facts(attribute.id);
   out.setAttribute(attribute.id);
   std::array<std::uint64_t, sizeof(CUlaunchAttributeValue) / 8> words{};

@@ -13,7 +13,8 @@ void LaunchClass::add(std::span<const std::byte> bytes) {
   }
 }
 
-std::uint64_t fit_of(const Context& context, const unsigned (&block)[3], unsigned shared_bytes, const unsigned (&cluster)[3]) {
+std::uint64_t fit_of(const Context& context, const unsigned (&block)[3], unsigned shared_bytes,
+                     const unsigned (&cluster)[3]) {
   LaunchClass fingerprint;
   fingerprint.add(context.id());
   fingerprint.add(shared_bytes);

@@ -25,7 +25,9 @@ class LaunchClass {
   std::uint64_t hash_ = 0x243F6A8885A308D3;
 };
 
-/// Fingerprint of a block with its shared memory and cluster, of which the driver has said that the device has room for some.
-std::uint64_t fit_of(const Context& context, const unsigned (&block)[3], unsigned shared_bytes, const unsigned (&cluster)[3]);
+/// Fingerprint of a block with its shared memory and cluster, of which the driver has said that the device has room for
+/// some.
+std::uint64_t fit_of(const Context& context, const unsigned (&block)[3], unsigned shared_bytes,
+                     const unsigned (&cluster)[3]);
 
 }  // namespace fargpu::client

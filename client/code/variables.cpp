@@ -11,7 +11,8 @@ std::vector<Region> Variables::take(const std::function<bool(const Region&)>& wh
 
 void Variables::give_back(Thread& thread, const std::vector<Region>& variables) {
   for (const Region& region : variables) {
-    if (region.managed_variable && !managed_.adopt(thread, *region.context, region.base, region.bytes)) continue;  // no room any more
+    if (region.managed_variable && !managed_.adopt(thread, *region.context, region.base, region.bytes))
+      continue;  // no room any more
     map_.add(region);
   }
 }

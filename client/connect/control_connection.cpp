@@ -62,15 +62,17 @@ std::string address_text(const PoolHost& host) {
 void require_pool(const Config& config) {
   if (!config.pool_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.pool_error);
   if (config.hosts.empty()) {
-    throw DialError(CUDA_ERROR_NO_DEVICE, config.pool == "none" ? "FARGPU_POOL=none: this program is to use no GPU"
-                                                                : "FARGPU_POOL is not set; name the GPU host, for example "
-                                                                  "FARGPU_POOL=gpuhost:8470");
+    throw DialError(CUDA_ERROR_NO_DEVICE, config.pool == "none"
+                                              ? "FARGPU_POOL=none: this program is to use no GPU"
+                                              : "FARGPU_POOL is not set; name the GPU host, for example "
+                                                "FARGPU_POOL=gpuhost:8470");
   }
 }
 
 void check_failure(wire::Failure::Reader failure, const std::string& host) {
   if (failure.getReason() != wire::Failure::Reason::NONE)
-    throw DialError(result_of(failure.getReason()), host + ": " + printable(failure.getText().cStr(), 512), failure.getReason());
+    throw DialError(result_of(failure.getReason()), host + ": " + printable(failure.getText().cStr(), 512),
+                    failure.getReason());
 }
 
 DialError none_usable(const std::vector<DialError>& errors) {
@@ -112,13 +114,14 @@ Socket connect_by_path(const PoolHost& host) {
   if (host.socket.front() == '@') address.sun_path[0] = '\0';
   else ++length;
   const int descriptor = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const bool connected = descriptor >= 0 && ::connect(descriptor, reinterpret_cast<const sockaddr*>(&address), length) == 0;
+  const bool connected =
+      descriptor >= 0 && ::connect(descriptor, reinterpret_cast<const sockaddr*>(&address), length) == 0;
   if (!connected) {
     const int error = errno;
     if (descriptor >= 0) ::close(descriptor);
-    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "cannot connect to " + address_text(host) + " (" + std::strerror(error) +
-                                                     "); is fargpud running on this machine and FARGPU_POOL right?" +
-                                                     std::string(doctor_hint))
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                    "cannot connect to " + address_text(host) + " (" + std::strerror(error) +
+                        "); is fargpud running on this machine and FARGPU_POOL right?" + std::string(doctor_hint))
         .with_repair("start fargpud on this machine with unix: in its listen, or correct FARGPU_POOL");
   }
   return {descriptor, true};
@@ -134,7 +137,8 @@ Socket connect_socket(const PoolHost& host) {
   asio::error_code resolved;
   const auto endpoints = resolver.resolve(host.host, std::to_string(host.port), resolved);
   if (resolved)
-    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "no address for host '" + host.host + "' (" + resolved.message() + "); check FARGPU_POOL")
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                    "no address for host '" + host.host + "' (" + resolved.message() + "); check FARGPU_POOL")
         .with_repair("correct FARGPU_POOL, or have the name put into DNS or /etc/hosts");
   const auto deadline = std::chrono::steady_clock::now() + limits::connect_timeout;
   bool local = false;
@@ -156,9 +160,11 @@ Socket connect_socket(const PoolHost& host) {
   }
   if (outcome) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "cannot connect to " + address + " (" + outcome.message() +
-                                                     "); is fargpud running there and FARGPU_POOL right?" + std::string(doctor_hint))
+                                                     "); is fargpud running there and FARGPU_POOL right?" +
+                                                     std::string(doctor_hint))
         .with_repair(outcome == asio::error::connection_refused
-                         ? "the machine is there, and nothing listens at this port: start fargpud there, or correct the port in FARGPU_POOL"
+                         ? "the machine is there, and nothing listens at this port: start fargpud there, or correct "
+                           "the port in FARGPU_POOL"
                          : "no such machine answers: start it, open the port in its firewall, or correct FARGPU_POOL");
   }
   return {socket.release(), local};
@@ -176,11 +182,15 @@ DialError untrusted(const PoolHost& host, const std::string& why, const TlsTrust
 DialError tls_failure(const PoolHost& host, const TlsError& error) {
   const std::string address = address_text(host), cause = address + ": no TLS: " + error.what();
   const std::string without = "if its fargpud serves without TLS, write tcp://" + address;
-  const auto with = [&](const std::string& repair) { return DialError::of_tls(cause + "; " + repair).with_repair(repair); };
+  const auto with = [&](const std::string& repair) {
+    return DialError::of_tls(cause + "; " + repair).with_repair(repair);
+  };
   switch (error.cause) {
     case TlsError::Cause::not_tls: return with(without + "; if another service has this port, correct FARGPU_POOL");
     case TlsError::Cause::closed:
-      return with(without + "; a host that has shut out this address after many failed connections lets it in again after a minute");
+      return with(
+          without +
+          "; a host that has shut out this address after many failed connections lets it in again after a minute");
     case TlsError::Cause::other: break;
   }
   return DialError::of_tls(cause + "; is FARGPU_CA or FARGPU_FINGERPRINT that host's, and FARGPU_PSK_FILE right?");
@@ -190,7 +200,8 @@ DialError tls_failure(const PoolHost& host, const TlsError& error) {
 DialError mute(const std::string& why) {
   return DialError(CUDA_ERROR_SYSTEM_NOT_READY, why + " during the handshake; is it fargpud?")
       .with_repair(
-          "another service has this port, or a firewall holds back what is said: open the port in its firewall, or correct FARGPU_POOL");
+          "another service has this port, or a firewall holds back what is said: open the port in its firewall, or "
+          "correct FARGPU_POOL");
 }
 
 }  // namespace
@@ -199,7 +210,8 @@ Line connect_to(const PoolHost& host) {
   const Socket socket = connect_socket(host);
   const std::string address = address_text(host);
   Line line{nullptr, false, socket.local};
-  line.encrypted = host.transport == PoolHost::Transport::tls || (host.transport == PoolHost::Transport::usual && !socket.local);
+  line.encrypted =
+      host.transport == PoolHost::Transport::tls || (host.transport == PoolHost::Transport::usual && !socket.local);
   if (!line.encrypted) {
     line.channel = make_socket_channel(socket.descriptor, address);
     return line;
@@ -210,9 +222,11 @@ Line connect_to(const PoolHost& host) {
     credentials = read_credentials();
     if (!credentials.can_tell_hosts()) {
       const std::string repair =
-          "set FARGPU_CA to the certificate of its authority, or FARGPU_FINGERPRINT or FARGPU_PSK_FILE, or write tcp://" + address +
-          " if it serves without TLS";
-      throw DialError::of_setting(address + " is to be spoken to by TLS, but nothing says how to know it; " + repair).with_repair(repair);
+          "set FARGPU_CA to the certificate of its authority, or FARGPU_FINGERPRINT or FARGPU_PSK_FILE, or write "
+          "tcp://" +
+          address + " if it serves without TLS";
+      throw DialError::of_setting(address + " is to be spoken to by TLS, but nothing says how to know it; " + repair)
+          .with_repair(repair);
     }
     context = make_client_context(credentials.trust);
   } catch (const TlsError& error) {
@@ -237,16 +251,20 @@ Line connect_to(const PoolHost& host) {
 
 namespace {
 
-capnp::Data::Reader data_of(std::span<const std::byte> bytes) { return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()}; }
+capnp::Data::Reader data_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()};
+}
 
 // The process at the other end of a session's connections: when they end, that process has ended, and not its host.
 std::string worker_text(const PoolHost& host) { return "the worker at " + address_text(host); }
 
-// A connection that begins with one message in the clear, which names the key that both ends have, and goes on with TLS by that key.
-std::unique_ptr<Channel> connect_by_key(const PoolHost& host, std::span<const std::byte> name, std::span<const std::byte> secret,
+// A connection that begins with one message in the clear, which names the key that both ends have, and goes on with TLS
+// by that key.
+std::unique_ptr<Channel> connect_by_key(const PoolHost& host, std::span<const std::byte> name,
+                                        std::span<const std::byte> secret,
                                         const std::function<void(wire::Control::Builder)>& first) {
-  const TlsContext context =
-      make_client_context({.key = TlsKey{{reinterpret_cast<const char*>(name.data()), name.size()}, {secret.begin(), secret.end()}}});
+  const TlsContext context = make_client_context(
+      {.key = TlsKey{{reinterpret_cast<const char*>(name.data()), name.size()}, {secret.begin(), secret.end()}}});
   const Socket socket = connect_socket(host);
   const std::string address = worker_text(host);
   const int twin = ::fcntl(socket.descriptor, F_DUPFD_CLOEXEC, 0);
@@ -262,8 +280,9 @@ std::unique_ptr<Channel> connect_by_key(const PoolHost& host, std::span<const st
 
 std::unique_ptr<Channel> connect_session(const PoolHost& host, const Ticket& ticket) {
   if (ticket.name.empty()) return make_socket_channel(connect_socket(host).descriptor, worker_text(host));
-  return connect_by_key(host, ticket.name, ticket.secret,
-                        [&](wire::Control::Builder control) { control.initRoute().setTicketName(data_of(ticket.name)); });
+  return connect_by_key(host, ticket.name, ticket.secret, [&](wire::Control::Builder control) {
+    control.initRoute().setTicketName(data_of(ticket.name));
+  });
 }
 
 void ask_for_lane(Channel& channel, std::uint64_t session, std::span<const std::byte> key) {
@@ -274,13 +293,15 @@ void ask_for_lane(Channel& channel, std::uint64_t session, std::span<const std::
   });
 }
 
-std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, std::uint64_t session, std::span<const std::byte> key) {
+std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, std::uint64_t session,
+                                      std::span<const std::byte> key) {
   if (!encrypted) {
     auto channel = connect_session(host, {});
     ask_for_lane(*channel, session, key);
     return channel;
   }
-  if (key.size() < limits::lane_name_bytes + tls_key_bytes_min || key.size() > limits::lane_name_bytes + tls_key_bytes_max)
+  if (key.size() < limits::lane_name_bytes + tls_key_bytes_min ||
+      key.size() > limits::lane_name_bytes + tls_key_bytes_max)
     throw ProtocolError(address_text(host) + " gave a key for bulk lanes of " + std::to_string(key.size()) + " bytes");
   const auto name = key.first(limits::lane_name_bytes);
   return connect_by_key(host, name, key.subspan(name.size()), [&](wire::Control::Builder control) {
@@ -290,7 +311,8 @@ std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, std:
   });
 }
 
-ControlConnection::ControlConnection(const PoolHost& host, For whom) : name_(address_text(host)), address_(host), whom_(whom) {
+ControlConnection::ControlConnection(const PoolHost& host, For whom)
+    : name_(address_text(host)), address_(host), whom_(whom) {
   Line line = connect_to(host);
   channel_ = std::move(line.channel);
   encrypted_ = line.encrypted;
@@ -329,12 +351,14 @@ ControlConnection::Local ControlConnection::hello(std::span<const std::byte> key
         broker_version_ = printable(answer.getVersion().cStr());
         if (answer.getFailure().getReason() == wire::Failure::Reason::VERSION_MISMATCH && !speaks(version)) {
           // A host of before 0.2.0 does not say which side is older.
-          throw DialError(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
-                          versions_apart({name_, broker_version_, {version, version}}, {"the client", "", our_versions}),
-                          wire::Failure::Reason::VERSION_MISMATCH);
+          throw DialError(
+              CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+              versions_apart({name_, broker_version_, {version, version}}, {"the client", "", our_versions}),
+              wire::Failure::Reason::VERSION_MISMATCH);
         }
         check_failure(answer.getFailure(), name_);
-        if (!speaks(version)) throw ProtocolError(fmt::format("{} answered with protocol {}, which it was not offered", name_, version));
+        if (!speaks(version))
+          throw ProtocolError(fmt::format("{} answered with protocol {}, which it was not offered", name_, version));
         local = {answer.getLocalSocket().cStr(), bytes_of(answer.getLocalKey()), bytes_of(answer.getLocalProof())};
       });
   return local;
@@ -343,8 +367,8 @@ ControlConnection::Local ControlConnection::hello(std::span<const std::byte> key
 // Asks on the broker's Unix socket from now on, if it is its own. If not, TCP does as well.
 void ControlConnection::come_closer(const Local& local) {
   // A broker far away, behind a tunnel, shall not have us talk to whatever service listens here.
-  const bool plausible =
-      local.socket.starts_with("fargpud-") && local.socket.size() < 100 && !local.key.empty() && local.proof.size() >= 16;
+  const bool plausible = local.socket.starts_with("fargpud-") && local.socket.size() < 100 && !local.key.empty() &&
+                         local.proof.size() >= 16;
   if (!plausible) return;
   PoolHost near = address_;
   near.socket = "@" + local.socket;
@@ -390,22 +414,25 @@ void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& r
   } catch (const DialError&) {
     throw;
   } catch (const CertificateRefused& error) {
-    throw DialError(CUDA_ERROR_NOT_PERMITTED,
-                    name_ + " does not accept the certificate of FARGPU_CERT '" + read_credentials().trust.certificate_file + "' (" +
-                        error.what() +
-                        "); it has to be valid now, and issued by the authority that the host knows (its tls_client_ca): "
-                        "`fargpu pki issue --tenant` in that authority's folder makes one",
-                    wire::Failure::Reason::DENIED);
+    throw DialError(
+        CUDA_ERROR_NOT_PERMITTED,
+        name_ + " does not accept the certificate of FARGPU_CERT '" + read_credentials().trust.certificate_file +
+            "' (" + error.what() +
+            "); it has to be valid now, and issued by the authority that the host knows (its tls_client_ca): "
+            "`fargpu pki issue --tenant` in that authority's folder makes one",
+        wire::Failure::Reason::DENIED);
   } catch (const ChannelClosed& error) {
     // Once it has said hello it is a fargpud, which closes when it ends.
     if (expected != wire::Control::HELLO_ANSWER && std::chrono::steady_clock::now() < deadline) {
       throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
-                      std::string(error.what()) + " before it had answered: its fargpud has been shut down, or has ended; try again later",
+                      std::string(error.what()) +
+                          " before it had answered: its fargpud has been shut down, or has ended; try again later",
                       wire::Failure::Reason::DRAINING);
     }
     throw mute(error.what());
   } catch (const kj::Exception& error) {
-    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, name_ + " is no fargpud (" + error.getDescription().cStr() + "); is the port right?");
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                    name_ + " is no fargpud (" + error.getDescription().cStr() + "); is the port right?");
   } catch (const std::exception& error) {  // another version would have said so
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, name_ + " is no fargpud (" + error.what() + "); is the port right?");
   }

@@ -1,5 +1,6 @@
 #pragma once
-// Talking to a broker: connections, and requests with their answers. What is said is described in protocol/control.capnp.
+// Talking to a broker: connections, and requests with their answers. What is said is described in
+// protocol/control.capnp.
 
 #include <cuda.h>
 
@@ -38,7 +39,8 @@ struct Ticket {
 std::unique_ptr<Channel> connect_session(const PoolHost& host, const Ticket& ticket);
 
 /// Opens a connection that is to be a bulk lane of a session, up to where the worker answers. Throws the same.
-std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, std::uint64_t session, std::span<const std::byte> key);
+std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, std::uint64_t session,
+                                      std::span<const std::byte> key);
 /// Asks for that on a connection.
 void ask_for_lane(Channel& channel, std::uint64_t session, std::span<const std::byte> key);
 
@@ -64,7 +66,8 @@ class ControlConnection {
   bool encrypted() const { return encrypted_; }
   const std::string& broker_version() const { return broker_version_; }
   const std::string& name() const { return name_; }
-  /// Where to open the session: as configured, or at the broker's Unix socket, if it is on this machine and memory may be shared.
+  /// Where to open the session: as configured, or at the broker's Unix socket, if it is on this machine and memory may
+  /// be shared.
   const PoolHost& address() const { return address_; }
 
  private:

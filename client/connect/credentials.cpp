@@ -35,8 +35,10 @@ TlsKey read_key(const std::string& path) {
   const std::string line = first_line("FARGPU_PSK_FILE", path);
   const std::size_t colon = line.find(':');
   const auto key = colon == std::string::npos ? std::nullopt : parse_hex(line.substr(colon + 1));
-  if (!key || colon == 0 || colon > tls_identity_bytes_max || key->size() < tls_key_bytes_min || key->size() > tls_key_bytes_max)
-    complain("FARGPU_PSK_FILE names '" + path + "', whose first line is not NAME:KEY with a key of 32 to 128 hexadecimal digits");
+  if (!key || colon == 0 || colon > tls_identity_bytes_max || key->size() < tls_key_bytes_min ||
+      key->size() > tls_key_bytes_max)
+    complain("FARGPU_PSK_FILE names '" + path +
+             "', whose first line is not NAME:KEY with a key of 32 to 128 hexadecimal digits");
   return {line.substr(0, colon), *key};
 }
 
@@ -52,7 +54,8 @@ Credentials read_credentials() {
   if (trust.certificate_file.empty() != trust.key_file.empty())
     complain("FARGPU_CERT and FARGPU_KEY belong together: a certificate and its key; one of them is not set");
   if (const std::string path = variable("FARGPU_PSK_FILE"); !path.empty()) trust.key = read_key(path);
-  if (const std::string path = variable("FARGPU_TOKEN_FILE"); !path.empty()) credentials.token = first_line("FARGPU_TOKEN_FILE", path);
+  if (const std::string path = variable("FARGPU_TOKEN_FILE"); !path.empty())
+    credentials.token = first_line("FARGPU_TOKEN_FILE", path);
   else credentials.token = variable("FARGPU_TOKEN");
   return credentials;
 }

@@ -34,7 +34,8 @@ Facts read_facts(wire::HostFacts::Reader from) {
     device.worker_ordinal = static_cast<int>(facts.devices.size());
     device.name = item.getName().cStr();
     device.uuid = read_uuid(item.getUuid());
-    if (item.getLuid().size() == device.luid.size()) std::memcpy(device.luid.data(), item.getLuid().begin(), device.luid.size());
+    if (item.getLuid().size() == device.luid.size())
+      std::memcpy(device.luid.data(), item.getLuid().begin(), device.luid.size());
     device.luid_node_mask = item.getLuidNodeMask();
     device.memory_bytes = item.getMemoryBytes();
     for (const auto a : item.getAttributes()) device.attributes[static_cast<int>(a.getAttribute())] = a.getValue();
@@ -56,7 +57,8 @@ Facts read_facts(wire::HostFacts::Reader from) {
     peer.can_access = item.getCanAccess();
     for (const auto a : item.getAttributes()) peer.attributes[static_cast<int>(a.getAttribute())] = a.getValue();
   }
-  for (const auto item : from.getErrorTexts()) facts.error_texts[static_cast<int>(item.getResult())] = item.getText().cStr();
+  for (const auto item : from.getErrorTexts())
+    facts.error_texts[static_cast<int>(item.getResult())] = item.getText().cStr();
   return facts;
 }
 

@@ -55,8 +55,8 @@ struct Facts {
 /// Reads the facts and applies the overrides of codegen/spec/device.toml. All devices are visible.
 Facts read_facts(wire::HostFacts::Reader from);
 
-/// Reduces the devices to those CUDA_VISIBLE_DEVICES names, in its order: numbers or prefixes of "GPU-<uuid>". As the driver does,
-/// the list ends at the first entry that names no device, and a device named twice makes it empty.
+/// Reduces the devices to those CUDA_VISIBLE_DEVICES names, in its order: numbers or prefixes of "GPU-<uuid>". As the
+/// driver does, the list ends at the first entry that names no device, and a device named twice makes it empty.
 void select_devices(Facts& facts, const std::string& visible);
 
 }  // namespace fargpu::client

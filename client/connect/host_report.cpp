@@ -25,15 +25,18 @@ Host read(wire::Status::Reader status) {
     device.pci_subsystem_id = from.getPciSubSystemId();
     device.compute_capability = static_cast<int>(from.getComputeCapability());
     device.memory_bytes = from.getMemoryBytes();
-    if (const std::uint64_t wanted = config().lease.memory_bytes; wanted != 0) device.memory_bytes = std::min(device.memory_bytes, wanted);
+    if (const std::uint64_t wanted = config().lease.memory_bytes; wanted != 0)
+      device.memory_bytes = std::min(device.memory_bytes, wanted);
     device.used_bytes = std::min(from.getUsedBytes(), device.memory_bytes);
-    for (const auto attribute : from.getAttributes()) device.attributes[static_cast<int>(attribute.getAttribute())] = attribute.getValue();
+    for (const auto attribute : from.getAttributes())
+      device.attributes[static_cast<int>(attribute.getAttribute())] = attribute.getValue();
     for (const auto reading : from.getReadings()) device.readings[reading.getKind()] = reading.getValue();
   }
   for (const auto from : status.getPeers()) {
     Host::Peer& peer = host.peers[{from.getFrom(), from.getTo()}];
     peer.can_access = from.getCanAccess();
-    for (const auto attribute : from.getAttributes()) peer.attributes[static_cast<int>(attribute.getAttribute())] = attribute.getValue();
+    for (const auto attribute : from.getAttributes())
+      peer.attributes[static_cast<int>(attribute.getAttribute())] = attribute.getValue();
   }
   for (const auto from : status.getDistances()) host.distances[{from.getFrom(), from.getTo()}] = from.getLevel();
   for (const auto from : status.getSessions()) {

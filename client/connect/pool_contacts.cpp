@@ -66,14 +66,15 @@ void PoolContacts::call(std::size_t place) {
     alone = alone && std::none_of(state_->hosts.begin(), state_->hosts.end() - 1, silent);
   }
   if (alone) return state_->call(place, hosts_[place], whom_);
-  start_thread("fargpu-contact", [state = state_, place, host = hosts_[place], whom = whom_] { state->call(place, host, whom); });
+  start_thread("fargpu-contact",
+               [state = state_, place, host = hosts_[place], whom = whom_] { state->call(place, host, whom); });
 }
 
 std::optional<PoolContacts::Contact> PoolContacts::next() {
   using State = State;
   const auto ready = [&]() -> State::Host* {
-    const auto found =
-        std::find_if(state_->hosts.begin(), state_->hosts.end(), [](const State::Host& host) { return host.broker && !host.given; });
+    const auto found = std::find_if(state_->hosts.begin(), state_->hosts.end(),
+                                    [](const State::Host& host) { return host.broker && !host.given; });
     return found == state_->hosts.end() ? nullptr : &*found;
   };
   const auto waited_for = [&] {

@@ -1,6 +1,6 @@
 #pragma once
-// The hosts of a pool, in the order in which a session is asked of them: that of FARGPU_POOL, except that a silent host is not waited for
-// while another one answers.
+// The hosts of a pool, in the order in which a session is asked of them: that of FARGPU_POOL, except that a silent host
+// is not waited for while another one answers.
 
 #include <memory>
 #include <optional>
@@ -10,7 +10,8 @@
 
 namespace fargpu::client {
 
-/// Says hello to a pool. A host has a head start before the next one is called, so that a pool whose first host answers costs one connection.
+/// Says hello to a pool. A host has a head start before the next one is called, so that a pool whose first host answers
+/// costs one connection.
 class PoolContacts {
  public:
   explicit PoolContacts(std::vector<PoolHost> hosts, ControlConnection::For whom = ControlConnection::For::job);
@@ -23,7 +24,8 @@ class PoolContacts {
     PoolHost host;
     std::size_t place;  ///< of the host in the pool
   };
-  /// The next host that has answered; of several, the first in the pool. Nothing once all have been given or have failed.
+  /// The next host that has answered; of several, the first in the pool. Nothing once all have been given or have
+  /// failed.
   std::optional<Contact> next();
   /// The host of this place serves no session, although it has answered.
   void failed(std::size_t place, DialError error);

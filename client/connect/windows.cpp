@@ -11,11 +11,13 @@ namespace {
 constexpr std::uint64_t GiB = std::uint64_t{1} << 30;
 constexpr std::uint64_t TiB = std::uint64_t{1} << 40;
 
-// The first of each list suits ordinary processes, the second those with AddressSanitizer, the last those with ThreadSanitizer: there
-// their shadow memory leaves room. Host windows begin at odd places: launches look for host addresses among the arguments, and there two ordinary
-// numbers of 32 bits must not pass for one.
-constexpr Window device_candidates[] = {{0x1000'0000'0000, 16 * TiB}, {0x1100'0000'0000, 1 * TiB}, {0x5500'0000'0000, 64 * GiB}};
-constexpr Window host_candidates[] = {{0x2b5d'4000'0000, 1 * TiB}, {0x2b5d'4000'0000, 256 * GiB}, {0x7e80'4000'0000, 64 * GiB}};
+// The first of each list suits ordinary processes, the second those with AddressSanitizer, the last those with
+// ThreadSanitizer: there their shadow memory leaves room. Host windows begin at odd places: launches look for host
+// addresses among the arguments, and there two ordinary numbers of 32 bits must not pass for one.
+constexpr Window device_candidates[] = {
+    {0x1000'0000'0000, 16 * TiB}, {0x1100'0000'0000, 1 * TiB}, {0x5500'0000'0000, 64 * GiB}};
+constexpr Window host_candidates[] = {
+    {0x2b5d'4000'0000, 1 * TiB}, {0x2b5d'4000'0000, 256 * GiB}, {0x7e80'4000'0000, 64 * GiB}};
 
 // Looked for by name: it is the program that has a sanitizer or has none, however this library was built.
 bool under_thread_sanitizer() { return ::dlsym(RTLD_DEFAULT, "__tsan_init") != nullptr; }
@@ -37,7 +39,8 @@ std::vector<Window> reserve_host_windows() { return reserve(host_candidates); }
 
 bool reserve_window(const Window& window) {
   void* const wish = reinterpret_cast<void*>(window.base);
-  void* const got = ::mmap(wish, window.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  void* const got =
+      ::mmap(wish, window.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   if (got == wish) return true;
   if (got != MAP_FAILED) ::munmap(got, window.bytes);
   return false;

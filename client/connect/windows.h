@@ -1,6 +1,6 @@
 #pragma once
-// Address ranges of this process that are reserved for the session, so that device and pinned addresses mean the same on both
-// sides and nothing of the program can come to lie there.
+// Address ranges of this process that are reserved for the session, so that device and pinned addresses mean the same
+// on both sides and nothing of the program can come to lie there.
 
 #include <cstdint>
 #include <vector>

@@ -47,9 +47,11 @@ CUresult Copier::run() {
   return source == Memory::device ? to_host(target) : within_host();
 }
 
-// --- what memory a side is ------------------------------------------------------------------------------------------------------------
+// --- what memory a side is ------------------------------------------------------------------------------------------
 
-bool Copier::Known::seen_by_host() const { return region && (region->managed() || region->kind == Region::Kind::alias || at_worker); }
+bool Copier::Known::seen_by_host() const {
+  return region && (region->managed() || region->kind == Region::Kind::alias || at_worker);
+}
 
 Copier::Known Copier::look_up(const CopySide& side) const {
   Known known;
@@ -71,7 +73,9 @@ Copier::Memory Copier::memory_of(const CopySide& side, const Known& known) const
   const std::uint64_t extent = side.extent(copy.shape);
   if (known.region) {
     const Region& region = *known.region;
-    const auto if_within = [&](Memory memory) { return region.contains(side.place, extent) ? memory : Memory::unusable; };
+    const auto if_within = [&](Memory memory) {
+      return region.contains(side.place, extent) ? memory : Memory::unusable;
+    };
     if (read_from_own_pages(side, known)) return if_within(Memory::pageable);
     if (known.at_worker) return if_within(Memory::device);
     if (region.on_device()) return parts_.program.map.covered(side.place, extent) ? Memory::device : Memory::unusable;
@@ -89,8 +93,8 @@ void Copier::send_changes_to(const CopySide& side, const Known& known) {
   if (known.region->kind == Region::Kind::alias || reads_worker_pages) parts_.host_memory.before_work(job_.thread);
 }
 
-// A source that must be read during the call, in memory of which the worker has pages of its own, where the GPU would read it after the
-// call, is read here.
+// A source that must be read during the call, in memory of which the worker has pages of its own, where the GPU would
+// read it after the call, is read here.
 bool Copier::use_own_pages_of_source() {
   Copy& copy = job_.copy;
   if (copy.source_order != Copy::SourceOrder::early || !source_.region) return false;
@@ -102,7 +106,7 @@ bool Copier::use_own_pages_of_source() {
   return true;
 }
 
-// --- within one side ------------------------------------------------------------------------------------------------------------------
+// --- within one side ------------------------------------------------------------------------------------------------
 
 // On a stream that is captured the copy becomes a node of the graph, and is done when that is launched.
 CUresult Copier::capture(Memory source, Memory target) {
@@ -115,7 +119,8 @@ CUresult Copier::capture(Memory source, Memory target) {
   NewParts parts(parts_.graph_parts);
   RemoteCall<wire::CaptureCopy> call(job_.thread, job_.stream.context);
   call.in().setStream(job_.stream.wire());
-  if (const CUresult bad = write_copy(parts_.program, copy.shape, copy.source, copy.target, call.in().initCopy(), parts);
+  if (const CUresult bad =
+          write_copy(parts_.program, copy.shape, copy.source, copy.target, call.in().initCopy(), parts);
       bad != CUDA_SUCCESS)
     return bad;
   const CUresult result = call.post(job_.stream);
@@ -154,15 +159,17 @@ CUresult Copier::within_host() {
   return CUDA_SUCCESS;
 }
 
-// --- between the two: which way ---------------------------------------------------------------------------------------------------------
+// --- between the two: which way -------------------------------------------------------------------------------------
 
-// Whether each slice is large enough for the bulk lanes. `awaited`: the call returns when the bytes have been read, or are there.
+// Whether each slice is large enough for the bulk lanes. `awaited`: the call returns when the bytes have been read, or
+// are there.
 bool Copier::goes_by_lanes(bool awaited) const {
   const CopyShape& shape = job_.copy.shape;
   return !gathers_ && parts_.lanes.takes(CopyShape{shape.width, shape.height}.bytes(), awaited);
 }
 
-// Whether memory that the program has registered, which is its own to unmap, is read or written when the call has returned.
+// Whether memory that the program has registered, which is its own to unmap, is read or written when the call has
+// returned.
 bool Copier::unsure(const Known& host) const { return host.region && host.region->kind == Region::Kind::registered; }
 
 template <class Step>
@@ -191,8 +198,10 @@ CUresult Copier::to_device(Memory memory) {
   const SourceBytes source(parts_.host_memory, parts_.writers, copy, memory == Memory::pinned);
   // And so may an earlier copy, of which nobody has the bytes yet.
   if (source.pinned() && !copy.reads_pinned_in_order() && source.all(copy.source, copy.shape) != Newest::here &&
-      parts_.host_memory.newest(copy.source.begin(), copy.source.extent(copy.shape)).newest == HostMemory::Newest::coming) {
-    if (const CUresult result = parts_.waits.settle(job_.thread, *job_.stream.context); result != CUDA_SUCCESS) return result;
+      parts_.host_memory.newest(copy.source.begin(), copy.source.extent(copy.shape)).newest ==
+          HostMemory::Newest::coming) {
+    if (const CUresult result = parts_.waits.settle(job_.thread, *job_.stream.context); result != CUDA_SUCCESS)
+      return result;
   }
   const CUresult result = send(source);
   if (result != CUDA_SUCCESS || !copy.done_on_return()) return result;
@@ -231,13 +240,15 @@ CUresult Copier::send(const SourceBytes& source) {
   return job_.for_parts(bytes_max, [&](const CopyPart& part) {
     if (!source.all_here(part.source, part.shape))
       return source.pinned() ? send_by_runs(source, part) : PulledPart{job_, parts_.graph_parts}.send(part);
-    if (staged) return StagedBytes{job_, parts_.staging, parts_.fences, parts_.contexts.home(*job_.stream.context)}.send(part);
+    if (staged)
+      return StagedBytes{job_, parts_.staging, parts_.fences, parts_.contexts.home(*job_.stream.context)}.send(part);
     return FrameBytes{job_, gathers_}.send(part);
   });
 }
 
-// Rows of pinned memory of which some bytes are newer elsewhere, or may become so. Where the worker holds newer bytes than this process,
-// they stay there; where a host function still has to run, which may write them, they are fetched when it has.
+// Rows of pinned memory of which some bytes are newer elsewhere, or may become so. Where the worker holds newer bytes
+// than this process, they stay there; where a host function still has to run, which may write them, they are fetched
+// when it has.
 CUresult Copier::send_by_runs(const SourceBytes& source, const CopyPart& part) {
   for (std::uint64_t y = 0; y < part.shape.height; ++y) {
     for (std::uint64_t x = 0; x < part.shape.width;) {
@@ -246,11 +257,13 @@ CUresult Copier::send_by_runs(const SourceBytes& source, const CopyPart& part) {
       auto [bytes, newest] = source.first_run(from.place, rest);
       if (part.target.in_array() && bytes < rest) {
         // Elements of arrays cannot be copied by halves: the whole row is to be here first.
-        if (const CUresult bad = parts_.waits.settle(job_.thread, *job_.stream.context); bad != CUDA_SUCCESS) return bad;
+        if (const CUresult bad = parts_.waits.settle(job_.thread, *job_.stream.context); bad != CUDA_SUCCESS)
+          return bad;
         bytes = rest;
         newest = Newest::here;
       }
-      if (const CUresult bad = send_run(newest, {{bytes}, part.target.from(x, y, 0), from}); bad != CUDA_SUCCESS) return bad;
+      if (const CUresult bad = send_run(newest, {{bytes}, part.target.from(x, y, 0), from}); bad != CUDA_SUCCESS)
+        return bad;
       x += bytes;
     }
   }
@@ -292,8 +305,8 @@ CUresult Copier::to_host(Memory target) {
     return Delivery{job_, parts_.host_memory}.ask_for(job_.whole());
   if (goes_through_staging(copy.target)) {
     parts_.host_memory.before_wait(job_.thread);
-    const CUresult result = StagedReply(job_, parts_.staging, parts_.fences, parts_.calls.commands, parts_.calls.receiver,
-                                        parts_.contexts.home(*job_.stream.context))
+    const CUresult result = StagedReply(job_, parts_.staging, parts_.fences, parts_.calls.commands,
+                                        parts_.calls.receiver, parts_.contexts.home(*job_.stream.context))
                                 .fetch();
     // Nothing is left to wait for, but a copy that has failed says so here.
     const CUresult settled = parts_.waits.settle(job_.thread, job_.stream);

@@ -41,7 +41,8 @@ struct CopyParts {
 
 class Copier {
  public:
-  Copier(const CopyParts& parts, Thread& thread, Stream& stream, const Copy& copy) : parts_(parts), job_{thread, stream, copy} {}
+  Copier(const CopyParts& parts, Thread& thread, Stream& stream, const Copy& copy)
+      : parts_(parts), job_{thread, stream, copy} {}
 
   /// Whether run() will find everything there.
   CUresult check();

@@ -2,8 +2,8 @@
 
 namespace fargpu::client {
 
-CUresult copy_in(const CopyJob& job, const CopyShape& shape, const CopySide& target, const CopySide& source, Sending sending,
-                 std::span<const std::byte> frame) {
+CUresult copy_in(const CopyJob& job, const CopyShape& shape, const CopySide& target, const CopySide& source,
+                 Sending sending, std::span<const std::byte> frame) {
   RemoteCall<wire::CopyIn> call(job.thread, job.stream.context);
   auto in = call.in();
   in.setStream(job.stream.wire());

@@ -24,7 +24,8 @@ struct CopyJob {
   bool host_sees_target = false;  ///< the host finds the outcome in memory that the worker has, without another copy
 
   CopyPart whole() const { return {copy.shape, copy.target, copy.source}; }
-  /// Parts of at most so many bytes, one after the other, until one fails: whole rows, or pieces of one that is too long.
+  /// Parts of at most so many bytes, one after the other, until one fails: whole rows, or pieces of one that is too
+  /// long.
   template <class Step>
   CUresult for_parts(std::uint64_t bytes_max, Step&& step) const;
 };
@@ -36,8 +37,8 @@ enum class Sending {
 };
 
 /// Asks for a copy to the device. `source` is where the worker finds the rows; `frame` are those that go with the call.
-CUresult copy_in(const CopyJob& job, const CopyShape& shape, const CopySide& target, const CopySide& source, Sending sending,
-                 std::span<const std::byte> frame = {});
+CUresult copy_in(const CopyJob& job, const CopyShape& shape, const CopySide& target, const CopySide& source,
+                 Sending sending, std::span<const std::byte> frame = {});
 
 /// A copy from the device, to be posted or waited for.
 class CopyOutCall : public RemoteCall<wire::CopyOut> {
@@ -53,7 +54,8 @@ CUresult CopyJob::for_parts(std::uint64_t bytes_max, Step&& step) const {
     for (std::uint64_t y = 0; y < shape.height; y += rows_max) {
       for (std::uint64_t x = 0; x < shape.width; x += bytes_max) {
         const CopyShape part{std::min(bytes_max, shape.width - x), std::min(rows_max, shape.height - y)};
-        if (const CUresult result = step(CopyPart{part, copy.target.from(x, y, z), copy.source.from(x, y, z)}); result != CUDA_SUCCESS)
+        if (const CUresult result = step(CopyPart{part, copy.target.from(x, y, z), copy.source.from(x, y, z)});
+            result != CUDA_SUCCESS)
           return result;
       }
     }

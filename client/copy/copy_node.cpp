@@ -7,9 +7,11 @@
 namespace fargpu::client {
 namespace {
 
-// One side of a copy: memory that the GPU reaches is named as it is, other memory of the program becomes a part of the graph.
+// One side of a copy: memory that the GPU reaches is named as it is, other memory of the program becomes a part of the
+// graph.
 CUresult name_side(const ProgramMemory& memory, const CopyShape& shape, CopySide& side, bool source, NewParts& parts) {
-  if (side.in_array()) return Handle(side.place).well_formed(HandleKind::array) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  if (side.in_array())
+    return Handle(side.place).well_formed(HandleKind::array) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
   if (side.pitch == 0) side.pitch = side.x + shape.width;  // not specified: without gaps
   if (side.height == 0) side.height = side.y + shape.height;
   if (side.pitch < side.x + shape.width) return CUDA_ERROR_INVALID_VALUE;
@@ -25,15 +27,16 @@ CUresult name_side(const ProgramMemory& memory, const CopyShape& shape, CopySide
   if (region && !region->contains(begin, side.extent(shape))) return CUDA_ERROR_INVALID_VALUE;
   if (region && memory.host.mapped(begin))  // kernels see it, and the worker keeps its contents
     return seen_at(side.place - region->base + region->device_address);
-  if (!region && (side.kind == CopySide::Kind::device || side.place == 0 || !memory.pageable(begin))) return CUDA_ERROR_INVALID_VALUE;
+  if (!region && (side.kind == CopySide::Kind::device || side.place == 0 || !memory.pageable(begin)))
+    return CUDA_ERROR_INVALID_VALUE;
   side = {.kind = CopySide::Kind::part, .place = parts.add(GraphParts::Memory{side, shape, source})};
   return CUDA_SUCCESS;
 }
 
 }  // namespace
 
-CUresult write_copy(const ProgramMemory& memory, const CopyShape& shape, CopySide source, CopySide target, wire::Copy::Builder out,
-                    NewParts& parts) {
+CUresult write_copy(const ProgramMemory& memory, const CopyShape& shape, CopySide source, CopySide target,
+                    wire::Copy::Builder out, NewParts& parts) {
   if (shape.empty()) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = name_side(memory, shape, source, true, parts); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = name_side(memory, shape, target, false, parts); bad != CUDA_SUCCESS) return bad;

@@ -11,8 +11,8 @@
 namespace fargpu::client {
 
 /// Sides in memory of the program that the GPU does not reach become parts.
-CUresult write_copy(const ProgramMemory& memory, const CopyShape& shape, CopySide source, CopySide target, wire::Copy::Builder out,
-                    NewParts& parts);
+CUresult write_copy(const ProgramMemory& memory, const CopyShape& shape, CopySide source, CopySide target,
+                    wire::Copy::Builder out, NewParts& parts);
 /// As the program made it.
 CUDA_MEMCPY3D read_copy(const MemoryMap& map, const GraphParts& parts, wire::Copy::Reader in);
 

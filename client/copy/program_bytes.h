@@ -10,7 +10,8 @@ inline std::byte* bytes_at(std::uint64_t address) { return reinterpret_cast<std:
 
 // Meets a bad address here, in the caller, as the driver's own copy would, before any lock is held.
 inline void touch_for_reading(std::uint64_t address, std::uint64_t bytes) {
-  for (std::uint64_t at = address; at < address + bytes; at = (at | 4095) + 1) (void)*reinterpret_cast<const volatile char*>(at);
+  for (std::uint64_t at = address; at < address + bytes; at = (at | 4095) + 1)
+    (void)*reinterpret_cast<const volatile char*>(at);
 }
 inline void touch_for_writing(std::uint64_t address, std::uint64_t bytes) {
   for (std::uint64_t at = address; at < address + bytes; at = (at | 4095) + 1) {

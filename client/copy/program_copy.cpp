@@ -38,7 +38,9 @@ CUresult describe(Thread& thread, Context& context, Handle array, CUDA_ARRAY3D_D
 }  // namespace
 
 void Copy::flatten() {
-  if (target.in_array() || source.in_array() || shape.height == 1 || target.pitch != shape.width || source.pitch != shape.width) return;
+  if (target.in_array() || source.in_array() || shape.height == 1 || target.pitch != shape.width ||
+      source.pitch != shape.width)
+    return;
   if (shape.depth > 1 && (target.height != shape.height || source.height != shape.height)) return;
   shape = {shape.width * shape.height * shape.depth};
   target.pitch = source.pitch = shape.width;
@@ -55,7 +57,8 @@ CUresult read_volume(const Params& params, Copy& copy) {
   copy.source = *source;
   copy.target = *target;
   // Levels are copied as arrays of their own; memory has none, and there the number says nothing.
-  if ((source->in_array() && source->level != 0) || (target->in_array() && target->level != 0)) return CUDA_ERROR_INVALID_VALUE;
+  if ((source->in_array() && source->level != 0) || (target->in_array() && target->level != 0))
+    return CUDA_ERROR_INVALID_VALUE;
   return settle_sides(copy);
 }
 
@@ -75,7 +78,8 @@ CUresult element_of(Thread& thread, Context& context, const CUDA_MEMCPY3D_BATCH_
     if (side->type != CU_MEMCPY_OPERAND_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
     if (!handle_of(side->op.array.array).well_formed(HandleKind::array)) return CUDA_ERROR_INVALID_HANDLE;
     CUDA_ARRAY3D_DESCRIPTOR array{};
-    if (const CUresult bad = describe(thread, context, handle_of(side->op.array.array), array); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = describe(thread, context, handle_of(side->op.array.array), array); bad != CUDA_SUCCESS)
+      return bad;
     const std::size_t own = element_bytes(array.Format, array.NumChannels);
     if (own == 0) return refuse_use("a batch copy of an array whose elements have no place of their own");
     if (bytes != 0 && own != bytes) return CUDA_ERROR_INVALID_VALUE;
@@ -100,8 +104,12 @@ CUresult read_operand(const CUmemcpy3DOperand& operand, std::size_t element, Cop
     return CUDA_SUCCESS;
   }
   const auto& pointer = operand.op.ptr;
-  if (pointer.rowLength > std::size_t{1} << 40 || pointer.layerHeight > std::size_t{1} << 20) return CUDA_ERROR_INVALID_VALUE;
-  side = {.kind = CopySide::Kind::unified, .place = pointer.ptr, .pitch = pointer.rowLength * element, .height = pointer.layerHeight};
+  if (pointer.rowLength > std::size_t{1} << 40 || pointer.layerHeight > std::size_t{1} << 20)
+    return CUDA_ERROR_INVALID_VALUE;
+  side = {.kind = CopySide::Kind::unified,
+          .place = pointer.ptr,
+          .pitch = pointer.rowLength * element,
+          .height = pointer.layerHeight};
   return CUDA_SUCCESS;
 }
 
@@ -109,7 +117,8 @@ CUresult read_operand(const CUmemcpy3DOperand& operand, std::size_t element, Cop
 
 CUresult read_copy(Thread& thread, Context& context, const CUDA_MEMCPY3D_BATCH_OP& p, Copy& copy) {
   if (p.extent.width == 0 || p.extent.height == 0 || p.extent.depth == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (p.extent.width > std::size_t{1} << 40 || p.extent.height > extent_max || p.extent.depth > extent_max) return CUDA_ERROR_INVALID_VALUE;
+  if (p.extent.width > std::size_t{1} << 40 || p.extent.height > extent_max || p.extent.depth > extent_max)
+    return CUDA_ERROR_INVALID_VALUE;
   std::size_t element = 1;
   if (const CUresult bad = element_of(thread, context, p, element); bad != CUDA_SUCCESS) return bad;
   copy.shape = {p.extent.width * element, p.extent.height, p.extent.depth};

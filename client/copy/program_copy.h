@@ -10,8 +10,8 @@ namespace fargpu::client {
 class Thread;
 struct Context;
 
-/// A side is memory (`device` if the program named it as device memory: an address that CUDA does not know is an error; `unified` or
-/// `host` otherwise) with x, y and z of 0, or an array.
+/// A side is memory (`device` if the program named it as device memory: an address that CUDA does not know is an error;
+/// `unified` or `host` otherwise) with x, y and z of 0, or an array.
 struct Copy {
   CopyShape shape;
   CopySide target;
@@ -31,7 +31,9 @@ struct Copy {
   /// The program takes the copy for done when its call returns.
   bool done_on_return() const { return synchronous; }
   /// Pinned memory is read when the stream gets there, and not before.
-  bool reads_pinned_in_order() const { return !synchronous && source_order != SourceOrder::early && source_order != SourceOrder::any; }
+  bool reads_pinned_in_order() const {
+    return !synchronous && source_order != SourceOrder::early && source_order != SourceOrder::any;
+  }
   /// Pageable memory is, too.
   bool reads_pageable_in_order() const { return source_order == SourceOrder::stream; }
   /// Rows that lie behind each other without gaps on both sides become one row.

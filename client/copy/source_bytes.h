@@ -12,7 +12,8 @@
 
 namespace fargpu::client {
 
-/// What of this process may still write its memory: host functions, values that the GPU waits for, graphs that are launched.
+/// What of this process may still write its memory: host functions, values that the GPU waits for, graphs that are
+/// launched.
 class PendingWriters {
  public:
   PendingWriters(const Callbacks& callbacks, const StreamWaits& waits, const Graphs& graphs)
@@ -31,7 +32,7 @@ class PendingWriters {
 enum class Newest {
   here,       ///< in this process, now: nothing has newer ones, and nothing that work waits for may write some
   at_worker,  ///< in what the worker has of the host block
-  later,      ///< in this process when the stream gets there: host functions, graphs or copies may write them until then
+  later,  ///< in this process when the stream gets there: host functions, graphs or copies may write them until then
 };
 
 /// Pinned memory may differ from row to row, and within a row.

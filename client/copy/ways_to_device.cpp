@@ -25,8 +25,8 @@ CUresult StagedBytes::send(const CopyPart& part) {
   const auto slot = staging.take(job.thread, home, true);
   if (!slot) return FrameBytes{job, /*gathers=*/false}.send(part);
   staging.copy(slot->data(), bytes_at(part.source.place), part.shape.bytes());
-  const CUresult result =
-      copy_in(job, part.shape, part.target, {.kind = CopySide::Kind::block, .place = slot->address()}, Sending::with_call);
+  const CUresult result = copy_in(job, part.shape, part.target,
+                                  {.kind = CopySide::Kind::block, .place = slot->address()}, Sending::with_call);
   fences.after(job.thread, job.stream, [slot] {});
   return result;
 }
@@ -61,11 +61,13 @@ bool LaneBytes::send(const CopyPart& part, CUresult& result) {
 
 CUresult BlockBytes::send(const CopyPart& part) {
   if (memory.mapped(part.source.place)) memory.send_changes(job.thread);
-  return copy_in(job, part.shape, part.target, {.kind = CopySide::Kind::block, .place = part.source.place}, Sending::apart);
+  return copy_in(job, part.shape, part.target, {.kind = CopySide::Kind::block, .place = part.source.place},
+                 Sending::apart);
 }
 
 CUresult PulledBytes::send(const CopyPart& part) {
-  return copy_in(job, part.shape, part.target, {.kind = CopySide::Kind::pull, .place = part.source.place}, Sending::apart);
+  return copy_in(job, part.shape, part.target, {.kind = CopySide::Kind::pull, .place = part.source.place},
+                 Sending::apart);
 }
 
 CUresult PulledPart::send(const CopyPart& part) {
@@ -74,7 +76,8 @@ CUresult PulledPart::send(const CopyPart& part) {
   memory.side.kind = CopySide::Kind::host;
   if (memory.side.pitch == 0) memory.side.pitch = part.shape.width;
   const std::uint64_t number = parts.add(memory);
-  const CUresult result = copy_in(job, part.shape, part.target, {.kind = CopySide::Kind::part, .place = number}, Sending::apart);
+  const CUresult result =
+      copy_in(job, part.shape, part.target, {.kind = CopySide::Kind::part, .place = number}, Sending::apart);
   if (result == CUDA_SUCCESS) parts.keep();
   return result;
 }

@@ -1,6 +1,6 @@
 #pragma once
-// The ways of a copy from the host to the device, one class each. Copier chooses among them; docs/internals/path-of-a-copy.md has them
-// in a table.
+// The ways of a copy from the host to the device, one class each. Copier chooses among them;
+// docs/internals/path-of-a-copy.md has them in a table.
 
 #include "client/call/client_lanes.h"
 #include "client/call/command_stream.h"
@@ -20,7 +20,8 @@ struct FrameBytes {
   CUresult send(const CopyPart& part);
 };
 
-/// By way of pinned memory that both sides share, as they are now. No lock is held while they are read. The rows must be packed.
+/// By way of pinned memory that both sides share, as they are now. No lock is held while they are read. The rows must
+/// be packed.
 struct StagedBytes {
   const CopyJob& job;
   SharedStaging& staging;
@@ -30,8 +31,8 @@ struct StagedBytes {
   CUresult send(const CopyPart& part);
 };
 
-/// On the bulk lanes. Memory of which the program may do what it likes after its call has been read when this returns; pinned memory is
-/// read while it travels.
+/// On the bulk lanes. Memory of which the program may do what it likes after its call has been read when this returns;
+/// pinned memory is read while it travels.
 struct LaneBytes {
   const CopyJob& job;
   ClientLanes& lanes;

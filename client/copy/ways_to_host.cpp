@@ -29,15 +29,16 @@ CUresult FrameReply::fetch(const CopyPart& part) {
 }
 
 CUresult StagedReply::fetch() {
-  const CUresult result =
-      job_.for_parts(SharedStaging::part_bytes(job_.copy.shape.bytes()), [&](const CopyPart& part) { return ask_for(part); });
+  const CUresult result = job_.for_parts(SharedStaging::part_bytes(job_.copy.shape.bytes()),
+                                         [&](const CopyPart& part) { return ask_for(part); });
   while (filled_ && !filling_.empty()) empty_oldest();
   return result;
 }
 
 CUresult StagedReply::ask_for(const CopyPart& part) {
   auto slot = staging_.take(job_.thread, home_, filling_.empty());
-  while (!slot && !filling_.empty()) {  // others have the rest: so that nobody waits for another in a circle, ours are given back first
+  while (!slot && !filling_.empty()) {  // others have the rest: so that nobody waits for another in a circle, ours are
+                                        // given back first
     empty_oldest();
     slot = staging_.take(job_.thread, home_, filling_.empty());
   }
@@ -64,7 +65,8 @@ namespace {
 // Nothing is written to the memory any more when the call is over, however it ends.
 class Arrival {
  public:
-  Arrival(ClientLanes& lanes, const LaneRows& rows) : lanes_(lanes), incoming_(lanes.expect(rows, nullptr, transfer_)) {}
+  Arrival(ClientLanes& lanes, const LaneRows& rows)
+      : lanes_(lanes), incoming_(lanes.expect(rows, nullptr, transfer_)) {}
   ~Arrival() {
     if (incoming_) lanes_.cancel(transfer_);
   }

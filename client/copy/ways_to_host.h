@@ -1,6 +1,6 @@
 #pragma once
-// The ways of a copy from the device to the host, one class each. Copier chooses among them; docs/internals/path-of-a-copy.md has them
-// in a table.
+// The ways of a copy from the device to the host, one class each. Copier chooses among them;
+// docs/internals/path-of-a-copy.md has them in a table.
 
 #include <deque>
 #include <memory>
@@ -15,18 +15,20 @@
 
 namespace fargpu::client {
 
-/// In data frames before the reply: the bytes are there when this returns, as the program may assume of pageable memory.
+/// In data frames before the reply: the bytes are there when this returns, as the program may assume of pageable
+/// memory.
 struct FrameReply {
   const CopyJob& job;
 
   CUresult fetch(const CopyPart& part);
 };
 
-/// By way of pinned memory that both sides share: the GPU fills some parts of it while this thread empties those before. The rows must
-/// be packed.
+/// By way of pinned memory that both sides share: the GPU fills some parts of it while this thread empties those
+/// before. The rows must be packed.
 class StagedReply {
  public:
-  StagedReply(const CopyJob& job, SharedStaging& staging, Fences& fences, CommandStream& commands, Receiver& receiver, Context& home)
+  StagedReply(const CopyJob& job, SharedStaging& staging, Fences& fences, CommandStream& commands, Receiver& receiver,
+              Context& home)
       : job_(job), staging_(staging), fences_(fences), commands_(commands), receiver_(receiver), home_(home) {}
   /// The whole copy.
   CUresult fetch();

@@ -50,7 +50,8 @@ void CopyThreads::copy(void* to, const void* from, std::size_t bytes) {
   job->pieces = (bytes + piece_bytes - 1) / piece_bytes;
   begin(job);
   job->work();
-  while (job->done.load(std::memory_order_acquire) < job->pieces) std::this_thread::yield();  // a piece takes some microseconds
+  while (job->done.load(std::memory_order_acquire) < job->pieces)
+    std::this_thread::yield();  // a piece takes some microseconds
 }
 
 void CopyThreads::begin(const std::shared_ptr<Job>& job) {

@@ -9,8 +9,8 @@
 
 namespace fargpu::client {
 
-/// Threads that help with large copies: started by the first, asleep when there is none. They never end, and nor may this.
-/// Threads: any; what a second one wants meanwhile it copies alone.
+/// Threads that help with large copies: started by the first, asleep when there is none. They never end, and nor may
+/// this. Threads: any; what a second one wants meanwhile it copies alone.
 class CopyThreads {
  public:
   /// Helpers for the processors that there are: none where there are few.

@@ -93,14 +93,18 @@ CUresult DeviceMemory::allocate(Thread& thread, Context& context, std::uint64_t 
   return CUDA_SUCCESS;
 }
 
-// The newest block of a fitting size that was freed on the same stream: what uses it next comes after what used it before.
+// The newest block of a fitting size that was freed on the same stream: what uses it next comes after what used it
+// before.
 bool DeviceMemory::take_freed(MemoryPool& pool, const Stream& stream, std::uint64_t bytes, Block& block) {
   const bool small = bytes <= small_bytes_max;
   const std::uint64_t extent_bytes = round_up(bytes, granularity);
   const std::lock_guard lock(mutex_);
   for (auto it = pool.freed.rbegin(); it != pool.freed.rend(); ++it) {
-    if (it->stream != stream.wire() || it->context != stream.context || shared(pool.store, it->base, it->arena)) continue;
-    if (small ? it->bytes != bytes : it->arena != 0 || it->bytes < extent_bytes || it->bytes > extent_bytes + extent_bytes / 4) continue;
+    if (it->stream != stream.wire() || it->context != stream.context || shared(pool.store, it->base, it->arena))
+      continue;
+    if (small ? it->bytes != bytes
+              : it->arena != 0 || it->bytes < extent_bytes || it->bytes > extent_bytes + extent_bytes / 4)
+      continue;
     block = {it->base, it->bytes, it->arena, nullptr};
     pool.freed.erase(std::next(it).base());
     --waiting_;
@@ -109,7 +113,8 @@ bool DeviceMemory::take_freed(MemoryPool& pool, const Stream& stream, std::uint6
   return false;
 }
 
-CUresult DeviceMemory::allocate_small(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes, Block& block) {
+CUresult DeviceMemory::allocate_small(Thread& thread, Context& context, int device, MemoryPool* pool,
+                                      std::uint64_t bytes, Block& block) {
   Extent arena;
   {
     const std::lock_guard lock(mutex_);
@@ -130,12 +135,14 @@ CUresult DeviceMemory::allocate_small(Thread& thread, Context& context, int devi
   }
   if (result != CUDA_SUCCESS) return result;
   const std::lock_guard lock(mutex_);
-  AddressRanges& ranges = store_of(device, pool).arenas.emplace(arena.base, AddressRanges(arena.base, arena.bytes)).first->second;
+  AddressRanges& ranges =
+      store_of(device, pool).arenas.emplace(arena.base, AddressRanges(arena.base, arena.bytes)).first->second;
   block = {*ranges.take(bytes, pool ? pool->alignment : alignment), bytes, arena.base, nullptr};
   return CUDA_SUCCESS;
 }
 
-CUresult DeviceMemory::allocate_large(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes, Block& block) {
+CUresult DeviceMemory::allocate_large(Thread& thread, Context& context, int device, MemoryPool* pool,
+                                      std::uint64_t bytes, Block& block) {
   Extent extent{0, round_up(bytes, granularity)};
   const CUresult result = back(thread, context, device, pool, extent);
   if (result == CUDA_SUCCESS) block = {extent.base, extent.bytes, 0, nullptr};
@@ -153,7 +160,8 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
       extent = *kept;
       return CUDA_SUCCESS;
     }
-    if (pool && pool->properties.maxSize != 0 && store.bytes + extent.bytes > round_up(pool->properties.maxSize, granularity))
+    if (pool && pool->properties.maxSize != 0 &&
+        store.bytes + extent.bytes > round_up(pool->properties.maxSize, granularity))
       return CUDA_ERROR_OUT_OF_MEMORY;
     if (const auto kept = pool ? stores_[device].take_kept(extent.bytes) : std::nullopt) {
       extent = *kept;
@@ -192,15 +200,17 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
   return result;
 }
 
-// A program that takes piece after piece of one size is about to take more: they come with what it asks for, a few at first, and no more
-// than a part of what it has. What nobody comes to want goes back with what is freed, as soon as more than kept_bytes_max is kept.
+// A program that takes piece after piece of one size is about to take more: they come with what it asks for, a few at
+// first, and no more than a part of what it has. What nobody comes to want goes back with what is freed, as soon as
+// more than kept_bytes_max is kept.
 std::uint32_t DeviceMemory::spares_for(int device, SpareMemory& memory, std::uint64_t bytes) const {
   if (shortages_ > 0 || scarce_.contains(device)) return 0;
   const std::uint64_t room = std::clamp(memory.bytes / 4, spare_bytes_min, spare_bytes_max);
   const std::uint64_t taken = memory.kept_bytes + memory.coming_bytes;
   const unsigned asked = memory.asked[bytes]++;
   const std::uint32_t wanted = asked == 0 ? 0 : (1u << std::min(asked, 30u)) - 1;
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>({wanted, limits::spares_max, (room - std::min(room, taken)) / bytes}));
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>({wanted, limits::spares_max, (room - std::min(room, taken)) / bytes}));
 }
 
 CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* stream) {
@@ -210,7 +220,8 @@ CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* strea
   Context& context = *region->context;
   // Programs rely on cuMemFree as a synchronisation where results come to the host by themselves.
   CUresult outcome = CUDA_SUCCESS;
-  if (!stream && context.active && context.host_visible.load() > context.completed.load()) outcome = parts_.waits.settle(thread, context);
+  if (!stream && context.active && context.host_visible.load() > context.completed.load())
+    outcome = parts_.waits.settle(thread, context);
   free_block(thread, address, region->device, stream);
   return outcome;
 }
@@ -275,7 +286,8 @@ void DeviceMemory::give(int device, const Block& block) {
     if (block.arena == 0) {
       shared_.erase(block.base);
       doom(device, store, {block.base, block.bytes});
-    } else if (AddressRanges& arena = store.sealed.at(block.arena); arena.give(block.base, block.bytes), arena.empty()) {
+    } else if (AddressRanges& arena = store.sealed.at(block.arena);
+               arena.give(block.base, block.bytes), arena.empty()) {
       doom(device, store, {arena.base(), arena.bytes()});
       store.sealed.erase(block.arena);
     }
@@ -358,7 +370,8 @@ void DeviceMemory::release(Thread& thread, int device, const std::vector<Extent>
   }
 }
 
-// Gives everything back that is not in use, waiting for the GPU if it must: OUT_OF_MEMORY if there was nothing, or what the wait has shown.
+// Gives everything back that is not in use, waiting for the GPU if it must: OUT_OF_MEMORY if there was nothing, or what
+// the wait has shown.
 CUresult DeviceMemory::reclaim(Thread& thread, Context* context, int device, std::uint64_t reclaims_before) {
   bool waiting = false;
   {
@@ -399,7 +412,8 @@ bool DeviceMemory::release_unused(Thread& thread, int device) {
 }
 
 void DeviceMemory::context_closed(Thread& thread, Context& context) {
-  for (const Region& region : parts_.map.extract([&](const Region& r) { return r.allocated() && r.context == &context; })) {
+  for (const Region& region :
+       parts_.map.extract([&](const Region& r) { return r.allocated() && r.context == &context; })) {
     if (region.kind == Region::Kind::managed) parts_.managed_dropped(region.base);
     const Block block = take_block(region.base);
     const std::lock_guard lock(mutex_);
@@ -461,11 +475,13 @@ void DeviceMemory::doom(int device, MemoryStore& store, const Extent& extent) {
   doomed_[device].push_back(extent);
 }
 
-CUresult DeviceMemory::make(Thread& thread, const PhysicalMemory::Kind& kind, CUmemGenericAllocationHandle& allocation) {
+CUresult DeviceMemory::make(Thread& thread, const PhysicalMemory::Kind& kind,
+                            CUmemGenericAllocationHandle& allocation) {
   return with_room(thread, thread.context(), kind.device, [&] { return make_now(thread, kind, allocation); });
 }
 
-CUresult DeviceMemory::make_now(Thread& thread, const PhysicalMemory::Kind& kind, CUmemGenericAllocationHandle& allocation) {
+CUresult DeviceMemory::make_now(Thread& thread, const PhysicalMemory::Kind& kind,
+                                CUmemGenericAllocationHandle& allocation) {
   RemoteCall<wire::MakeMemory> call(thread);
   if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
   std::uint32_t spares = 0;
@@ -494,7 +510,8 @@ CUresult DeviceMemory::make_now(Thread& thread, const PhysicalMemory::Kind& kind
   coming.end();
   if (result != CUDA_SUCCESS) return result;
   const auto made = call.out().getAllocations();
-  if (made.size() == 0 || made.size() > 1 + spares) throw ProtocolError("another number of allocations than was asked for");
+  if (made.size() == 0 || made.size() > 1 + spares)
+    throw ProtocolError("another number of allocations than was asked for");
   allocation = made[0];
   physical_.set_plenty(kind.device, call.out().getPlenty());
   physical_.hold(allocation, kind.bytes, kind.device);
@@ -524,7 +541,8 @@ CUresult DeviceMemory::release(Thread& thread, CUmemGenericAllocationHandle allo
     held = physical_.drop(allocation);
     if (held && held->holds == 1) {
       scarce_.erase(held->device);
-      surplus = physical_.take_spares(held->device, std::clamp(physical_.on(held->device).bytes / 4, spare_bytes_min, spare_bytes_max));
+      surplus = physical_.take_spares(
+          held->device, std::clamp(physical_.on(held->device).bytes / 4, spare_bytes_min, spare_bytes_max));
     }
   }
   if (!held) return call.wait();
@@ -555,7 +573,8 @@ void DeviceMemory::unmap(Thread& thread, std::uint64_t address, std::uint64_t by
   call.tell();
 }
 
-std::optional<std::uint64_t> DeviceMemory::reserve(std::uint64_t bytes, std::uint64_t wanted_alignment, std::uint64_t wish) {
+std::optional<std::uint64_t> DeviceMemory::reserve(std::uint64_t bytes, std::uint64_t wanted_alignment,
+                                                   std::uint64_t wish) {
   const std::lock_guard lock(mutex_);
   if (wish != 0 && wish % granularity == 0 && window_.take_at(wish, bytes)) return wish;
   return window_.take(bytes, std::max(wanted_alignment, granularity));

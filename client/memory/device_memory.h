@@ -1,5 +1,6 @@
 #pragma once
-// Device memory of the session: addresses are chosen here, within the window; the worker puts physical memory behind them.
+// Device memory of the session: addresses are chosen here, within the window; the worker puts physical memory behind
+// them.
 
 #include <cuda.h>
 
@@ -31,14 +32,15 @@ struct Facts;
 struct Region;
 struct Stream;
 
-/// Small allocations are cut from arenas, large ones have an extent of their own. A freed block waits until the GPU has passed
-/// everything submitted before, then its memory is used again; what exceeds `kept_bytes_max` goes back to the device.
-/// Memory pools take memory from their device and give it back to it; within a pool, a block freed on a stream is used again on that
-/// stream without waiting.
-/// Threads: any. Actions of fences run on the receiving thread and take only this object's lock.
+/// Small allocations are cut from arenas, large ones have an extent of their own. A freed block waits until the GPU has
+/// passed everything submitted before, then its memory is used again; what exceeds `kept_bytes_max` goes back to the
+/// device. Memory pools take memory from their device and give it back to it; within a pool, a block freed on a stream
+/// is used again on that stream without waiting. Threads: any. Actions of fences run on the receiving thread and take
+/// only this object's lock.
 class DeviceMemory {
  public:
-  static constexpr std::uint64_t granularity = 2u << 20;  ///< of physical memory (cuMemGetAllocationGranularity on all GPUs)
+  /// Of physical memory (cuMemGetAllocationGranularity on all GPUs)
+  static constexpr std::uint64_t granularity = 2u << 20;
   static constexpr std::uint64_t small_bytes_max = 1u << 20;
   static constexpr std::uint64_t kept_bytes_max = 256u << 20;
   /// Of what nobody has asked for yet there is a quarter of what the device has given, within these.
@@ -59,19 +61,21 @@ class DeviceMemory {
   /// Without a pool: as cuMemAlloc, on the context's device. With a stream: for use in its order.
   CUresult allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address,
                     const std::shared_ptr<MemoryPool>& pool = nullptr, const Stream* stream = nullptr);
-  /// `address` must begin an allocation of ours. Without a stream: as cuMemFree, which programs use to wait for results.
+  /// `address` must begin an allocation of ours. Without a stream: as cuMemFree, which programs use to wait for
+  /// results.
   CUresult free(Thread& thread, std::uint64_t address, Stream* stream = nullptr);
   /// Frees without any wait: memory that the GPU may still use is not given out again before the GPU has passed it.
   void discard(Thread& thread, std::uint64_t address);
   /// The context is gone, and with it what was allocated in it; nothing runs any more.
   void context_closed(Thread& thread, Context& context);
 
-  /// Asks for memory of a device. If there is none, what is kept for reuse there, or still waits for the GPU, may be what is missing: it is
-  /// given back, and asked once more. `context`: of the call, if it has one.
+  /// Asks for memory of a device. If there is none, what is kept for reuse there, or still waits for the GPU, may be
+  /// what is missing: it is given back, and asked once more. `context`: of the call, if it has one.
   template <class Ask>
   CUresult with_room(Thread& thread, Context* context, int device, Ask&& ask) {
     if (const CUresult late = thread.take_late_error(); late != CUDA_SUCCESS) return late;
-    const Thread::AnswersOnly answers_only(thread);  // what an earlier call found no room for is not what this one asks for
+    // What an earlier call found no room for is not what this one asks for.
+    const Thread::AnswersOnly answers_only(thread);
     const std::uint64_t reclaims = reclaims_.load();
     const CUresult result = ask();
     if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
@@ -91,16 +95,16 @@ class DeviceMemory {
   PoolUsage usage(const MemoryPool& pool) const;
   void reset_high(MemoryPool& pool, bool reserved);
 
-  /// The piece of memory in which a live allocation lies: base and bytes. From now on other processes see it: it is given up when what
-  /// lies in it now has been freed, and used for nothing else.
+  /// The piece of memory in which a live allocation lies: base and bytes. From now on other processes see it: it is
+  /// given up when what lies in it now has been freed, and used for nothing else.
   std::pair<std::uint64_t, std::uint64_t> share_piece(std::uint64_t address);
 
   /// cuMemCreate: memory without an address, maybe some that came with an earlier one.
   CUresult make(Thread& thread, const PhysicalMemory::Kind& kind, CUmemGenericAllocationHandle& allocation);
   /// One more hold on such memory (cuMemRetainAllocationHandle).
   void retained(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device);
-  /// What the program holds by this handle, if nothing that is done with it can fail for the want of memory, as for the GPU's page tables.
-  /// Of others only the worker can tell.
+  /// What the program holds by this handle, if nothing that is done with it can fail for the want of memory, as for the
+  /// GPU's page tables. Of others only the worker can tell.
   std::optional<PhysicalMemory::Held> safe(CUmemGenericAllocationHandle allocation) const;
   /// cuMemRelease.
   CUresult release(Thread& thread, CUmemGenericAllocationHandle allocation);
@@ -142,8 +146,10 @@ class DeviceMemory {
   };
 
   MemoryStore& store_of(int device, MemoryPool* pool) { return pool ? pool->store : stores_[device]; }
-  CUresult allocate_small(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes, Block& block);
-  CUresult allocate_large(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes, Block& block);
+  CUresult allocate_small(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes,
+                          Block& block);
+  CUresult allocate_large(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes,
+                          Block& block);
   CUresult back(Thread& thread, Context& context, int device, MemoryPool* pool, Extent& extent);
   CUresult make_now(Thread& thread, const PhysicalMemory::Kind& kind, CUmemGenericAllocationHandle& allocation);
   /// How many pieces of this size are to come with the next one that the worker is asked for.
@@ -173,11 +179,11 @@ class DeviceMemory {
   std::uint64_t waiting_ = 0;                  // freed blocks that the GPU has not passed yet
   MemoryPools pools_;
   std::atomic<bool> pools_above_threshold_{false};
-  unsigned sparing_ = 0;                    // requests under way that spares come with
-  std::condition_variable spared_;          // there are none
-  unsigned shortages_ = 0;                  // those that see to it that there is room
-  std::set<int> scarce_;                    // devices where there was none, and where the program has given nothing back since
-  std::mutex reclaiming_;                   // taken before mutex_, and while what is given back is sent
+  unsigned sparing_ = 0;            // requests under way that spares come with
+  std::condition_variable spared_;  // there are none
+  unsigned shortages_ = 0;          // those that see to it that there is room
+  std::set<int> scarce_;            // devices where there was none, and where the program has given nothing back since
+  std::mutex reclaiming_;           // taken before mutex_, and while what is given back is sent
   std::atomic<std::uint64_t> reclaims_{0};  // that have given something back
 };
 

@@ -17,7 +17,8 @@ namespace {
 Watched watched;
 struct sigaction before;
 
-// Whether the access was a write. Where the processor does not say, a page becomes readable first, and a second fault tells.
+// Whether the access was a write. Where the processor does not say, a page becomes readable first, and a second fault
+// tells.
 bool was_write([[maybe_unused]] void* context) {
 #if defined(__x86_64__)
   constexpr greg_t write_bit = 2;  // of the page-fault error code
@@ -37,8 +38,8 @@ void pass_on(int signal, siginfo_t* info, void* context) {
   }
 }
 
-// Runs on the thread that touched the page, in the middle of the program's own code: no lock of ours is held, because we never touch
-// the program's memory under one.
+// Runs on the thread that touched the page, in the middle of the program's own code: no lock of ours is held, because
+// we never touch the program's memory under one.
 void on_fault(int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   bool ours = false;

@@ -4,8 +4,10 @@
 
 namespace fargpu::client {
 
-CUresult GraphMemory::allocate(Thread& thread, Context& context, int device, std::uint64_t bytes, std::uint64_t& address) {
-  const CUresult result = device_memory_.allocate(thread, context, bytes, address, device_memory_.pools().graph_of(device));
+CUresult GraphMemory::allocate(Thread& thread, Context& context, int device, std::uint64_t bytes,
+                               std::uint64_t& address) {
+  const CUresult result =
+      device_memory_.allocate(thread, context, bytes, address, device_memory_.pools().graph_of(device));
   if (result != CUDA_SUCCESS) return result;
   const std::lock_guard lock(mutex_);
   allocations_[address] = {.context = &context};
@@ -61,7 +63,8 @@ void GraphMemory::set_executable(Handle exec, wire::GraphMemory::Reader memory, 
   for (const std::uint64_t address : memory.getFreed()) executable.freed.push_back(address);
   const std::lock_guard lock(mutex_);
   // Also where there is no memory: the index may have been another one's.
-  if (executable.allocated.empty() && executable.freed.empty() && memory.getWithin().size() == 0) executables_.erase(exec.index());
+  if (executable.allocated.empty() && executable.freed.empty() && memory.getWithin().size() == 0)
+    executables_.erase(exec.index());
   else executables_[exec.index()] = std::move(executable);
 }
 

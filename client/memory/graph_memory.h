@@ -19,9 +19,9 @@ class Thread;
 struct Context;
 struct Stream;
 
-/// The memory of an allocation node is there from when the node is made until no graph holds the node and nothing is allocated at its
-/// address any more: an allocation keeps its address through all launches, and so it keeps its memory. What changes is only whether the
-/// program may free it. Threads: any.
+/// The memory of an allocation node is there from when the node is made until no graph holds the node and nothing is
+/// allocated at its address any more: an allocation keeps its address through all launches, and so it keeps its memory.
+/// What changes is only whether the program may free it. Threads: any.
 class GraphMemory {
  public:
   explicit GraphMemory(DeviceMemory& device_memory) : device_memory_(device_memory) {}

@@ -48,7 +48,8 @@ CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t byte
     if (const CUresult bad = share(thread, context, round_up(bytes), base); bad != CUDA_SUCCESS) return bad;
   } else {
     if (const CUresult bad = take_window(round_up(bytes), base); bad != CUDA_SUCCESS) return bad;
-    void* const mapped = ::mmap(at(base), round_up(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    void* const mapped =
+        ::mmap(at(base), round_up(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     if (mapped == MAP_FAILED) {
       give_window(base, round_up(bytes));
       return CUDA_ERROR_OUT_OF_MEMORY;
@@ -74,10 +75,11 @@ CUresult HostMemory::take_window(std::uint64_t bytes, std::uint64_t& base) {
   return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// The addresses stay reserved, so that nothing else of the program comes to lie there. A worker in this process has its own copy of the
-// block in these very pages, and may not have heard yet that it is gone.
+// The addresses stay reserved, so that nothing else of the program comes to lie there. A worker in this process has its
+// own copy of the block in these very pages, and may not have heard yet that it is gone.
 void HostMemory::give_window(std::uint64_t base, std::uint64_t bytes) {
-  if (!parts_.one_process) ::mmap(at(base), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (!parts_.one_process)
+    ::mmap(at(base), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   const std::lock_guard lock(mutex_);
   window_.give(base, bytes);
 }
@@ -99,7 +101,8 @@ CUresult HostMemory::share(Thread& thread, Context& context, std::uint64_t bytes
   const int descriptor = parts_.channel.receive_descriptor();
   if (descriptor < 0) throw ProtocolError("pinned memory is to be shared, and was not sent");
   const bool sealed = is_sealed_memory(descriptor, bytes);
-  const bool mapped = sealed && ::mmap(at(base), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, 0) != MAP_FAILED;
+  const bool mapped =
+      sealed && ::mmap(at(base), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, 0) != MAP_FAILED;
   ::close(descriptor);
   if (!sealed) throw ProtocolError("pinned memory is to be shared that could shrink");
   if (mapped) return CUDA_SUCCESS;
@@ -150,17 +153,22 @@ CUresult HostMemory::free(Thread& thread, void* pointer) {
 CUresult HostMemory::add(Thread& thread, Context& context, void* pointer, std::size_t bytes, unsigned flags) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
   if (parts_.map.overlaps(base, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-  return hold(
-      thread,
-      {.kind = Region::Kind::registered, .base = base, .bytes = bytes, .device = context.device, .context = &context, .flags = flags},
-      flags & CU_MEMHOSTREGISTER_DEVICEMAP);
+  return hold(thread,
+              {.kind = Region::Kind::registered,
+               .base = base,
+               .bytes = bytes,
+               .device = context.device,
+               .context = &context,
+               .flags = flags},
+              flags & CU_MEMHOSTREGISTER_DEVICEMAP);
 }
 
 CUresult HostMemory::remove(Thread& thread, void* pointer) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
   const auto region = parts_.map.find(base);
   if (region && region->kind == Region::Kind::host) return CUDA_ERROR_INVALID_VALUE;
-  if (!region || region->kind != Region::Kind::registered || region->base != base) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  if (!region || region->kind != Region::Kind::registered || region->base != base)
+    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   const CUresult result = parts_.contexts.idle() ? CUDA_SUCCESS : parts_.waits.settle(thread, *region->context);
   parts_.map.remove(base);
   drop(thread, base);
@@ -201,7 +209,8 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     if (!paged) shadow.resize(block->bytes);  // zero, as the worker's memory begins
     lock.unlock();
     CUresult result = call.wait();
-    if (result == CUDA_SUCCESS && paged && !pages_.adopt(parts_.contexts.home(*region->context), block->base, round_up(block->bytes))) {
+    if (result == CUDA_SUCCESS && paged &&
+        !pages_.adopt(parts_.contexts.home(*region->context), block->base, round_up(block->bytes))) {
       close(thread, block->base);
       result = CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -247,8 +256,8 @@ CUresult HostMemory::map_named_in(Thread& thread, std::span<const std::byte> arg
   return CUDA_SUCCESS;
 }
 
-// A graph's copies from and to the program's memory are told as they were made. Once kernels use that memory they have to go where these
-// see it: what one of them writes, another reads.
+// A graph's copies from and to the program's memory are told as they were made. Once kernels use that memory they have
+// to go where these see it: what one of them writes, another reads.
 void HostMemory::name_parts(Thread& thread, const Block& block) {
   for (const auto& [number, memory] : parts_.graph_parts.within(block.base, block.bytes)) {
     RemoteCall<wire::MapGraphPart> call(parts_.calls, thread);
@@ -276,8 +285,8 @@ void HostMemory::graph_has(Thread& thread, const NewParts& parts) {
   for (const Block* const block : blocks) name_parts(thread, *block);
 }
 
-// What copies have written to the worker's copy of a block comes here before that is replaced by what kernels see; and no lane may be reading
-// pages that are taken away then.
+// What copies have written to the worker's copy of a block comes here before that is replaced by what kernels see; and
+// no lane may be reading pages that are taken away then.
 CUresult HostMemory::settle_deliveries(Thread& thread, const Region& region) {
   {
     const std::lock_guard lock(mutex_);
@@ -333,7 +342,8 @@ void HostMemory::send_changes(Thread& thread) {
       for (std::size_t offset = 0; offset < change.bytes.size(); offset += limits::bulk_bytes_max) {
         RemoteCall<wire::WriteHostBlock> call(parts_.calls, thread);
         call.in().setAddress(change.address + offset);
-        call.bulk(std::span(change.bytes).subspan(offset, std::min(limits::bulk_bytes_max, change.bytes.size() - offset)));
+        call.bulk(
+            std::span(change.bytes).subspan(offset, std::min(limits::bulk_bytes_max, change.bytes.size() - offset)));
         call.tell();
       }
     }
@@ -346,14 +356,16 @@ HostMemory::Block* HostMemory::next_compared(std::uint64_t after) const {
   return nullptr;
 }
 
-// What is sent is a copy, and the shadow the same, so that it holds exactly what the worker gets while the program goes on writing.
+// What is sent is a copy, and the shadow the same, so that it holds exactly what the worker gets while the program goes
+// on writing.
 std::vector<HostMemory::Change> HostMemory::take_changes(Block& block) {
   std::vector<Change> changes;
   const std::span<const std::byte> now(at(block.base), block.bytes);
   for_changed_runs(now, block.shadow, [&](std::size_t offset, std::size_t bytes) {
     Change& change = changes.emplace_back();
     change.address = block.base + offset;
-    change.bytes.assign(now.begin() + static_cast<std::ptrdiff_t>(offset), now.begin() + static_cast<std::ptrdiff_t>(offset + bytes));
+    change.bytes.assign(now.begin() + static_cast<std::ptrdiff_t>(offset),
+                        now.begin() + static_cast<std::ptrdiff_t>(offset + bytes));
     std::memcpy(block.shadow.data() + offset, change.bytes.data(), bytes);
   });
   return changes;
@@ -381,7 +393,9 @@ void HostMemory::cancel_delivery(std::uint64_t address, std::uint64_t bytes) {
 bool HostMemory::expect_by_lanes(std::uint64_t begin, std::uint64_t end) {
   const std::lock_guard lock(mutex_);
   // Bytes on the lanes could overtake those that come otherwise.
-  const auto otherwise = [&](const Expected& range) { return !range.by_lanes && range.begin < end && begin < range.end; };
+  const auto otherwise = [&](const Expected& range) {
+    return !range.by_lanes && range.begin < end && begin < range.end;
+  };
   if (std::any_of(expected_.begin(), expected_.end(), otherwise)) return false;
   expected_.push_back({begin, end, /*by_lanes=*/true});
   return true;
@@ -420,7 +434,8 @@ void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> byt
   const std::lock_guard lock(mutex_);
   if (Block* const block = find(address, bytes.size()); block && block->opened && !block->paged && !block->shared) {
     copy_untorn(at(address), bytes);
-    if (block->device_address != 0) std::memcpy(block->shadow.data() + (address - block->base), bytes.data(), bytes.size());
+    if (block->device_address != 0)
+      std::memcpy(block->shadow.data() + (address - block->base), bytes.data(), bytes.size());
   }
   // Deliveries of one copy come in order, so each takes the beginning off an expected range.
   const std::uint64_t end = address + bytes.size();
@@ -471,7 +486,9 @@ void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker) {
     if (found == blocks_.end()) return;
     block = std::move(found->second);
     blocks_.erase(found);
-    std::erase_if(expected_, [&](const Expected& range) { return range.begin >= block->base && range.begin < block->base + block->bytes; });
+    std::erase_if(expected_, [&](const Expected& range) {
+      return range.begin >= block->base && range.begin < block->base + block->bytes;
+    });
     if (block->device_address != 0) mapped_.fetch_sub(1);
     if (block->compared()) compared_.fetch_sub(1);
   }

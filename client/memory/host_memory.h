@@ -1,10 +1,11 @@
 #pragma once
-// Pinned and registered host memory. The program's bytes stay in this process; the worker keeps a copy of a block only while it
-// must remember what a copy out wrote there (semantics: a copy from pinned memory reads what the memory holds when the stream
-// gets there), or when kernels use the block ("mapped"). Of small mapped blocks, and of all that the program registered, both sides
-// compare what they have with what the other is known to have, at launches and synchronisations, and exchange what changed; large
-// blocks of the host window are paged (HostPages). Where the worker shares memory with this process all of that is only for what the
-// program registered: blocks of the host window are the same pages on both sides.
+// Pinned and registered host memory. The program's bytes stay in this process; the worker keeps a copy of a block only
+// while it must remember what a copy out wrote there (semantics: a copy from pinned memory reads what the memory holds
+// when the stream gets there), or when kernels use the block ("mapped"). Of small mapped blocks, and of all that the
+// program registered, both sides compare what they have with what the other is known to have, at launches and
+// synchronisations, and exchange what changed; large blocks of the host window are paged (HostPages). Where the worker
+// shares memory with this process all of that is only for what the program registered: blocks of the host window are
+// the same pages on both sides.
 
 #include <cuda.h>
 
@@ -59,7 +60,8 @@ class HostMemory {
   /// cuMemHostAlloc: page-aligned memory in the host window.
   CUresult allocate(Thread& thread, Context& context, std::size_t bytes, unsigned flags, void** pointer);
   CUresult free(Thread& thread, void* pointer);
-  /// Memory of the window that the worker has too, and that the program does not know; whole pages. It goes with the context.
+  /// Memory of the window that the worker has too, and that the program does not know; whole pages. It goes with the
+  /// context.
   CUresult share(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& base);
   /// The worker has given it up.
   void unshare(std::uint64_t base, std::uint64_t bytes) { give_window(base, bytes); }
@@ -72,8 +74,8 @@ class HostMemory {
   /// Addresses of pinned memory among the arguments of a kernel show that it means to use it: makes it reachable.
   CUresult map_named_in(Thread& thread, std::span<const std::byte> arguments);
 
-  /// `address` is given to work that the GPU does: where it lies in pinned memory, the block is mapped and the address becomes the
-  /// one the GPU knows, and the call is marked as one whose outcome the host sees.
+  /// `address` is given to work that the GPU does: where it lies in pinned memory, the block is mapped and the address
+  /// becomes the one the GPU knows, and the call is marked as one whose outcome the host sees.
   CUresult reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call);
 
   /// The worker has new graph parts: copies from and to those in mapped blocks go where kernels see these.
@@ -95,8 +97,8 @@ class HostMemory {
   /// Whether kernels use the block that holds this address, so that the worker keeps its contents.
   bool mapped(std::uint64_t address) const;
   bool any_mapped() const { return mapped_.load(std::memory_order_relaxed) > 0; }
-  /// Whether the worker has the memory of the block that holds this address, because it is paged or shared: work names it by its address
-  /// like memory of the device.
+  /// Whether the worker has the memory of the block that holds this address, because it is paged or shared: work names
+  /// it by its address like memory of the device.
   bool at_worker(std::uint64_t address) const;
   HostPages& pages() { return pages_; }
 
@@ -104,12 +106,13 @@ class HostMemory {
   void expect_delivery(Thread& thread, std::uint64_t address, std::uint64_t bytes);
   /// Takes the expectation back: the copy could not be asked for.
   void cancel_delivery(std::uint64_t address, std::uint64_t bytes);
-  /// Expects a delivery whose bytes come by the lanes, and not by way of a copy that the worker keeps. False if other bytes for the same
-  /// memory come otherwise.
+  /// Expects a delivery whose bytes come by the lanes, and not by way of a copy that the worker keeps. False if other
+  /// bytes for the same memory come otherwise.
   bool expect_by_lanes(std::uint64_t begin, std::uint64_t end);
   void arrived_by_lanes(std::uint64_t begin, std::uint64_t end);
 
-  /// The first part of [address, address + bytes) for which one answer holds: how long it is, and where its newest bytes are.
+  /// The first part of [address, address + bytes) for which one answer holds: how long it is, and where its newest
+  /// bytes are.
   enum class Newest {
     here,
     at_worker,  ///< in the worker's copy of the block
@@ -162,9 +165,9 @@ class HostMemory {
   void drop(Thread& thread, std::uint64_t base, bool gone_at_worker = false);
 
   const Parts parts_;
-  // What is told of a block leaves in the order in which it became so: held while sending, which may have to wait until the worker
-  // reads. The receiving thread never takes it. Blocks go only under it; of one that has gone nobody else tells, so that its close may be
-  // awaited without. Before mutex_.
+  // What is told of a block leaves in the order in which it became so: held while sending, which may have to wait until
+  // the worker reads. The receiving thread never takes it. Blocks go only under it; of one that has gone nobody else
+  // tells, so that its close may be awaited without. Before mutex_.
   std::mutex order_;
   // Everything below; never held while sending, for deliveries need it.
   mutable std::mutex mutex_;

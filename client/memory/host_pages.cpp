@@ -26,8 +26,8 @@ constexpr std::uint64_t page_bytes = 4096;
 
 std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
-// Calls visit(offset, bytes) for the pages of anonymous memory that are there at all: the others have never been touched. All of them
-// where the system does not say.
+// Calls visit(offset, bytes) for the pages of anonymous memory that are there at all: the others have never been
+// touched. All of them where the system does not say.
 template <class Visit>
 void for_present_pages(std::uint64_t base, std::uint64_t bytes, Visit&& visit) {
   constexpr std::uint64_t present = std::uint64_t{1} << 63, swapped = std::uint64_t{1} << 62;
@@ -52,7 +52,8 @@ HostPages::HostPages(Calls& calls, Contexts& contexts, const Window& window)
 bool HostPages::adopt(Context& context, std::uint64_t base, std::uint64_t bytes) {
   // So few granules a block that their protection never takes more mappings than a process may have.
   constexpr std::uint64_t granules_max = 8192;
-  const std::lock_guard lock(mutex_);  // until it is one of ours: threads that write there meanwhile fault, and wait here
+  // Until it is one of ours: threads that write there meanwhile fault, and wait here.
+  const std::lock_guard lock(mutex_);
   prepare();
   auto block = std::make_unique<Block>();
   block->base = base;
@@ -64,8 +65,9 @@ bool HostPages::adopt(Context& context, std::uint64_t base, std::uint64_t bytes)
     drop_alias(*block);
     return false;
   }
-  for_present_pages(base, bytes,
-                    [&](std::uint64_t offset, std::uint64_t length) { std::memcpy(block->alias + offset, at(base + offset), length); });
+  for_present_pages(base, bytes, [&](std::uint64_t offset, std::uint64_t length) {
+    std::memcpy(block->alias + offset, at(base + offset), length);
+  });
   if (!make_visible(*block, PROT_READ | PROT_WRITE)) {
     ::mprotect(at(base), bytes, PROT_READ | PROT_WRITE);
     drop_alias(*block);
@@ -101,7 +103,8 @@ void HostPages::send_range(Thread& thread, Block& block, std::uint64_t offset, s
 }
 
 void HostPages::fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) {
-  // What the GPU wrote is lost with the session, as every CUDA call tells from then on; the program's own memory is not.
+  // What the GPU wrote is lost with the session, as every CUDA call tells from then on; the program's own memory is
+  // not.
   if (life() != Life::ready) return;
   RemoteCall<wire::ReadHostBlock> call(calls_, thread);
   auto in = call.in();
@@ -119,8 +122,8 @@ void HostPages::fetch_range(Thread& thread, Block& block, std::uint64_t offset, 
     throw SystemError("pinned memory could not be fetched from the GPU's host: " + std::string(result_name(result)));
 }
 
-// A program may look at memory that a running kernel writes, and a kernel at memory that the program writes, for as long as they like and
-// without another call. It is slow to find out, and slower the longer nothing else happens.
+// A program may look at memory that a running kernel writes, and a kernel at memory that the program writes, for as
+// long as they like and without another call. It is slow to find out, and slower the longer nothing else happens.
 void HostPages::keep_renewing() {
   using namespace std::chrono_literals;
   constexpr std::chrono::milliseconds first = 1ms, last = 32ms;

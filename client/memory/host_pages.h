@@ -1,5 +1,6 @@
 #pragma once
-// Pinned memory that kernels use and that is too large to be compared with what the worker has whenever something may have changed.
+// Pinned memory that kernels use and that is too large to be compared with what the worker has whenever something may
+// have changed.
 
 #include <condition_variable>
 
@@ -7,13 +8,15 @@
 
 namespace fargpu::client {
 
-/// Blocks of the host window. The worker has the memory that kernels use; what the program sees are pages of ours. Unlike managed
-/// memory it may be used by both sides at the same time: what the program touches while the GPU works is renewed now and then.
+/// Blocks of the host window. The worker has the memory that kernels use; what the program sees are pages of ours.
+/// Unlike managed memory it may be used by both sides at the same time: what the program touches while the GPU works is
+/// renewed now and then.
 class HostPages final : public PagedMemory {
  public:
   HostPages(Calls& calls, Contexts& contexts, const Window& window);
 
-  /// Memory of the program's that the worker has room for by now, page-aligned: it keeps its contents. False if there is no room.
+  /// Memory of the program's that the worker has room for by now, page-aligned: it keeps its contents. False if there
+  /// is no room.
   bool adopt(Context& context, std::uint64_t base, std::uint64_t bytes);
   /// It is gone.
   void forsake(std::uint64_t base);

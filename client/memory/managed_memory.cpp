@@ -32,8 +32,8 @@ ManagedMemory::ManagedMemory(const Parts& parts, const Window& window, const Win
       driver_band_(driver_band) {}
 
 // Null if there is no room for the pages.
-std::unique_ptr<ManagedMemory::Block> ManagedMemory::make_block(Context& context, std::uint64_t base, std::uint64_t bytes, State state,
-                                                                int access) {
+std::unique_ptr<ManagedMemory::Block> ManagedMemory::make_block(Context& context, std::uint64_t base,
+                                                                std::uint64_t bytes, State state, int access) {
   auto block = std::make_unique<Block>();
   block->base = base;
   block->bytes = bytes;
@@ -93,10 +93,11 @@ void ManagedMemory::dropped(std::uint64_t address) {
   if (found != blocks_.end()) drop(*found->second);
 }
 
-// --- variables --------------------------------------------------------------------------------------------------------------------
+// --- variables ------------------------------------------------------------------------------------------------------
 
 bool ManagedMemory::adopt(Thread& thread, Context& context, std::uint64_t address, std::uint64_t bytes) {
-  if (bytes == 0 || !driver_band_.contains(address) || bytes > driver_band_.bytes - (address - driver_band_.base)) return false;
+  if (bytes == 0 || !driver_band_.contains(address) || bytes > driver_band_.bytes - (address - driver_band_.base))
+    return false;
   const std::lock_guard lock(mutex_);
   prepare();
   const std::uint64_t end = address + bytes;
@@ -105,7 +106,8 @@ bool ManagedMemory::adopt(Thread& thread, Context& context, std::uint64_t addres
     if (!block) {
       // As far as the variable goes, or to what is here already.
       const auto next = blocks_.lower_bound(granule);
-      const std::uint64_t stop = std::min(round_up(end, granule_bytes), next == blocks_.end() ? ~std::uint64_t{0} : next->first);
+      const std::uint64_t stop =
+          std::min(round_up(end, granule_bytes), next == blocks_.end() ? ~std::uint64_t{0} : next->first);
       auto made = make_block(context, granule, stop - granule, State::theirs, PROT_NONE);
       if (!made) return false;
       block = made.get();
@@ -137,10 +139,10 @@ void ManagedMemory::forsake(std::uint64_t address, std::uint64_t bytes) {
   }
 }
 
-// --- contents ---------------------------------------------------------------------------------------------------------------------
+// --- contents -------------------------------------------------------------------------------------------------------
 
-// Copies of ours run on a stream of their own, which waits for nothing: the program may touch managed memory in a host function, when
-// the stream that runs it does not go on.
+// Copies of ours run on a stream of their own, which waits for nothing: the program may touch managed memory in a host
+// function, when the stream that runs it does not go on.
 Stream& ManagedMemory::stream_of(Thread& thread, Context& context) {
   if (Stream* const known = parts_.streams.find(context.managed_stream)) return *known;
   Stream* const made = parts_.streams.make_hidden(thread, context, CU_STREAM_NON_BLOCKING);
@@ -151,7 +153,8 @@ Stream& ManagedMemory::stream_of(Thread& thread, Context& context) {
 
 // Calls act(offset, bytes) for what the GPU has of a range.
 template <class Act>
-void for_parts(const std::map<std::uint64_t, std::uint64_t>& parts, std::uint64_t offset, std::uint64_t bytes, Act&& act) {
+void for_parts(const std::map<std::uint64_t, std::uint64_t>& parts, std::uint64_t offset, std::uint64_t bytes,
+               Act&& act) {
   const std::uint64_t end = offset + bytes;
   auto part = parts.upper_bound(offset);
   if (part != parts.begin()) --part;
@@ -204,7 +207,7 @@ void ManagedMemory::fetch_range(Thread& thread, PagedMemory::Block& block, std::
   });
 }
 
-// --- advice -----------------------------------------------------------------------------------------------------------------------
+// --- advice ---------------------------------------------------------------------------------------------------------
 
 std::map<std::uint64_t, ManagedAdvice>::iterator ManagedMemory::split(Block& block, std::uint64_t offset) {
   const auto behind = block.advice.upper_bound(offset);
@@ -212,7 +215,8 @@ std::map<std::uint64_t, ManagedAdvice>::iterator ManagedMemory::split(Block& blo
   return holds->first == offset ? holds : block.advice.emplace_hint(behind, offset, holds->second);
 }
 
-bool ManagedMemory::advise(std::uint64_t address, std::uint64_t bytes, const std::function<void(ManagedAdvice&)>& change) {
+bool ManagedMemory::advise(std::uint64_t address, std::uint64_t bytes,
+                           const std::function<void(ManagedAdvice&)>& change) {
   const std::lock_guard lock(mutex_);
   Block* const block = find(address);
   if (!block || bytes == 0 || bytes > block->bytes - (address - block->base)) return false;
@@ -223,12 +227,14 @@ bool ManagedMemory::advise(std::uint64_t address, std::uint64_t bytes, const std
   return true;
 }
 
-bool ManagedMemory::visit(std::uint64_t address, std::uint64_t bytes, const std::function<void(const ManagedAdvice&)>& visit) const {
+bool ManagedMemory::visit(std::uint64_t address, std::uint64_t bytes,
+                          const std::function<void(const ManagedAdvice&)>& visit) const {
   const std::lock_guard lock(mutex_);
   const Block* const block = find(address);
   if (!block || bytes == 0 || bytes > block->bytes - (address - block->base)) return false;
   const std::uint64_t begin = address - block->base;
-  for (auto it = std::prev(block->advice.upper_bound(begin)); it != block->advice.end() && it->first < begin + bytes; ++it)
+  for (auto it = std::prev(block->advice.upper_bound(begin)); it != block->advice.end() && it->first < begin + bytes;
+       ++it)
     visit(it->second);
   return true;
 }

@@ -32,8 +32,8 @@ struct ManagedAdvice {
   std::vector<CUmemLocation> accessed_by;
 };
 
-/// Allocations, and blocks of variables, which are whole granules: variables of several modules may share one, and what lies between
-/// them never travels.
+/// Allocations, and blocks of variables, which are whole granules: variables of several modules may share one, and what
+/// lies between them never travels.
 class ManagedMemory final : public PagedMemory {
  public:
   struct Parts {
@@ -46,7 +46,8 @@ class ManagedMemory final : public PagedMemory {
   ManagedMemory(const Parts& parts, const Window& window, const Window& driver_band);
 
   CUresult allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address);
-  /// Allocations are for all devices: those that work is done on get access to them. A context was opened, perhaps of another device.
+  /// Allocations are for all devices: those that work is done on get access to them. A context was opened, perhaps of
+  /// another device.
   void context_opened(Thread& thread);
   /// An allocation of ours is gone; its pages go too.
   void dropped(std::uint64_t address);

@@ -40,13 +40,15 @@ bool MemoryMap::update(std::uint64_t base, const std::function<void(Region&)>& c
 
 void MemoryMap::update_within(std::uint64_t address, std::uint64_t bytes, const std::function<void(Region&)>& change) {
   const std::unique_lock lock(mutex_);
-  for (auto it = regions_.lower_bound(address); it != regions_.end() && it->first - address < bytes; ++it) change(it->second);
+  for (auto it = regions_.lower_bound(address); it != regions_.end() && it->first - address < bytes; ++it)
+    change(it->second);
 }
 
 std::vector<Region> MemoryMap::within(std::uint64_t address, std::uint64_t bytes) const {
   const std::shared_lock lock(mutex_);
   std::vector<Region> found;
-  for (auto it = regions_.lower_bound(address); it != regions_.end() && it->first - address < bytes; ++it) found.push_back(it->second);
+  for (auto it = regions_.lower_bound(address); it != regions_.end() && it->first - address < bytes; ++it)
+    found.push_back(it->second);
   return found;
 }
 
@@ -94,8 +96,8 @@ bool MemoryMap::covered(std::uint64_t address, std::uint64_t bytes, bool (*accep
   if (it == regions_.begin()) return false;
   --it;
   while (address < end) {
-    if (it == regions_.end() || !it->second.on_device() || it->first > address || address - it->first >= it->second.bytes ||
-        !accept(it->second))
+    if (it == regions_.end() || !it->second.on_device() || it->first > address ||
+        address - it->first >= it->second.bytes || !accept(it->second))
       return false;
     address = it->first + it->second.bytes;
     ++it;

@@ -1,6 +1,6 @@
 #pragma once
-// What lies where: every range of device or pinned memory that the program knows, by address. Answers pointer attributes and
-// decides the direction of copies without asking the worker.
+// What lies where: every range of device or pinned memory that the program knows, by address. Answers pointer
+// attributes and decides the direction of copies without asking the worker.
 
 #include <cuda.h>
 
@@ -88,7 +88,8 @@ class MemoryMap {
   std::vector<Region> within(std::uint64_t address, std::uint64_t bytes) const;
   /// Whether any region overlaps [address, address + bytes).
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
-  /// Whether work on a stream may use all of [address, address + bytes): device memory that may be accessed, or host memory that is known.
+  /// Whether work on a stream may use all of [address, address + bytes): device memory that may be accessed, or host
+  /// memory that is known.
   bool usable(std::uint64_t address, std::uint64_t bytes) const;
   /// Whether mapped device memory covers all of [address, address + bytes), possibly by several regions.
   bool covered(std::uint64_t address, std::uint64_t bytes) const {

@@ -11,7 +11,8 @@ std::optional<MemoryStore::Extent> MemoryStore::take_kept(std::uint64_t wanted) 
   auto best = kept.end();
   for (auto it = kept.begin(); it != kept.end(); ++it) {
     if (it->bytes < wanted || it->bytes > wanted + wanted / 4) continue;
-    if (best == kept.end() || it->bytes <= best->bytes) best = it;  // of equal ones the newest, which may be in the GPU's caches
+    if (best == kept.end() || it->bytes <= best->bytes)
+      best = it;  // of equal ones the newest, which may be in the GPU's caches
   }
   if (best == kept.end()) return std::nullopt;
   const Extent extent = *best;
@@ -61,7 +62,8 @@ bool MemoryPools::destroy(CUmemoryPool pool) {
   if (found == pools_.end()) return false;
   const int device = found->second->device;
   if (const auto own = defaults_.find(device); own != defaults_.end() && own->second == found->second) return false;
-  if (const auto current = currents_.find(device); current != currents_.end() && current->second == found->second) currents_.erase(current);
+  if (const auto current = currents_.find(device); current != currents_.end() && current->second == found->second)
+    currents_.erase(current);
   found->second->destroyed = true;
   pools_.erase(found);
   return true;

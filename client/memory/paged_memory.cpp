@@ -43,7 +43,8 @@ std::size_t next_here(const std::vector<State>& states, std::size_t from) {
 
 }  // namespace
 
-PagedMemory::PagedMemory(Calls& calls, Contexts& contexts, const char* name, const std::array<Window, 2>& windows, Use use)
+PagedMemory::PagedMemory(Calls& calls, Contexts& contexts, const char* name, const std::array<Window, 2>& windows,
+                         Use use)
     : calls_(calls), contexts_(contexts), name_(name), windows_(windows), use_(use) {}
 
 void PagedMemory::prepare() {
@@ -63,25 +64,28 @@ void PagedMemory::prepare() {
 }
 
 off_t PagedMemory::place_in_file(std::uint64_t address) const {
-  return static_cast<off_t>(windows_[0].contains(address) ? address - windows_[0].base : windows_[0].bytes + (address - windows_[1].base));
+  return static_cast<off_t>(windows_[0].contains(address) ? address - windows_[0].base
+                                                          : windows_[0].bytes + (address - windows_[1].base));
 }
 
 bool PagedMemory::make_alias(Block& block, State state) {
   block.states.assign((block.bytes + block.granule - 1) / block.granule, state);
-  void* const alias = ::mmap(nullptr, block.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_, place_in_file(block.base));
+  void* const alias = ::mmap(nullptr, block.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_,
+                             place_in_file(block.base));
   if (alias == MAP_FAILED) return false;
   block.alias = static_cast<std::byte*>(alias);
   return true;
 }
 
 bool PagedMemory::make_visible(const Block& block, int access) {
-  return ::mmap(at(block.base), block.bytes, access, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file_, place_in_file(block.base)) !=
-         MAP_FAILED;
+  return ::mmap(at(block.base), block.bytes, access, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file_,
+                place_in_file(block.base)) != MAP_FAILED;
 }
 
 void PagedMemory::drop_alias(const Block& block) {
   ::munmap(block.alias, block.bytes);
-  ::fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, place_in_file(block.base), static_cast<off_t>(block.bytes));
+  ::fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, place_in_file(block.base),
+              static_cast<off_t>(block.bytes));
 }
 
 void PagedMemory::drop(const Block& block) {
@@ -97,7 +101,8 @@ std::uint64_t PagedMemory::offset_of(std::size_t granule, const Block& block) co
 
 void PagedMemory::protect(const Block& block, std::size_t first, std::size_t end, int access) const {
   const std::uint64_t begin = offset_of(first, block);
-  if (::mprotect(at(block.base + begin), offset_of(end, block) - begin, access) != 0) fail(std::string("mprotect, ") + name_);
+  if (::mprotect(at(block.base + begin), offset_of(end, block) - begin, access) != 0)
+    fail(std::string("mprotect, ") + name_);
 }
 
 PagedMemory::Block* PagedMemory::find(std::uint64_t address) const {
@@ -108,7 +113,8 @@ PagedMemory::Block* PagedMemory::find(std::uint64_t address) const {
 }
 
 void PagedMemory::make_private(const Block& block) const {
-  ::mmap(at(block.base), block.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, file_, place_in_file(block.base));
+  ::mmap(at(block.base), block.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, file_,
+         place_in_file(block.base));
 }
 
 // Whether work was submitted by one thread while another touched pages, between the hand-over and the submission.
@@ -141,8 +147,9 @@ void PagedMemory::send(Thread& thread, Block& block) {
     protect(block, first, end, PROT_NONE);  // first, so that nothing is written behind our back
     if (twinned) {
       const auto& twin = block.twins[first];
-      for_changed_runs(std::span<const std::byte>(block.alias + begin, stop - begin), twin,
-                       [&](std::size_t offset, std::size_t bytes) { send_range(thread, block, begin + offset, bytes); });
+      for_changed_runs(
+          std::span<const std::byte>(block.alias + begin, stop - begin), twin,
+          [&](std::size_t offset, std::size_t bytes) { send_range(thread, block, begin + offset, bytes); });
     } else if (state == State::ours) {
       send_range(thread, block, begin, stop - begin);
     } else if (state == State::fresh) {
@@ -151,11 +158,13 @@ void PagedMemory::send(Thread& thread, Block& block) {
       const off_t file_end = file_begin + static_cast<off_t>(stop - begin);
       for (off_t data = ::lseek(file_, file_begin, SEEK_DATA); data >= 0 && data < file_end;) {
         const off_t hole = std::min(::lseek(file_, data, SEEK_HOLE), file_end);
-        send_range(thread, block, begin + static_cast<std::uint64_t>(data - file_begin), static_cast<std::uint64_t>(hole - data));
+        send_range(thread, block, begin + static_cast<std::uint64_t>(data - file_begin),
+                   static_cast<std::uint64_t>(hole - data));
         data = hole < file_end ? ::lseek(file_, hole, SEEK_DATA) : -1;
       }
     }
-    std::fill(states.begin() + static_cast<std::ptrdiff_t>(first), states.begin() + static_cast<std::ptrdiff_t>(end), State::theirs);
+    std::fill(states.begin() + static_cast<std::ptrdiff_t>(first), states.begin() + static_cast<std::ptrdiff_t>(end),
+              State::theirs);
     first = end;
   }
   block.twins.clear();
@@ -163,14 +172,15 @@ void PagedMemory::send(Thread& thread, Block& block) {
 
 void PagedMemory::fetch(Thread& thread, Block& block, std::size_t granule) {
   block.fetch_ahead = granule == block.next_fetch && granule != 0 ? 2 * block.fetch_ahead : 1;
-  block.fetch_ahead = std::clamp<std::size_t>(block.fetch_ahead, 1, std::max<std::uint64_t>(1, fetch_bytes_max / block.granule));
+  block.fetch_ahead =
+      std::clamp<std::size_t>(block.fetch_ahead, 1, std::max<std::uint64_t>(1, fetch_bytes_max / block.granule));
   std::size_t end = granule + 1;
   while (end < block.states.size() && end - granule < block.fetch_ahead && block.states[end] == State::theirs) ++end;
   block.next_fetch = end;
   const std::uint64_t begin = offset_of(granule, block);
   fetch_range(thread, block, begin, offset_of(end, block) - begin);
-  std::fill(block.states.begin() + static_cast<std::ptrdiff_t>(granule), block.states.begin() + static_cast<std::ptrdiff_t>(end),
-            State::shared);
+  std::fill(block.states.begin() + static_cast<std::ptrdiff_t>(granule),
+            block.states.begin() + static_cast<std::ptrdiff_t>(end), State::shared);
   protect(block, granule, end, PROT_READ);
 }
 
@@ -185,8 +195,9 @@ bool PagedMemory::fault(std::uint64_t address, bool writing) {
 void PagedMemory::touch(std::uint64_t address, std::uint64_t bytes, bool writing) {
   const std::uint64_t end = address + std::min(bytes, ~address);
   // Without the lock: the thread that holds it may be in a system call on other memory.
-  const bool within = std::any_of(windows_.begin(), windows_.end(),
-                                  [&](const Window& window) { return address < window.base + window.bytes && window.base < end; });
+  const bool within = std::any_of(windows_.begin(), windows_.end(), [&](const Window& window) {
+    return address < window.base + window.bytes && window.base < end;
+  });
   if (!within) return;
   const std::lock_guard lock(mutex_);
   while (address < end) {

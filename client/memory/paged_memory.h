@@ -24,18 +24,18 @@ class Contexts;
 class Thread;
 struct Context;
 
-/// Contents move in granules. One is *shared* while both sides hold the same bytes (the program may read it), *ours* while the
-/// program may have written it, *theirs* while the GPU may have. Before work that may use the memory everything of ours is sent
-/// and becomes theirs; a page of theirs is fetched when the program touches it, which a fault tells.
-/// The pages are those of one memory file, mapped twice: where the program sees them, with changing protection, and where bytes
-/// come and go without another thread seeing half of them.
-/// Threads: any, also within a fault.
+/// Contents move in granules. One is *shared* while both sides hold the same bytes (the program may read it), *ours*
+/// while the program may have written it, *theirs* while the GPU may have. Before work that may use the memory
+/// everything of ours is sent and becomes theirs; a page of theirs is fetched when the program touches it, which a
+/// fault tells. The pages are those of one memory file, mapped twice: where the program sees them, with changing
+/// protection, and where bytes come and go without another thread seeing half of them. Threads: any, also within a
+/// fault.
 class PagedMemory : public WatchedPages {
  public:
   static constexpr std::uint64_t granule_bytes = 64u << 10;  ///< of all but very large blocks
 
-  /// Whether the program and the GPU use the memory in turns, as CUDA demands of managed memory where it cannot be shared, or at the
-  /// same time.
+  /// Whether the program and the GPU use the memory in turns, as CUDA demands of managed memory where it cannot be
+  /// shared, or at the same time.
   enum class Use { in_turns, at_once };
 
   /// Everything lies within these windows.
@@ -47,7 +47,8 @@ class PagedMemory : public WatchedPages {
   void before_work(Thread& thread) {
     if (touched_.load(std::memory_order_relaxed)) hand_over(thread);
   }
-  /// The program has waited for work, or waits for it: what it saw while that was running may be old, and what it wrote is waited for.
+  /// The program has waited for work, or waits for it: what it saw while that was running may be old, and what it wrote
+  /// is waited for.
   void after_wait(Thread& thread) {
     if (touched_while_busy_.load(std::memory_order_relaxed) || overtaken()) hand_over(thread);
   }
@@ -65,9 +66,10 @@ class PagedMemory : public WatchedPages {
     Context* context = nullptr;
     std::byte* alias = nullptr;
     std::vector<State> states;
-    std::map<std::size_t, std::vector<std::byte>> twins;  // contents from before the program wrote while the GPU was busy
-    std::size_t next_fetch = 0;                           // the granule behind the last fetch
-    std::size_t fetch_ahead = 1;                          // granules to fetch at once; grows while the program goes on in order
+    // Contents from before the program wrote while the GPU was busy.
+    std::map<std::size_t, std::vector<std::byte>> twins;
+    std::size_t next_fetch = 0;   // the granule behind the last fetch
+    std::size_t fetch_ahead = 1;  // granules to fetch at once; grows while the program goes on in order
   };
 
   /// Nothing of this exists in programs that use no such memory: before the first block.
@@ -113,7 +115,7 @@ class PagedMemory : public WatchedPages {
   const std::array<Window, 2> windows_;
   const Use use_;
   std::atomic<std::uint64_t> touched_at_{0};  // submissions when the first of what is not theirs was touched
-  int file_ = -1;                             // as long as the windows, one behind the other; only what is touched takes memory
+  int file_ = -1;  // as long as the windows, one behind the other; only what is touched takes memory
 };
 
 }  // namespace fargpu::client

@@ -1,6 +1,7 @@
 #pragma once
-// Which devices' kernels may use memory of which other devices. The program says so per pair of contexts (cuCtxEnablePeerAccess) and per
-// memory pool (cuMemPoolSetAccess); the worker knows pairs of devices, and gives access while any of these stands.
+// Which devices' kernels may use memory of which other devices. The program says so per pair of contexts
+// (cuCtxEnablePeerAccess) and per memory pool (cuMemPoolSetAccess); the worker knows pairs of devices, and gives access
+// while any of these stands.
 
 #include <cuda.h>
 
@@ -45,8 +46,8 @@ class PeerAccess {
   Calls& calls_;
   const Facts& facts_;
   mutable std::mutex mutex_;
-  std::mutex telling_;                               // held over the call to the worker, so that calls arrive as they are counted
-  std::map<std::pair<int, int>, unsigned> reasons_;  // by devices
+  std::mutex telling_;  // held over the call to the worker, so that calls arrive as they are counted
+  std::map<std::pair<int, int>, unsigned> reasons_;                                   // by devices
   std::map<std::pair<const Context*, const Context*>, std::pair<int, int>> enabled_;  // devices by contexts
   std::set<std::pair<const MemoryPool*, int>> pools_;
 };

@@ -17,7 +17,9 @@ struct ProgramMemory {
   const Window& driver_band;
 
   /// Whether memory that CUDA does not know can lie there.
-  bool pageable(std::uint64_t address) const { return address != 0 && !device_window.contains(address) && !driver_band.contains(address); }
+  bool pageable(std::uint64_t address) const {
+    return address != 0 && !device_window.contains(address) && !driver_band.contains(address);
+  }
 };
 
 }  // namespace fargpu::client

@@ -8,7 +8,8 @@ namespace {
 CUresult place(const MemoryMap& map, MemoryOperation& operation) {
   const std::uint64_t bytes = operation.wide() ? 8 : 4;
   const auto region = map.find(operation.address);
-  if (!region || !region->contains(operation.address, bytes) || operation.address % bytes != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!region || !region->contains(operation.address, bytes) || operation.address % bytes != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   if (region->kind == Region::Kind::managed) return CUDA_ERROR_INVALID_VALUE;
   if (region->kind == Region::Kind::alias) operation.address += region->owner - region->base;
   operation.on_host = region->on_host() || region->kind == Region::Kind::alias;
@@ -17,8 +18,11 @@ CUresult place(const MemoryMap& map, MemoryOperation& operation) {
 
 }  // namespace
 
-CUresult read_operation(const MemoryMap& map, const Device& device, const CUstreamBatchMemOpParams& p, MemoryOperation& operation) {
-  const auto can = [&](CUdevice_attribute attribute) { return device.attribute(attribute) != 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED; };
+CUresult read_operation(const MemoryMap& map, const Device& device, const CUstreamBatchMemOpParams& p,
+                        MemoryOperation& operation) {
+  const auto can = [&](CUdevice_attribute attribute) {
+    return device.attribute(attribute) != 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+  };
   operation.type = p.operation;
   switch (p.operation) {
     case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
@@ -40,7 +44,8 @@ CUresult read_operation(const MemoryMap& map, const Device& device, const CUstre
   CUresult served = operation.wide() ? can(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) : CUDA_SUCCESS;
   if (operation.waits()) {
     if (operation.flags & ~(3u | unsigned{CU_STREAM_WAIT_VALUE_FLUSH})) return CUDA_ERROR_INVALID_VALUE;
-    if (served == CUDA_SUCCESS && (operation.flags & CU_STREAM_WAIT_VALUE_FLUSH)) served = can(CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES);
+    if (served == CUDA_SUCCESS && (operation.flags & CU_STREAM_WAIT_VALUE_FLUSH))
+      served = can(CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES);
     if (served == CUDA_SUCCESS && (operation.flags & 3u) == CU_STREAM_WAIT_VALUE_NOR)
       served = can(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR);
   } else if (operation.flags != CU_STREAM_WRITE_VALUE_DEFAULT) {

@@ -10,6 +10,7 @@
 namespace fargpu::client {
 
 /// What the driver would refuse is refused, on a device with these attributes.
-CUresult read_operation(const MemoryMap& map, const Device& device, const CUstreamBatchMemOpParams& params, MemoryOperation& operation);
+CUresult read_operation(const MemoryMap& map, const Device& device, const CUstreamBatchMemOpParams& params,
+                        MemoryOperation& operation);
 
 }  // namespace fargpu::client

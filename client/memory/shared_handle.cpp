@@ -36,7 +36,8 @@ SharedHandle::Bytes SharedHandle::encode() const {
 std::optional<SharedHandle> SharedHandle::decode(std::span<const std::byte, wire_bytes> from, Kind kind) {
   Layout layout;
   std::memcpy(&layout, from.data(), sizeof(layout));
-  if (std::memcmp(layout.mark, mark, sizeof(mark)) != 0 || layout.kind != static_cast<std::uint32_t>(kind)) return std::nullopt;
+  if (std::memcmp(layout.mark, mark, sizeof(mark)) != 0 || layout.kind != static_cast<std::uint32_t>(kind))
+    return std::nullopt;
   if (kind == Kind::memory && layout.length == 0) return std::nullopt;
   if (layout.offset > layout.bytes || layout.length > layout.bytes - layout.offset) return std::nullopt;
   return SharedHandle{kind, layout.key, layout.bytes, layout.offset, layout.length};
@@ -56,7 +57,8 @@ int SharedHandle::to_file() const {
 
 std::optional<SharedHandle> SharedHandle::from_file(int descriptor, Kind kind) {
   Bytes content;
-  if (::pread(descriptor, content.data(), content.size(), 0) != static_cast<ssize_t>(content.size())) return std::nullopt;
+  if (::pread(descriptor, content.data(), content.size(), 0) != static_cast<ssize_t>(content.size()))
+    return std::nullopt;
   return decode(content, kind);
 }
 

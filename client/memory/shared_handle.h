@@ -1,6 +1,7 @@
 #pragma once
-// What programs pass to each other to share memory and events: the 64 bytes of CUDA's IPC handles, and files with the same in them for
-// shareable handles of allocations. CUDA Driver API, cuIpcGetMemHandle and cuMemExportToShareableHandle.
+// What programs pass to each other to share memory and events: the 64 bytes of CUDA's IPC handles, and files with the
+// same in them for shareable handles of allocations. CUDA Driver API, cuIpcGetMemHandle and
+// cuMemExportToShareableHandle.
 
 #include <array>
 #include <cstdint>

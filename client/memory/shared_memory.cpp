@@ -15,10 +15,12 @@ namespace fargpu::client {
 CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool, SharedHandle& handle) {
   const auto region = parts_.map.find(address);
   // As the driver: pools' memory in its own way, and no mappings of the program's own.
-  if (!region || region->kind != Region::Kind::device || of_pool != (region->pool != nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  if (!region || region->kind != Region::Kind::device || of_pool != (region->pool != nullptr))
+    return CUDA_ERROR_INVALID_VALUE;
   if (of_pool) {
     const auto pool = parts_.device_memory.pools().find(region->pool);
-    if (!pool || !(pool->properties.handleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) return CUDA_ERROR_INVALID_VALUE;
+    if (!pool || !(pool->properties.handleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+      return CUDA_ERROR_INVALID_VALUE;
   }
   if (parts_.graph_memory.knows(region->base)) return CUDA_ERROR_INVALID_VALUE;
   note();
@@ -35,7 +37,8 @@ CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool
   return CUDA_SUCCESS;
 }
 
-CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle& handle, CUmemoryPool pool, std::uint64_t& address) {
+CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle& handle, CUmemoryPool pool,
+                            std::uint64_t& address) {
   const std::lock_guard lock(mutex_);
   note();
   if (ours_.contains(handle.key)) return CUDA_ERROR_INVALID_CONTEXT;
@@ -85,7 +88,8 @@ bool SharedMemory::imported(std::uint64_t address) const {
 CUresult SharedMemory::close(Thread& thread, std::uint64_t address, bool of_pool) {
   const std::lock_guard lock(mutex_);
   const auto there = parts_.map.find(address);
-  if (!there || there->kind != Region::Kind::opened || of_pool != (there->pool != nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  if (!there || there->kind != Region::Kind::opened || of_pool != (there->pool != nullptr))
+    return CUDA_ERROR_INVALID_VALUE;
   for (auto it = opened_.begin(); it != opened_.end(); ++it) {
     Opened& opened = it->second;
     const auto allocation = opened.allocations.find(address);

@@ -38,10 +38,10 @@ class SharedMemory {
 
   /// A handle of the allocation that holds this address: of cuMemAlloc, or of a pool that may be shared.
   CUresult share(Thread& thread, std::uint64_t address, bool of_pool, SharedHandle& handle);
-  /// Memory of another process at an address of ours. The same memory opened again in the same context has the same address, until it is
-  /// closed as often.
-  /// `pool`: that it was imported by; null for cuIpcOpenMemHandle.
-  CUresult open(Thread& thread, Context& context, const SharedHandle& handle, CUmemoryPool pool, std::uint64_t& address);
+  /// Memory of another process at an address of ours. The same memory opened again in the same context has the same
+  /// address, until it is closed as often. `pool`: that it was imported by; null for cuIpcOpenMemHandle.
+  CUresult open(Thread& thread, Context& context, const SharedHandle& handle, CUmemoryPool pool,
+                std::uint64_t& address);
   CUresult close(Thread& thread, std::uint64_t address, bool of_pool);
   /// Whether memory was opened here that a pool imported: cuMemFree closes it.
   bool imported(std::uint64_t address) const;

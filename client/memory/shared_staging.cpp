@@ -21,7 +21,8 @@ struct SharedStaging::Memory {
   std::array<std::atomic<bool>, slots> taken{};
 };
 
-SharedStaging::Slot::Slot(std::shared_ptr<Memory> memory, std::size_t number) : memory_(std::move(memory)), number_(number) {}
+SharedStaging::Slot::Slot(std::shared_ptr<Memory> memory, std::size_t number)
+    : memory_(std::move(memory)), number_(number) {}
 SharedStaging::Slot::~Slot() { memory_->taken[number_].store(false, std::memory_order_release); }
 std::uint64_t SharedStaging::Slot::address() const { return memory_->base + number_ * slot_bytes; }
 
@@ -32,7 +33,8 @@ std::uint64_t SharedStaging::part_bytes(std::uint64_t bytes) {
 
 std::shared_ptr<SharedStaging::Memory> SharedStaging::memory_of(Thread& thread, Context& context) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(memories_.begin(), memories_.end(), [&](const auto& memory) { return memory->context == &context; });
+  const auto found =
+      std::find_if(memories_.begin(), memories_.end(), [&](const auto& memory) { return memory->context == &context; });
   if (found != memories_.end()) return *found;
   auto memory = std::make_shared<Memory>(host_memory_, context);
   std::uint64_t base;

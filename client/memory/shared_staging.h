@@ -1,6 +1,7 @@
 #pragma once
-// Where the worker shares memory: pinned memory of both, through which large copies from and to all other memory of the program go. This
-// process copies into it or out of it, with several threads, while the GPU's copy of the part before is under way.
+// Where the worker shares memory: pinned memory of both, through which large copies from and to all other memory of the
+// program go. This process copies into it or out of it, with several threads, while the GPU's copy of the part before
+// is under way.
 
 #include <atomic>
 #include <cstdint>
@@ -30,7 +31,8 @@ class SharedStaging {
 
   /// A part of the memory: free again when its last holder lets go, which the GPU does by a fence.
   class Slot;
-  /// One that is free in the context's memory, made when it is first needed. Waits for one if `wait` says so; null if there is none.
+  /// One that is free in the context's memory, made when it is first needed. Waits for one if `wait` says so; null if
+  /// there is none.
   std::shared_ptr<Slot> take(Thread& thread, Context& context, bool wait);
 
   /// How a copy of so many bytes is cut: so that its parts overlap.

@@ -48,8 +48,8 @@ void touch_pages(std::uint64_t address, std::uint64_t bytes, bool writing) noexc
 
 namespace {
 
-// In the sixth argument, which none of these calls uses, of those that the handler makes itself. Filters are inherited by programs that
-// are started from here, so that it must be the same in all of them.
+// In the sixth argument, which none of these calls uses, of those that the handler makes itself. Filters are inherited
+// by programs that are started from here, so that it must be the same in all of them.
 constexpr std::uint64_t let_pass = 0x6661726770750001;
 
 constexpr int stopped_by_filter = 1;  // the kernel's SYS_SECCOMP, which the C library does not name
@@ -112,10 +112,11 @@ void pass_on(int signal, siginfo_t* info, void* context) {
 void on_stopped(int signal, siginfo_t* info, void* context) {
   auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
   const auto argument = [&](int name) { return static_cast<std::uint64_t>(registers[name]); };
-  const Stopped call{info->si_syscall,
-                     {argument(REG_RDI), argument(REG_RSI), argument(REG_RDX), argument(REG_R10), argument(REG_R8), argument(REG_R9)}};
-  const bool ours = info->si_code == stopped_by_filter &&
-                    (writes_memory(call.number) || call.number == SYS_write || call.number == SYS_pwrite64 || call.number == SYS_sendto);
+  const Stopped call{
+      info->si_syscall,
+      {argument(REG_RDI), argument(REG_RSI), argument(REG_RDX), argument(REG_R10), argument(REG_R8), argument(REG_R9)}};
+  const bool ours = info->si_code == stopped_by_filter && (writes_memory(call.number) || call.number == SYS_write ||
+                                                           call.number == SYS_pwrite64 || call.number == SYS_sendto);
   if (!ours) {
     pass_on(signal, info, context);
     return;
@@ -133,7 +134,8 @@ bool install(const std::array<Window, 2>& windows, bool first_filter) {
   // Looked at are the upper halves of addresses: a call that is stopped for nothing is made like the others.
   const auto first = [&](std::size_t i) { return static_cast<std::uint32_t>(windows[i].base >> 32); };
   const auto end = [&](std::size_t i) {
-    return windows[i].bytes == 0 ? first(i) : static_cast<std::uint32_t>((windows[i].base + windows[i].bytes - 1) >> 32) + 1;
+    return windows[i].bytes == 0 ? first(i)
+                                 : static_cast<std::uint32_t>((windows[i].base + windows[i].bytes - 1) >> 32) + 1;
   };
   // Jumps count the instructions to skip; the last two are the outcomes.
   std::array program{
@@ -186,7 +188,8 @@ void watch_system_calls(WatchedPages& memory, std::size_t kind, const std::array
   installed.push_back(windows[0].base);
   if (!done)
     log::warn(
-        "system calls on managed memory, and on large pinned memory, that the GPU has used fail with EFAULT here, because seccomp is not "
+        "system calls on managed memory, and on large pinned memory, that the GPU has used fail with EFAULT here, "
+        "because seccomp is not "
         "available ({}); "
         "touch the memory before, or copy",
         std::strerror(errno));
@@ -199,7 +202,8 @@ void watch_system_calls(WatchedPages& memory, std::size_t kind, const std::array
   static std::atomic<bool> said{false};
   if (!said.exchange(true))
     log::warn(
-        "system calls on managed memory, and on large pinned memory, that the GPU has used fail with EFAULT on this processor; touch the "
+        "system calls on managed memory, and on large pinned memory, that the GPU has used fail with EFAULT on this "
+        "processor; touch the "
         "memory before, or copy");
 }
 

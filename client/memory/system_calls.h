@@ -1,6 +1,7 @@
 #pragma once
-// System calls on memory whose pages come and go. The kernel's own accesses to a page without access raise no signal, they fail with EFAULT: so
-// calls whose buffer lies where such memory can be are stopped (seccomp(2), SECCOMP_RET_TRAP) and made when the pages are there.
+// System calls on memory whose pages come and go. The kernel's own accesses to a page without access raise no signal,
+// they fail with EFAULT: so calls whose buffer lies where such memory can be are stopped (seccomp(2), SECCOMP_RET_TRAP)
+// and made when the pages are there.
 
 #include <array>
 #include <cstddef>
@@ -12,10 +13,10 @@ namespace fargpu::client {
 
 class WatchedPages;
 
-/// From now on read, write, pread, pwrite, send and recv work on its pages in this process (of calls with vectors of buffers see
-/// vector_calls.h). Sets PR_SET_NO_NEW_PRIVS: programs started by this one gain no privileges by being set-uid.
-/// Does nothing when called again, and says so in the log where the system does not allow it. The memory must live as long
-/// as the process.
+/// From now on read, write, pread, pwrite, send and recv work on its pages in this process (of calls with vectors of
+/// buffers see vector_calls.h). Sets PR_SET_NO_NEW_PRIVS: programs started by this one gain no privileges by being
+/// set-uid. Does nothing when called again, and says so in the log where the system does not allow it. The memory must
+/// live as long as the process.
 void watch_system_calls(WatchedPages& memory, std::size_t kind, const std::array<Window, 2>& windows);
 
 /// A system call is about to use [address, address + bytes): what of it lies in such memory is made usable.

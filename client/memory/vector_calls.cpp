@@ -34,7 +34,8 @@ constexpr std::uint32_t function_slot = R_AARCH64_JUMP_SLOT, address_slot = R_AA
 // Vectors that are too long are the kernel's to refuse.
 void touch(const iovec* vector, std::size_t count, bool writing) {
   if (!vector || count > IOV_MAX) return;
-  for (const iovec& part : std::span(vector, count)) touch_pages(reinterpret_cast<std::uint64_t>(part.iov_base), part.iov_len, writing);
+  for (const iovec& part : std::span(vector, count))
+    touch_pages(reinterpret_cast<std::uint64_t>(part.iov_base), part.iov_len, writing);
 }
 
 void touch(const msghdr& message, bool writing) { touch(message.msg_iov, message.msg_iovlen, writing); }
@@ -122,7 +123,8 @@ class Library {
         const auto type = ELF64_R_TYPE(entry.r_info);
         if (type != function_slot && type != address_slot) continue;
         const std::string_view name = names + symbols[ELF64_R_SYM(entry.r_info)].st_name;
-        const auto* const found = std::find_if(calls.begin(), calls.end(), [&](const Call& call) { return call.name == name; });
+        const auto* const found =
+            std::find_if(calls.begin(), calls.end(), [&](const Call& call) { return call.name == name; });
         if (found != calls.end()) put(reinterpret_cast<void**>(base_ + entry.r_offset), found->touched);
       }
     };
@@ -141,14 +143,16 @@ class Library {
     const std::uint64_t address = value(tag);
     return reinterpret_cast<const T*>(address < base_ && address != 0 ? base_ + address : address);
   }
-  // Other threads may be calling through it: they find one function or the other. A slot that is left alone does no harm.
+  // Other threads may be calling through it: they find one function or the other. A slot that is left alone does no
+  // harm.
   void put(void** slot, void* function) const {
     const std::atomic_ref<void*> place(*slot);
     if (place.load() == function) return;
     const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     const auto address = reinterpret_cast<std::uint64_t>(slot);
     void* const page = reinterpret_cast<void*>(address / page_bytes * page_bytes);
-    const bool sealed = sealed_[0] / page_bytes <= address / page_bytes && address / page_bytes < sealed_[1] / page_bytes;
+    const bool sealed =
+        sealed_[0] / page_bytes <= address / page_bytes && address / page_bytes < sealed_[1] / page_bytes;
     if (sealed && ::mprotect(page, page_bytes, PROT_READ | PROT_WRITE) != 0) return;
     place.store(function);
     if (sealed) ::mprotect(page, page_bytes, PROT_READ);

@@ -18,8 +18,8 @@ class WatchedPages {
   virtual void touch(std::uint64_t address, std::uint64_t bytes, bool writing) = 0;
 };
 
-/// One memory of each kind: that of a later session takes the place of that of an earlier one, whose pages mean nothing any more.
-/// Threads: any.
+/// One memory of each kind: that of a later session takes the place of that of an earlier one, whose pages mean nothing
+/// any more. Threads: any.
 class Watched {
  public:
   static constexpr std::size_t kinds = 2;

@@ -1,5 +1,5 @@
-// What does not change while a program runs: what kind of device it is, and how devices lie to each other. "NVML API Reference Guide",
-// "Device Queries" and "Topology".
+// What does not change while a program runs: what kind of device it is, and how devices lie to each other. "NVML API
+// Reference Guide", "Device Queries" and "Topology".
 
 #include <cuda.h>
 #include <unistd.h>
@@ -14,7 +14,8 @@ namespace {
 Return give_attribute(DeviceHandle handle, CUdevice_attribute attribute, unsigned* out, unsigned divisor = 1) noexcept {
   return with_device(handle, [&](const Device& device, unsigned) {
     const auto found = device.attributes.find(attribute);
-    return found == device.attributes.end() ? NVML_ERROR_NOT_SUPPORTED : give(static_cast<unsigned>(found->second) / divisor, out);
+    return found == device.attributes.end() ? NVML_ERROR_NOT_SUPPORTED
+                                            : give(static_cast<unsigned>(found->second) / divisor, out);
   });
 }
 
@@ -70,7 +71,9 @@ NVML_EXPORT Return nvmlDeviceGetMultiGpuBoard(DeviceHandle device, unsigned* out
 }
 NVML_EXPORT Return nvmlDeviceGetBusType(DeviceHandle device, unsigned* out) {
   constexpr unsigned pcie = 2;  // NVML_BUS_TYPE_PCIE
-  return with_device(device, [&](const Device& d, unsigned) { return d.pci_device_id == 0 ? NVML_ERROR_NOT_SUPPORTED : give(pcie, out); });
+  return with_device(device, [&](const Device& d, unsigned) {
+    return d.pci_device_id == 0 ? NVML_ERROR_NOT_SUPPORTED : give(pcie, out);
+  });
 }
 NVML_EXPORT Return nvmlDeviceGetPciInfoExt(DeviceHandle device, PciInfoExt* pci) {
   if (!pci) return NVML_ERROR_INVALID_ARGUMENT;
@@ -86,9 +89,15 @@ NVML_EXPORT Return nvmlDeviceGetPciInfoExt(DeviceHandle device, PciInfoExt* pci)
 NVML_EXPORT Return nvmlDeviceGetDisplayMode(DeviceHandle device, unsigned* out) {
   return with_device(device, [&](const Device&, unsigned) { return give(0u, out); });
 }
-NVML_EXPORT Return nvmlDeviceGetDisplayActive(DeviceHandle device, unsigned* out) { return nvmlDeviceGetDisplayMode(device, out); }
-NVML_EXPORT Return nvmlDeviceIsMigDeviceHandle(DeviceHandle device, unsigned* out) { return nvmlDeviceGetDisplayMode(device, out); }
-NVML_EXPORT Return nvmlDeviceGetMaxMigDeviceCount(DeviceHandle device, unsigned* out) { return nvmlDeviceGetDisplayMode(device, out); }
+NVML_EXPORT Return nvmlDeviceGetDisplayActive(DeviceHandle device, unsigned* out) {
+  return nvmlDeviceGetDisplayMode(device, out);
+}
+NVML_EXPORT Return nvmlDeviceIsMigDeviceHandle(DeviceHandle device, unsigned* out) {
+  return nvmlDeviceGetDisplayMode(device, out);
+}
+NVML_EXPORT Return nvmlDeviceGetMaxMigDeviceCount(DeviceHandle device, unsigned* out) {
+  return nvmlDeviceGetDisplayMode(device, out);
+}
 NVML_EXPORT Return nvmlUnitGetCount(unsigned* out) {
   return with_host([&](const Host&) { return give(0u, out); });
 }
@@ -113,7 +122,8 @@ NVML_EXPORT Return nvmlDeviceOnSameBoard(DeviceHandle one, DeviceHandle other, i
     return give(first == second || found->second == on_board ? 1 : 0, same);
   });
 }
-// What the host's driver lets devices do with each other's memory, as cuDeviceCanAccessPeer tells it. Over which wires is not known here.
+// What the host's driver lets devices do with each other's memory, as cuDeviceCanAccessPeer tells it. Over which wires
+// is not known here.
 NVML_EXPORT Return nvmlDeviceGetP2PStatus(DeviceHandle one, DeviceHandle other, unsigned index, unsigned* status) {
   enum Index : unsigned { read = 0, write = 1, nvlink = 2, atomics = 3, pcie = 4 };  // nvmlGpuP2PCapsIndex_t
   constexpr unsigned ok = 0, not_supported = 5;                                      // nvmlGpuP2PStatus_t

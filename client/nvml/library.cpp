@@ -33,15 +33,16 @@ Return give_pci(DeviceHandle handle, Info* out) noexcept {
   return with_device(handle, [&](const Device& device, unsigned) {
     if (!out) return NVML_ERROR_INVALID_ARGUMENT;
     *out = {};
-    std::snprintf(out->busIdLegacy, sizeof(out->busIdLegacy), "%04x:%02x:%02x.0", device.pci_domain & 0xffff, device.pci_bus,
-                  device.pci_device);
+    std::snprintf(out->busIdLegacy, sizeof(out->busIdLegacy), "%04x:%02x:%02x.0", device.pci_domain & 0xffff,
+                  device.pci_bus, device.pci_device);
     out->domain = device.pci_domain;
     out->bus = device.pci_bus;
     out->device = device.pci_device;
     out->pciDeviceId = device.pci_device_id;
     out->pciSubSystemId = device.pci_subsystem_id;
     if constexpr (requires { out->busId; }) {
-      std::snprintf(out->busId, sizeof(out->busId), "%08x:%02x:%02x.0", device.pci_domain, device.pci_bus, device.pci_device);
+      std::snprintf(out->busId, sizeof(out->busId), "%08x:%02x:%02x.0", device.pci_domain, device.pci_bus,
+                    device.pci_device);
     }
     return NVML_SUCCESS;
   });
@@ -120,8 +121,9 @@ NVML_EXPORT Return nvmlSystemGetDriverVersion(char* version, unsigned length) {
 // The library's own version is that of its interface's level and of the driver, as NVML's is.
 NVML_EXPORT Return nvmlSystemGetNVMLVersion(char* version, unsigned length) {
   return with_host([&](const Host& host) {
-    return host.driver_release.empty() ? NVML_ERROR_NOT_SUPPORTED
-                                       : give_text(fmt::format("{}.{}", host.driver_version / 1000, host.driver_release), version, length);
+    return host.driver_release.empty()
+               ? NVML_ERROR_NOT_SUPPORTED
+               : give_text(fmt::format("{}.{}", host.driver_version / 1000, host.driver_release), version, length);
   });
 }
 NVML_EXPORT Return nvmlSystemGetCudaDriverVersion_v2(int* version) {
@@ -138,17 +140,21 @@ NVML_EXPORT Return nvmlDeviceGetHandleByIndex_v2(unsigned index, DeviceHandle* d
   const Return result = find_device(device, [&](const Device&, std::size_t i) { return i == index; });
   return result == NVML_ERROR_NOT_FOUND ? NVML_ERROR_INVALID_ARGUMENT : result;
 }
-NVML_EXPORT Return nvmlDeviceGetHandleByIndex(unsigned index, DeviceHandle* device) { return nvmlDeviceGetHandleByIndex_v2(index, device); }
+NVML_EXPORT Return nvmlDeviceGetHandleByIndex(unsigned index, DeviceHandle* device) {
+  return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
 NVML_EXPORT Return nvmlDeviceGetHandleByUUID(const char* uuid, DeviceHandle* device) {
   if (!uuid) return NVML_ERROR_INVALID_ARGUMENT;
   return find_device(device, [&](const Device& d, std::size_t) { return d.uuid == uuid; });
 }
 NVML_EXPORT Return nvmlDeviceGetHandleByPciBusId_v2(const char* id, DeviceHandle* device) {
   unsigned domain = 0, bus = 0, number = 0;
-  if (!id || (std::sscanf(id, "%x:%x:%x", &domain, &bus, &number) != 3 && (domain = 0, std::sscanf(id, "%x:%x", &bus, &number) != 2)))
+  if (!id || (std::sscanf(id, "%x:%x:%x", &domain, &bus, &number) != 3 &&
+              (domain = 0, std::sscanf(id, "%x:%x", &bus, &number) != 2)))
     return NVML_ERROR_INVALID_ARGUMENT;
-  return find_device(device,
-                     [&](const Device& d, std::size_t) { return d.pci_domain == domain && d.pci_bus == bus && d.pci_device == number; });
+  return find_device(device, [&](const Device& d, std::size_t) {
+    return d.pci_domain == domain && d.pci_bus == bus && d.pci_device == number;
+  });
 }
 NVML_EXPORT Return nvmlDeviceGetHandleByPciBusId(const char* id, DeviceHandle* device) {
   return nvmlDeviceGetHandleByPciBusId_v2(id, device);

@@ -1,6 +1,6 @@
 #pragma once
-// The part of NVML's interface that fargpu serves, declared here because the CUDA toolkit brings no nvml.h. Names, numbers and
-// layouts are NVML's ("NVML API Reference Guide": "Device Structs", "Enumerators").
+// The part of NVML's interface that fargpu serves, declared here because the CUDA toolkit brings no nvml.h. Names,
+// numbers and layouts are NVML's ("NVML API Reference Guide": "Device Structs", "Enumerators").
 
 namespace fargpu::client::nvml {
 

@@ -1,5 +1,5 @@
-// What the host's NVML reads off a device: use, temperatures, power, clocks. "NVML API Reference Guide", "Device Queries". The host is
-// asked each time; what it does not know is not supported here either.
+// What the host's NVML reads off a device: use, temperatures, power, clocks. "NVML API Reference Guide", "Device
+// Queries". The host is asked each time; what it does not know is not supported here either.
 
 #include <sys/time.h>
 
@@ -45,7 +45,8 @@ Return give_clock(DeviceHandle handle, unsigned type, unsigned* out, Kind first)
   return give_reading(handle, static_cast<Kind>(static_cast<unsigned>(first) + type), out);
 }
 static_assert(static_cast<unsigned>(Kind::VIDEO_CLOCK) == static_cast<unsigned>(Kind::GRAPHICS_CLOCK) + clock_video);
-static_assert(static_cast<unsigned>(Kind::VIDEO_CLOCK_MAX) == static_cast<unsigned>(Kind::GRAPHICS_CLOCK_MAX) + clock_video);
+static_assert(static_cast<unsigned>(Kind::VIDEO_CLOCK_MAX) ==
+              static_cast<unsigned>(Kind::GRAPHICS_CLOCK_MAX) + clock_video);
 
 }  // namespace
 
@@ -72,7 +73,8 @@ FARGPU_READING(nvmlDeviceGetMaxPcieLinkWidth, unsigned, PCIE_WIDTH_MAX)
 #undef FARGPU_READING
 
 NVML_EXPORT Return nvmlDeviceGetUtilizationRates(DeviceHandle device, Utilization* out) {
-  return out ? give_two(device, Kind::GPU_UTILISATION, Kind::MEMORY_UTILISATION, &out->gpu, &out->memory) : NVML_ERROR_INVALID_ARGUMENT;
+  return out ? give_two(device, Kind::GPU_UTILISATION, Kind::MEMORY_UTILISATION, &out->gpu, &out->memory)
+             : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 NVML_EXPORT Return nvmlDeviceGetEncoderUtilization(DeviceHandle device, unsigned* percent, unsigned* period) {
@@ -88,7 +90,8 @@ NVML_EXPORT Return nvmlDeviceGetTemperature(DeviceHandle device, unsigned sensor
 NVML_EXPORT Return nvmlDeviceGetTemperatureV(DeviceHandle device, TemperatureVersioned* temperature) {
   if (!temperature) return NVML_ERROR_INVALID_ARGUMENT;
   if (temperature->version != temperature_version) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  return temperature->sensor == 0 ? give_reading(device, Kind::TEMPERATURE, &temperature->temperature) : NVML_ERROR_INVALID_ARGUMENT;
+  return temperature->sensor == 0 ? give_reading(device, Kind::TEMPERATURE, &temperature->temperature)
+                                  : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 NVML_EXPORT Return nvmlDeviceGetClockInfo(DeviceHandle device, unsigned type, unsigned* mhz) {
@@ -123,7 +126,8 @@ NVML_EXPORT Return nvmlDeviceGetFieldValues(DeviceHandle device, int count, Fiel
     ::gettimeofday(&now, nullptr);
     for (int i = 0; i < count; ++i) {
       FieldValue& value = values[i];
-      const auto* const field = std::find_if(std::begin(fields), std::end(fields), [&](const Field& f) { return f.id == value.fieldId; });
+      const auto* const field =
+          std::find_if(std::begin(fields), std::end(fields), [&](const Field& f) { return f.id == value.fieldId; });
       const auto reading = field == std::end(fields) ? std::nullopt : host.devices[number].reading(field->kind);
       value.timestamp = now.tv_sec * 1'000'000ll + now.tv_usec;
       value.latencyUsec = 0;

@@ -1,5 +1,5 @@
-// Every NVML function, weakly: nvml.cpp's definitions come first, the others answer that they are not supported. What arguments they
-// take does not matter for that.
+// Every NVML function, weakly: nvml.cpp's definitions come first, the others answer that they are not supported. What
+// arguments they take does not matter for that.
 
 #include <fmt/format.h>
 
@@ -19,10 +19,14 @@ Return refuse(const char* name, Return answer) noexcept {
 
 }  // namespace
 
-#define FARGPU_NVML(name) \
-  extern "C" __attribute__((weak, visibility("default"))) Return name() { return refuse(#name, NVML_ERROR_NOT_SUPPORTED); }
-#define FARGPU_NVML_CHANGE(name) \
-  extern "C" __attribute__((weak, visibility("default"))) Return name() { return refuse(#name, NVML_ERROR_NO_PERMISSION); }
+#define FARGPU_NVML(name)                                                 \
+  extern "C" __attribute__((weak, visibility("default"))) Return name() { \
+    return refuse(#name, NVML_ERROR_NOT_SUPPORTED);                       \
+  }
+#define FARGPU_NVML_CHANGE(name)                                          \
+  extern "C" __attribute__((weak, visibility("default"))) Return name() { \
+    return refuse(#name, NVML_ERROR_NO_PERMISSION);                       \
+  }
 #include "functions.def"
 #undef FARGPU_NVML
 #undef FARGPU_NVML_CHANGE

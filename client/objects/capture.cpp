@@ -38,7 +38,8 @@ CUresult Captures::may_end(const Thread& thread, const Stream& stream) const {
     capture->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
-  if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != thread.id()) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != thread.id())
+    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   return CUDA_SUCCESS;
 }
 
@@ -68,7 +69,8 @@ void Captures::context_closed(const Context& context) {
 
 CUresult Captures::check_beside_captures(const Stream& stream) {
   const std::lock_guard lock(mutex_);
-  if (const Capture* capture = of(stream)) return capture->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+  if (const Capture* capture = of(stream))
+    return capture->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
   for (Capture* capture : disturbed_by(stream)) {
     capture->invalidated = true;
@@ -82,8 +84,8 @@ std::vector<Capture*> Captures::disturbed_by(const Stream& stream) const {
   std::vector<Capture*> found;
   if (!stream.legacy()) return found;
   for (const auto& [id, capture] : captures_) {
-    const bool blocking =
-        std::any_of(capture->streams.begin(), capture->streams.end(), [](const Stream* member) { return member->blocking(); });
+    const bool blocking = std::any_of(capture->streams.begin(), capture->streams.end(),
+                                      [](const Stream* member) { return member->blocking(); });
     if (capture->context == stream.context && blocking) found.push_back(capture.get());
   }
   return found;
@@ -170,7 +172,8 @@ CUresult Captures::check_unsafe(const Thread& thread) {
   CUresult result = CUDA_SUCCESS;
   for (auto& [id, capture] : captures_) {
     const bool own = capture->thread == thread.id() && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-    const bool global = thread.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    const bool global =
+        thread.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!own && !global) continue;
     capture->invalidated = true;
     result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -199,7 +202,8 @@ void Captures::forget(Stream& stream) {
   if (!any()) return;
   const std::lock_guard lock(mutex_);
   if (Capture* capture = of(stream)) {
-    // The capture is over with the stream where it began. Another may go; whether its work was joined in turn is told at the end.
+    // The capture is over with the stream where it began. Another may go; whether its work was joined in turn is told
+    // at the end.
     if (capture->origin == &stream) return remove(*capture);
     capture->streams.erase(&stream);
     stream.capture = nullptr;

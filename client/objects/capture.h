@@ -1,6 +1,6 @@
 #pragma once
-// Stream capture: status, mode and legality are the client's business, because they belong to the program's threads. The driver
-// always captures in relaxed mode. CUDA Driver API, "Stream Management", cuStreamBeginCapture and
+// Stream capture: status, mode and legality are the client's business, because they belong to the program's threads.
+// The driver always captures in relaxed mode. CUDA Driver API, "Stream Management", cuStreamBeginCapture and
 // cuThreadExchangeStreamCaptureMode.
 
 #include <cuda.h>
@@ -49,8 +49,8 @@ class Captures {
   void record(Event& event, const Stream& stream);
   CUresult wait(Stream& stream, const Event& event);
 
-  /// A call that waits for or asks about this stream or context is not allowed while it is captured, and breaks the capture; about
-  /// another stream it is allowed where unsafe calls are.
+  /// A call that waits for or asks about this stream or context is not allowed while it is captured, and breaks the
+  /// capture; about another stream it is allowed where unsafe calls are.
   CUresult check_query(const Thread& thread, Stream& stream);
   CUresult check_context(const Context& context);
   CUresult check_event(const Event& event);

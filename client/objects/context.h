@@ -20,7 +20,8 @@ class Session;
 inline constexpr unsigned wide_api_version = 3020;
 inline constexpr unsigned narrow_api_version = 3010;
 
-/// A context. Primary contexts live as long as the process and keep their handle; `active` tells whether the worker has one.
+/// A context. Primary contexts live as long as the process and keep their handle; `active` tells whether the worker has
+/// one.
 struct Context {
   Context() { legacy.context = this; }
 
@@ -29,7 +30,8 @@ struct Context {
   Handle handle;
   int device = 0;  ///< ordinal as the program sees it
   bool primary = false;
-  bool green = false;  ///< a part of the device, for streams of the device's primary context, whose memory and code it shares
+  /// A part of the device, for streams of the device's primary context, whose memory and code it shares.
+  bool green = false;
   std::atomic<bool> active{false};
   std::atomic<unsigned> flags{0};
   /// Whether the program wants its threads to sleep while they wait for this context's work.
@@ -39,7 +41,8 @@ struct Context {
   unsigned api_version = wide_api_version;
   int least_priority = 0;
   int greatest_priority = 0;
-  /// Per TPC of the device: the GPC it belongs to, its number there (private table 1734dc26). Empty where the driver does not say.
+  /// Per TPC of the device: the GPC it belongs to, its number there (private table 1734dc26). Empty where the driver
+  /// does not say.
   std::vector<std::uint8_t> processor_group;
   std::vector<std::uint8_t> processor_index;
 
@@ -55,7 +58,8 @@ struct Context {
   /// Everything submitted up to this call is complete: on all streams; on the blocking ones.
   std::atomic<std::uint64_t> completed{0};
   std::atomic<std::uint64_t> blocking_completed{0};
-  /// Number of the last call that gave any work to the GPU, and of the last whose results the host may see without a copy back.
+  /// Number of the last call that gave any work to the GPU, and of the last whose results the host may see without a
+  /// copy back.
   std::atomic<std::uint64_t> submitted{0};
   std::atomic<std::uint64_t> host_visible{0};
 

@@ -17,7 +17,8 @@ namespace fargpu::client {
 /// A table: the worker is told of contexts by Session, which opens and closes them. Threads: any.
 class Contexts {
  public:
-  /// Has the primary contexts of so many devices, none of them active. `session` and `calls` are those of every context.
+  /// Has the primary contexts of so many devices, none of them active. `session` and `calls` are those of every
+  /// context.
   Contexts(std::size_t devices, Session& session, Calls& calls);
 
   /// The primary context of a device, active or not.

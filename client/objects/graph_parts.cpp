@@ -18,7 +18,8 @@ void GraphParts::Memory::scatter(std::size_t offset, std::span<const std::byte> 
   while (!bytes.empty()) {
     const std::size_t number = offset / shape.width, column = offset % shape.width;
     const std::size_t part = std::min<std::size_t>(bytes.size(), shape.width - column);
-    std::memcpy(reinterpret_cast<std::byte*>(side.row(number % shape.height, number / shape.height)) + column, bytes.data(), part);
+    std::memcpy(reinterpret_cast<std::byte*>(side.row(number % shape.height, number / shape.height)) + column,
+                bytes.data(), part);
     bytes = bytes.subspan(part);
     offset += part;
   }
@@ -35,7 +36,8 @@ std::map<std::uint64_t, GraphParts::Memory> GraphParts::within(std::uint64_t bas
   std::map<std::uint64_t, Memory> found;
   for (const auto& [number, part] : parts_) {
     const auto* const memory = std::get_if<Memory>(&part);
-    if (memory && memory->begin() < base + bytes && memory->begin() + memory->extent() > base) found.emplace(number, *memory);
+    if (memory && memory->begin() < base + bytes && memory->begin() + memory->extent() > base)
+      found.emplace(number, *memory);
   }
   return found;
 }

@@ -15,10 +15,9 @@
 
 namespace fargpu::client {
 
-/// Parts by number. A part is given to the worker with the node that needs it, never changes, and stays until the worker says that no
-/// graph needs it any more. The worker can only name parts, so that it reaches nothing of the program that was not offered to it,
-/// and in no other direction.
-/// Threads: any.
+/// Parts by number. A part is given to the worker with the node that needs it, never changes, and stays until the
+/// worker says that no graph needs it any more. The worker can only name parts, so that it reaches nothing of the
+/// program that was not offered to it, and in no other direction. Threads: any.
 class GraphParts {
  public:
   /// Called by launches, or, if it is the destructor of a user object, once when no graph needs it any more.

@@ -15,12 +15,14 @@ struct Context;
 struct Capture;
 class Thread;
 
-/// Work on a stream is numbered by the calls that submit it. Fields that grow are atomics; a reader that races with a writer
-/// sees one of the orders in which the two calls could have happened. What tells of calls that were sent (submitted, awaited, items) is
-/// written in their order, under the command stream's lock, and so needs no locked instructions.
+/// Work on a stream is numbered by the calls that submit it. Fields that grow are atomics; a reader that races with a
+/// writer sees one of the orders in which the two calls could have happened. What tells of calls that were sent
+/// (submitted, awaited, items) is written in their order, under the command stream's lock, and so needs no locked
+/// instructions.
 struct Stream {
   Handle handle;  ///< null for legacy streams
-  /// Stays when the stream is gone, as contexts do: a thread may be in a call about it while another one destroys the context.
+  /// Stays when the stream is gone, as contexts do: a thread may be in a call about it while another one destroys the
+  /// context.
   Context* context = nullptr;
   unsigned flags = 0;
   std::atomic<int> priority{0};
@@ -43,7 +45,8 @@ struct Stream {
   std::uint64_t wire() const { return legacy() ? 1 : handle.value(); }
   /// Everything given to it is known to be done.
   bool idle() const;
-  /// All that may be missing are copies in whose bytes were taken: once later work comes behind them, they are as good as done.
+  /// All that may be missing are copies in whose bytes were taken: once later work comes behind them, they are as good
+  /// as done.
   bool as_good_as_idle() const;
   /// Notes that everything submitted before call `number` is done.
   void complete(std::uint64_t number, std::uint64_t items_then);
@@ -68,8 +71,8 @@ struct Event {
   /// Identity of the capture in which it was recorded last; 0 if outside of any.
   std::atomic<std::uint64_t> capture{0};
 
-  /// Other processes may record it too, and act at once on what this one does with it: every call about it goes to the worker and is
-  /// awaited (semantics of order between processes).
+  /// Other processes may record it too, and act at once on what this one does with it: every call about it goes to the
+  /// worker and is awaited (semantics of order between processes).
   bool shared() const { return flags & CU_EVENT_INTERPROCESS; }
   bool complete() const;
   /// The stream it was recorded on last, while that lives.

@@ -47,7 +47,8 @@ class Thread {
   }
   /// Set by Process: what is done for a thread that ends, before it goes.
   static void at_end(void (*action)(Thread& thread) noexcept);
-  /// The thread of this number, or null if it has ended. The caller must hold no Thread for longer than the process is asked.
+  /// The thread of this number, or null if it has ended. The caller must hold no Thread for longer than the process is
+  /// asked.
   static void deliver_error(std::uint32_t id, CUresult error);
 
   std::uint32_t id() const { return id_; }
@@ -62,7 +63,8 @@ class Thread {
       return CUDA_SUCCESS;
     return answers_only_ ? CUDA_SUCCESS : late_error_.exchange(CUDA_SUCCESS);
   }
-  /// While it lives, what the thread's calls return is the worker's answer to them: failures of earlier calls are left for the next one.
+  /// While it lives, what the thread's calls return is the worker's answer to them: failures of earlier calls are left
+  /// for the next one.
   class AnswersOnly {
    public:
     explicit AnswersOnly(Thread& thread) : thread_(thread), before_(std::exchange(thread.answers_only_, true)) {}

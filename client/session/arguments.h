@@ -38,8 +38,8 @@ CUresult check_handle([[maybe_unused]] Thread& thread, Handle handle) {
     return check_event_handle(thread, handle);
   } else {
     // Of the driver's own values only the worker knows which ones are the session's.
-    const bool right =
-        device_visible(kind) || handle.well_formed(kind) || (kind == HandleKind::function && handle.well_formed(HandleKind::kernel));
+    const bool right = device_visible(kind) || handle.well_formed(kind) ||
+                       (kind == HandleKind::function && handle.well_formed(HandleKind::kernel));
     return right ? CUDA_SUCCESS : invalid_handle_result(kind);
   }
 }

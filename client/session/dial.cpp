@@ -81,17 +81,19 @@ class OfferedWindows {
 void require_transport(const Config& config, const ControlConnection& broker) {
   const bool local = !broker.address().socket.empty();
   if (config.transport == Transport::shm && !local) {
-    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "FARGPU_TRANSPORT=shm, but " + broker.name() +
-                                                     " is on another machine, in another container, or shares no memory; unset it");
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                    "FARGPU_TRANSPORT=shm, but " + broker.name() +
+                        " is on another machine, in another container, or shares no memory; unset it");
   }
   if (config.transport == Transport::tcp && local)
-    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "FARGPU_TRANSPORT=tcp, but " + broker.name() + " is no TCP address; unset one of them");
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                    "FARGPU_TRANSPORT=tcp, but " + broker.name() + " is no TCP address; unset one of them");
 }
 
 }  // namespace
 
-std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket, const Config& config,
-                                const std::string& host_name, Connect connect) {
+std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket,
+                                const Config& config, const std::string& host_name, Connect connect) {
   OfferedWindows offered;
   if (offered.device.empty() || offered.host.empty()) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
@@ -116,7 +118,8 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   const auto answer = control.getAttachAnswer();
   check_failure(answer.getFailure(), host_name);
   if (!speaks(answer.getProtocolVersion()))
-    throw ProtocolError(fmt::format("{} answered with protocol {}, which it was not offered", host_name, answer.getProtocolVersion()));
+    throw ProtocolError(
+        fmt::format("{} answered with protocol {}, which it was not offered", host_name, answer.getProtocolVersion()));
 
   Terms terms;
   terms.host = host_name;
@@ -128,35 +131,42 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   if (connect && answer.hasLaneKey() && !shares_memory) {
     const auto bytes = answer.getLaneKey();
     const auto* const begin = reinterpret_cast<const std::byte*>(bytes.begin());
-    terms.open_lane = [connect = std::move(connect), session = terms.session_id, key = std::vector<std::byte>(begin, begin + bytes.size()),
+    terms.open_lane = [connect = std::move(connect), session = terms.session_id,
+                       key = std::vector<std::byte>(begin, begin + bytes.size()),
                        host_name] { return open_lane(connect, session, key, host_name); };
   }
   terms.credit_bytes = answer.getCreditBytes();
-  if (terms.credit_bytes < limits::credit_bytes_min) throw ProtocolError(host_name + " grants less credit for calls than a session needs");
+  if (terms.credit_bytes < limits::credit_bytes_min)
+    throw ProtocolError(host_name + " grants less credit for calls than a session needs");
   if (answer.getSilenceMs() > 0) terms.silence = std::chrono::milliseconds(answer.getSilenceMs());
   terms.device_window = window_taken(offered.device, answer.getDeviceWindow(), host_name);
   terms.host_window = window_taken(offered.host, answer.getHostWindow(), host_name);
   terms.driver_band = {answer.getDriverBand().getBase(), answer.getDriverBand().getBytes()};
-  // Pages of ours are put over parts of it later, so it must be of a shape that cannot reach beyond what is reserved here.
+  // Pages of ours are put over parts of it later, so it must be of a shape that cannot reach beyond what is reserved
+  // here.
   constexpr std::uint64_t unit = 1u << 30, most = 1ull << 40;
   if (terms.driver_band.base % unit != 0 || terms.driver_band.bytes % unit != 0 || terms.driver_band.bytes > most)
-    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, host_name + " names addresses for its driver's variables that no host of ours has");
-  if (terms.driver_band.bytes > 0 && !reserve_window(terms.driver_band)) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
-                    fmt::format("the addresses {:#x} to {:#x}, where the GPU host's driver places its variables, are in use "
-                                "in this process; start it again, or without what maps memory there",
-                                terms.driver_band.base, terms.driver_band.base + terms.driver_band.bytes));
+                    host_name + " names addresses for its driver's variables that no host of ours has");
+  if (terms.driver_band.bytes > 0 && !reserve_window(terms.driver_band)) {
+    throw DialError(
+        CUDA_ERROR_SYSTEM_NOT_READY,
+        fmt::format("the addresses {:#x} to {:#x}, where the GPU host's driver places its variables, are in use "
+                    "in this process; start it again, or without what maps memory there",
+                    terms.driver_band.base, terms.driver_band.base + terms.driver_band.bytes));
   }
   if (terms.driver_band.bytes > 0) offered.band.push_back(terms.driver_band);
   terms.facts = read_facts(answer.getFacts());
   if (config.visible_set) select_devices(terms.facts, config.visible_devices);
   const auto opcodes = answer.getOpcodes();
-  for (unsigned i = 0; i <= opcode_max && i / 8 < opcodes.size(); ++i) terms.worker_opcodes.set(i, opcodes[i / 8] >> i % 8 & 1);
+  for (unsigned i = 0; i <= opcode_max && i / 8 < opcodes.size(); ++i)
+    terms.worker_opcodes.set(i, opcodes[i / 8] >> i % 8 & 1);
   if (terms.facts.driver_version < config.driver_version) {
-    throw DialError(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
-                    fmt::format("the driver at {} is of CUDA level {}, but programs here see {}; set FARGPU_DRIVER_VERSION={} "
-                                "or update the driver there",
-                                host_name, terms.facts.driver_version, config.driver_version, terms.facts.driver_version));
+    throw DialError(
+        CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+        fmt::format("the driver at {} is of CUDA level {}, but programs here see {}; set FARGPU_DRIVER_VERSION={} "
+                    "or update the driver there",
+                    host_name, terms.facts.driver_version, config.driver_version, terms.facts.driver_version));
   }
   if (shares_memory) {
     channel = share_memory(std::move(channel), answer.getRingBytes());
@@ -189,7 +199,8 @@ std::unique_ptr<Session> dial(const Config& config) {
       Ticket ticket;
       broker.ask_for_lease(/*hold=*/false, [&](wire::LeaseAnswer::Reader answer) {
         const auto bytes = [](capnp::Data::Reader data) {
-          return std::vector<std::byte>(reinterpret_cast<const std::byte*>(data.begin()), reinterpret_cast<const std::byte*>(data.end()));
+          return std::vector<std::byte>(reinterpret_cast<const std::byte*>(data.begin()),
+                                        reinterpret_cast<const std::byte*>(data.end()));
         };
         ticket = {bytes(answer.getTicket()), bytes(answer.getTicketName())};
       });
@@ -197,12 +208,14 @@ std::unique_ptr<Session> dial(const Config& config) {
       const std::span<const std::byte> shown =
           ticket.name.empty() ? std::span<const std::byte>(ticket.secret) : std::span<const std::byte>();
       const PoolHost near = broker.address();
-      const Connect connect = [near, encrypted = !ticket.name.empty()](std::uint64_t id, std::span<const std::byte> key) {
+      const Connect connect = [near, encrypted = !ticket.name.empty()](std::uint64_t id,
+                                                                       std::span<const std::byte> key) {
         return connect_lane(near, encrypted, id, key);
       };
       auto session = attach(connect_session(near, ticket), shown, config, broker.name(), connect);
       log::info("session {} at {}, {}, by {}", session->terms.session_id, broker.name(),
-                so_many(session->terms.facts.devices.size(), "device"), session->shares_memory() ? "shared memory" : "TCP");
+                so_many(session->terms.facts.devices.size(), "device"),
+                session->shares_memory() ? "shared memory" : "TCP");
       return session;
     } catch (const DialError& error) {
       failed(error);

@@ -65,9 +65,12 @@ CUresult Process::initialise() {
       // Hiding all devices is a habit of programs that want none.
       const auto level = wish.empty() || wish == "-1" ? log::Level::info : log::Level::warn;
       if (log::enabled(level)) {
-        log::write(level, fmt::format("no device of {} is visible: CUDA_VISIBLE_DEVICES is '{}'; unset it, or name devices as `fargpu ls` "
-                                      "numbers them",
-                                      session->terms.host, wish));
+        log::write(
+            level,
+            fmt::format(
+                "no device of {} is visible: CUDA_VISIBLE_DEVICES is '{}'; unset it, or name devices as `fargpu ls` "
+                "numbers them",
+                session->terms.host, wish));
       }
       session->leave();
       session->lose("no device is visible");
@@ -76,13 +79,15 @@ CUresult Process::initialise() {
     // Only now is there something that a child must not touch and an exit must end.
     // The child's copy of pinned memory is to be whole: no thread is at it while the process forks.
     pthread_atfork([] { process().session()->host_memory.pages().lock_for_fork(); },
-                   [] { process().session()->host_memory.pages().unlock_after_fork(); }, [] { process().in_forked_child(); });
+                   [] { process().session()->host_memory.pages().unlock_after_fork(); },
+                   [] { process().in_forked_child(); });
     std::atexit([] { process().at_exit(); });
     if (trace::enabled) {
-      trace::SessionFacts facts{session->terms.host, session->terms.session_id, {}, session->shares_memory(), [session](Handle handle) {
-                                  const Function* const function = session->functions.find(reinterpret_cast<CUfunction>(handle.value()));
-                                  return function ? function->name : std::string();
-                                }};
+      trace::SessionFacts facts{
+          session->terms.host, session->terms.session_id, {}, session->shares_memory(), [session](Handle handle) {
+            const Function* const function = session->functions.find(reinterpret_cast<CUfunction>(handle.value()));
+            return function ? function->name : std::string();
+          }};
       for (const Device& device : session->terms.facts.devices) facts.devices.push_back(device.name);
       trace::begin_session(facts, began_);
     }
@@ -118,8 +123,12 @@ void Process::lost(Session& session, const std::string& cause) noexcept {
   try {
     trace::note("the session is lost: " + cause);
     // A worker that ends in good order says why; of one that does not only its host knows.
-    log::error("the session is lost: {}. Every further CUDA call returns CUDA_ERROR_DEVICE_UNAVAILABLE; start the program again{}", cause,
-               cause.ends_with("closed the connection") ? ", and look at the log of fargpud there for why the worker ended" : "");
+    log::error(
+        "the session is lost: {}. Every further CUDA call returns CUDA_ERROR_DEVICE_UNAVAILABLE; start the program "
+        "again{}",
+        cause,
+        cause.ends_with("closed the connection") ? ", and look at the log of fargpud there for why the worker ended"
+                                                 : "");
   } catch (...) {}
 }
 
@@ -140,8 +149,8 @@ void Process::at_exit() noexcept {
   trace::finish();
 }
 
-// The child has neither our threads nor a right to the connection. The parent's descriptors are left alone: closing is up to exec
-// (they are all close-on-exec) or exit.
+// The child has neither our threads nor a right to the connection. The parent's descriptors are left alone: closing is
+// up to exec (they are all close-on-exec) or exit.
 void Process::in_forked_child() noexcept {
   current_life.store(Life::forked);
   HostPages& pages = session()->host_memory.pages();

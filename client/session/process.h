@@ -54,8 +54,8 @@ union ProcessRoot {
 extern ProcessRoot process_root;
 inline Process& process() { return process_root.process; }
 
-/// The session that a call of this thread is for: its current context's, or the one of programs that have named none. A process has one
-/// session, which nothing outside this folder assumes.
+/// The session that a call of this thread is for: its current context's, or the one of programs that have named none. A
+/// process has one session, which nothing outside this folder assumes.
 inline Session& session_of(const Thread&) { return *process().session(); }
 
 /// Turns the exception in flight into a CUresult; those that mean the end of the connection end the session.

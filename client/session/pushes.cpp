@@ -22,14 +22,16 @@ void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     case wire::Control::PULL: {
       const auto pull = push.getPull();
       // On another thread: sending may have to wait until the worker reads, which this thread must not.
-      answer_aside([this, id = pull.getPull(), address = pull.getAddress(), bytes = pull.getBytes(), part = pull.getPart()] {
-        if (part == 0) answer_pull(id, address, bytes);
-        else answer_part_pull(id, part, bytes);
-      });
+      answer_aside(
+          [this, id = pull.getPull(), address = pull.getAddress(), bytes = pull.getBytes(), part = pull.getPart()] {
+            if (part == 0) answer_pull(id, address, bytes);
+            else answer_part_pull(id, part, bytes);
+          });
       return;
     }
     case wire::Control::DELIVER:
-      if (push.getDeliver().getPart() != 0) deliver_part(push.getDeliver().getPart(), push.getDeliver().getAddress(), bulk);
+      if (push.getDeliver().getPart() != 0)
+        deliver_part(push.getDeliver().getPart(), push.getDeliver().getAddress(), bulk);
       else if (!bulk.empty()) parts_.host_memory.delivered(push.getDeliver().getAddress(), bulk);
       return;
     case wire::Control::WANTED: {
@@ -49,7 +51,8 @@ void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     }
     case wire::Control::NOTICE: log::warn("{}: {}", host_, printable(push.getNotice().cStr(), 512)); return;
     case wire::Control::SETTLED: parts_.calls.credit.settled(push.getSettled().getBytes()); return;
-    case wire::Control::GOODBYE: throw ChannelClosed(host_ + " ended the session: " + printable(push.getGoodbye().getText().cStr(), 512));
+    case wire::Control::GOODBYE:
+      throw ChannelClosed(host_ + " ended the session: " + printable(push.getGoodbye().getText().cStr(), 512));
     default: throw ProtocolError("a control message that a worker does not send");
   }
 }
@@ -64,7 +67,8 @@ void Pushes::call_part(std::uint64_t callback, std::uint64_t part) {
   const auto function = parts_.graph_parts.function(part);
   if (!function) throw ProtocolError("a function was called that is part of no graph");
   if (function->destructor) parts_.graph_parts.release(part);  // once
-  else if (!parts_.graphs.any_launched()) throw ProtocolError("a function of a graph was called while no graph is launched");
+  else if (!parts_.graphs.any_launched())
+    throw ProtocolError("a function of a graph was called while no graph is launched");
   parts_.callbacks.call(callback, [function] { function->call(function->argument); });
 }
 
@@ -73,7 +77,9 @@ void Pushes::release_part(std::uint64_t part) {
   const auto allocation = parts_.graph_parts.allocation(part);
   parts_.graph_parts.release(part);
   if (allocation)
-    answer_aside([this, address = allocation->address, part] { parts_.graph_memory.released(Thread::current(), address, part); });
+    answer_aside([this, address = allocation->address, part] {
+      parts_.graph_memory.released(Thread::current(), address, part);
+    });
 }
 
 std::span<std::byte> Pushes::place_delivery(wire::Deliver::Reader deliver, std::size_t bytes) {
@@ -135,7 +141,8 @@ void Pushes::answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint6
 void Pushes::send_pulled(std::uint64_t pull, std::span<const std::byte> rest) {
   while (!rest.empty()) {
     // A copy: pages may have to come from the worker first, for which nothing could be sent while this is.
-    const auto first = rest.begin(), end = first + static_cast<std::ptrdiff_t>(std::min(rest.size(), limits::bulk_bytes_max));
+    const auto first = rest.begin(),
+               end = first + static_cast<std::ptrdiff_t>(std::min(rest.size(), limits::bulk_bytes_max));
     const std::vector<std::byte> part(first, end);
     tell_worker([&](wire::Control::Builder control) { control.initPulled().setPull(pull); }, part);
     rest = rest.subspan(part.size());

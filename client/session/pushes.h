@@ -1,5 +1,6 @@
 #pragma once
-// What the worker says by itself: late failures, passed fences, functions and memory of this process that its work needs.
+// What the worker says by itself: late failures, passed fences, functions and memory of this process that its work
+// needs.
 
 #include <cstdint>
 #include <functional>
@@ -26,7 +27,8 @@ namespace fargpu::client {
 
 class Waits;
 
-/// Pushes arrive on the thread that reads the connection, one at a time; what may have to wait is answered on a thread of its own.
+/// Pushes arrive on the thread that reads the connection, one at a time; what may have to wait is answered on a thread
+/// of its own.
 class Pushes final : public PushHandler {
  public:
   struct Parts {
@@ -45,7 +47,8 @@ class Pushes final : public PushHandler {
     GraphMemory& graph_memory;
   };
   /// `host`: for messages; `host_window`: where pinned memory lies.
-  Pushes(const Parts& parts, const std::string& host, const Window& host_window) : parts_(parts), host_(host), host_window_(host_window) {}
+  Pushes(const Parts& parts, const std::string& host, const Window& host_window)
+      : parts_(parts), host_(host), host_window_(host_window) {}
 
   /// A function that the worker has called under this number has run, or what it waited for here has come.
   void function_done(std::uint64_t number);

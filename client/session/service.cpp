@@ -37,8 +37,8 @@ void Service::wake() {
   if (asleep_.load(std::memory_order_seq_cst)) waker_.signal();
 }
 
-// Sends what has gathered, and reads when nobody else does or attends to it. While the program is busy it looks every 50 us; after a millisecond of
-// quiet it sleeps until something happens.
+// Sends what has gathered, and reads when nobody else does or attends to it. While the program is busy it looks every
+// 50 us; after a millisecond of quiet it sleeps until something happens.
 void Service::serve() {
   using Clock = std::chrono::steady_clock;
   constexpr auto look = std::chrono::microseconds(50);
@@ -57,9 +57,11 @@ void Service::serve() {
         continue;
       }
       asleep_.store(true, std::memory_order_seq_cst);
-      if (const auto still = calls_.commands.flush_some(CommandStream::Which::overdue); still != CommandStream::Left::young)
-        channel_.wait({.readable = !attended_.load(std::memory_order_seq_cst), .writable = still == CommandStream::Left::stuck}, sleep_max,
-                      &waker_);
+      if (const auto still = calls_.commands.flush_some(CommandStream::Which::overdue);
+          still != CommandStream::Left::young)
+        channel_.wait(
+            {.readable = !attended_.load(std::memory_order_seq_cst), .writable = still == CommandStream::Left::stuck},
+            sleep_max, &waker_);
       asleep_.store(false, std::memory_order_relaxed);
       busy_until = Clock::now() + quiet;
     }
@@ -119,8 +121,9 @@ bool Service::beat() {
 std::string Service::excuse() const {
   const auto absence = liveness_.absence();
   if (absence.count() == 0) return {};
-  return fmt::format("; this process was stopped for {} s, and a host ends the session of a client that is silent for {} s",
-                     absence.count(), silence_.count() / 1000);
+  return fmt::format(
+      "; this process was stopped for {} s, and a host ends the session of a client that is silent for {} s",
+      absence.count(), silence_.count() / 1000);
 }
 
 void Service::lose_silent() {

@@ -24,8 +24,9 @@ class Service {
   /// There is something to send.
   void wake();
 
-  /// For one other thread, which waits for what the worker says by itself: reads in place of the service thread until `ready` holds. False if
-  /// there is nothing to wait for any more: `expected` has not held for a while, or the session is lost.
+  /// For one other thread, which waits for what the worker says by itself: reads in place of the service thread until
+  /// `ready` holds. False if there is nothing to wait for any more: `expected` has not held for a while, or the session
+  /// is lost.
   bool attend(const std::function<bool()>& ready, const std::function<bool()>& expected);
   /// What another thread has done may make `ready` hold.
   void wake_attending() { attending_waker_.signal(); }

@@ -37,14 +37,18 @@ Session::Session(std::unique_ptr<Channel> channel, Terms agreed, std::chrono::na
               terms.host, terms.host_window),
       contexts(terms.facts.devices.size(), *this, calls),
       calls(
-          *channel_, pushes_, spin, [this] { service_.wake(); }, terms.compression, terms.worker_opcodes, terms.credit_bytes, contexts,
-          captures, *this),
+          *channel_, pushes_, spin, [this] { service_.wake(); }, terms.compression, terms.worker_opcodes,
+          terms.credit_bytes, contexts, captures, *this),
       lanes(
-          terms.lanes, terms.open_lane, [this](const std::string& why) { tell_lane_lost(why); }, terms.compression, terms.silence),
+          terms.lanes, terms.open_lane, [this](const std::string& why) { tell_lane_lost(why); }, terms.compression,
+          terms.silence),
       streams(captures),
       fences(calls),
       callbacks([this](std::uint64_t number) { pushes_.function_done(number); },
-                {.wait = [this](const std::function<bool()>& job) { return service_.attend(job, [this] { return waits.for_host(); }); },
+                {.wait =
+                     [this](const std::function<bool()>& job) {
+                       return service_.attend(job, [this] { return waits.for_host(); });
+                     },
                  .wake = [this] { service_.wake_attending(); }}),
       stream_waits(calls.host_waits, [this](std::uint64_t number) { pushes_.function_done(number); }),
       peers(calls, terms.facts),
@@ -56,8 +60,9 @@ Session::Session(std::unique_ptr<Channel> channel, Terms agreed, std::chrono::na
                      .map = map,
                      .managed_dropped = [this](std::uint64_t address) { managed.dropped(address); }},
                     terms.device_window.base, terms.device_window.bytes),
-      managed({.calls = calls, .contexts = contexts, .streams = streams, .device_memory = device_memory, .peers = peers},
-              terms.device_window, terms.driver_band),
+      managed(
+          {.calls = calls, .contexts = contexts, .streams = streams, .device_memory = device_memory, .peers = peers},
+          terms.device_window, terms.driver_band),
       host_memory({.calls = calls,
                    .channel = *channel_,
                    .contexts = contexts,
@@ -131,7 +136,7 @@ void Session::tell(Fill&& fill) noexcept {
   }
 }
 
-// --- contexts -----------------------------------------------------------------------------------------------------------
+// --- contexts -------------------------------------------------------------------------------------------------------
 
 CUresult Session::open_context(Thread& thread, Context& context, Handle resources) {
   RemoteCall<wire::OpenContext> call(calls, thread);
@@ -214,7 +219,7 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   return result;
 }
 
-// --- what parts say upwards -----------------------------------------------------------------------------------------------
+// --- what parts say upwards -----------------------------------------------------------------------------------------
 
 void Session::fence_wanted(Thread& thread, Stream& stream, std::uint64_t items) {
   fences.after(thread, stream, [&stream, handle = stream.handle, items] {

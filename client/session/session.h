@@ -62,7 +62,8 @@ struct Terms {
   std::function<std::unique_ptr<Channel>()> open_lane;          ///< connects one; null where there are none
 };
 
-/// The parts, and nothing but what concerns several of them. Each part is given those below it that it uses, lowest first:
+/// The parts, and nothing but what concerns several of them. Each part is given those below it that it uses, lowest
+/// first:
 ///
 ///     variables, pushes, waits                            code, what the worker says, before work and after waits
 ///     shared_memory  graph_memory  staging  host_memory   memory
@@ -71,9 +72,9 @@ struct Terms {
 ///     calls  lanes                                        the way to the worker
 ///     contexts  events  captures  graphs  graph_parts     objects: tables that call nobody
 ///
-/// Upwards a part speaks through CallEvents (calls), PushHandler (the receiver) and Settler (memory that waits for work).
-/// A session lives as long as the process. Its parts are thread-safe by themselves; locks are taken in this order: contexts.mutex(), a
-/// part's own, the command stream's, the receiver's.
+/// Upwards a part speaks through CallEvents (calls), PushHandler (the receiver) and Settler (memory that waits for
+/// work). A session lives as long as the process. Its parts are thread-safe by themselves; locks are taken in this
+/// order: contexts.mutex(), a part's own, the command stream's, the receiver's.
 class Session final : CallEvents {
  public:
   Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nanoseconds spin);
@@ -85,7 +86,8 @@ class Session final : CallEvents {
   void leave() noexcept;
   /// Ends the session: nothing more is read or sent.
   void lose(const std::string& why) noexcept override;
-  /// What is done when it is lost, each time somebody notices; the reason is the first one's, of which what others met is a consequence.
+  /// What is done when it is lost, each time somebody notices; the reason is the first one's, of which what others met
+  /// is a consequence.
   void at_loss(void (*action)(Session& session, const std::string& why) noexcept) { at_loss_ = action; }
 
   /// Has the worker create or retain the context. Under contexts.mutex().
@@ -117,8 +119,8 @@ class Session final : CallEvents {
   Streams streams;
   Fences fences;
   Callbacks callbacks;
-  /// Where the worker's questions are answered: that may have to wait. Functions of the program, which may wait for the answers, run
-  /// elsewhere.
+  /// Where the worker's questions are answered: that may have to wait. Functions of the program, which may wait for the
+  /// answers, run elsewhere.
   JobThread answers{"fargpu-answers"};
   StreamWaits stream_waits;
   MemoryMap map;

@@ -61,8 +61,8 @@ CUresult Waits::settle(Thread& thread, Stream& stream) {
   return result;
 }
 
-// In place of a wait that nobody can notice. Programs wait for each copy of pageable memory. What is left of it concerns nobody but later
-// work on the device, which the worker keeps behind it, on all streams.
+// In place of a wait that nobody can notice. Programs wait for each copy of pageable memory. What is left of it
+// concerns nobody but later work on the device, which the worker keeps behind it, on all streams.
 CUresult Waits::put_before_all(Thread& thread, Stream& stream) {
   RemoteCall<wire::CuStreamSynchronize> call(thread, stream.context);
   call.in().setHStream(stream.wire());

@@ -1,5 +1,6 @@
 #pragma once
-// The two moments at which this process and the GPU's host exchange what each has written: before work, and where the program waits.
+// The two moments at which this process and the GPU's host exchange what each has written: before work, and where the
+// program waits.
 
 #include <cuda.h>
 
@@ -50,7 +51,8 @@ class Waits final : public Settler {
     parts_.managed.after_wait(thread);
     parts_.host_memory.after_wait(thread);
   }
-  /// Work under way waits for this process, which may yet change what later work is to read: host functions, values waited for.
+  /// Work under way waits for this process, which may yet change what later work is to read: host functions, values
+  /// waited for.
   bool for_host() const { return parts_.callbacks.any_waiting() || parts_.stream_waits.any(); }
 
  private:

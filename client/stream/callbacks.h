@@ -1,5 +1,6 @@
 #pragma once
-// Functions of the program that run when a stream gets to them (cuLaunchHostFunc, cuStreamAddCallback, host nodes of graphs).
+// Functions of the program that run when a stream gets to them (cuLaunchHostFunc, cuStreamAddCallback, host nodes of
+// graphs).
 
 #include <cuda.h>
 
@@ -13,9 +14,10 @@
 
 namespace fargpu::client {
 
-/// Runs them one after the other on a thread of its own, started when the first one is registered: a function may take its
-/// time, or wait for other threads, without holding up anything but the work behind it. While it has none to run, and some are registered,
-/// this thread reads the connection, so that it meets the next one itself. CUDA calls are not allowed in functions.
+/// Runs them one after the other on a thread of its own, started when the first one is registered: a function may take
+/// its time, or wait for other threads, without holding up anything but the work behind it. While it has none to run,
+/// and some are registered, this thread reads the connection, so that it meets the next one itself. CUDA calls are not
+/// allowed in functions.
 class Callbacks {
  public:
   using Function = std::function<void(CUresult)>;

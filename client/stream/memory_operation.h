@@ -1,6 +1,6 @@
 #pragma once
-// One memory operation of a stream or of a graph node: a wait for a value, a write, a flush or a barrier. CUDA Driver API, "Stream
-// Memory Operations".
+// One memory operation of a stream or of a graph node: a wait for a value, a write, a flush or a barrier. CUDA Driver
+// API, "Stream Memory Operations".
 
 #include <cuda.h>
 

@@ -46,8 +46,9 @@ void StreamWaits::end_those(Which&& which) {
 }
 
 void StreamWaits::forget(std::uint64_t base, std::uint64_t bytes) {
-  end_those(
-      [&](const Wait& wait) { return wait.operation.waits() && wait.operation.address >= base && wait.operation.address - base < bytes; });
+  end_those([&](const Wait& wait) {
+    return wait.operation.waits() && wait.operation.address >= base && wait.operation.address - base < bytes;
+  });
 }
 
 void StreamWaits::forget(const Context& context) {

@@ -17,13 +17,15 @@ namespace fargpu::client {
 
 struct Context;
 
-/// A value in memory of the GPU is waited for by the GPU. One in memory of the host is waited for here, by a thread of its own: the
-/// worker asks for it like for a host function when the stream gets there, so that nothing given to the GPU waits for this process, and
-/// all that the program wrote before the value goes ahead of what waited for it. Threads: any.
+/// A value in memory of the GPU is waited for by the GPU. One in memory of the host is waited for here, by a thread of
+/// its own: the worker asks for it like for a host function when the stream gets there, so that nothing given to the
+/// GPU waits for this process, and all that the program wrote before the value goes ahead of what waited for it.
+/// Threads: any.
 class StreamWaits {
  public:
   /// `here` counts the waits on memory of the host that are not over; `done` tells the worker that one is.
-  StreamWaits(std::atomic<unsigned>& here, std::function<void(std::uint64_t)> done) : done_(std::move(done)), here_(here) {}
+  StreamWaits(std::atomic<unsigned>& here, std::function<void(std::uint64_t)> done)
+      : done_(std::move(done)), here_(here) {}
 
   /// A wait on memory of the host, under a number that the worker will name, by a stream of this context.
   void add(std::uint64_t number, const MemoryOperation& wait, const Context& context);
@@ -58,8 +60,8 @@ class StreamWaits {
   void watch();
 
   const std::function<void(std::uint64_t)> done_;
-  // Held while looking at the program's memory, which may have to come from the worker first: the receiving thread never takes it.
-  // Before mutex_.
+  // Held while looking at the program's memory, which may have to come from the worker first: the receiving thread
+  // never takes it. Before mutex_.
   std::mutex looking_;
   std::mutex mutex_;
   std::condition_variable changed_;

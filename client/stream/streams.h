@@ -16,7 +16,8 @@ class Streams : public HandleMap<Stream> {
 
   /// A stream that the program does not know; null if there are too many.
   Stream* make_hidden(Thread& thread, Context& context, unsigned flags);
-  /// The default stream of a thread in its current context (CU_STREAM_PER_THREAD), made when first used; null if there are too many.
+  /// The default stream of a thread in its current context (CU_STREAM_PER_THREAD), made when first used; null if there
+  /// are too many.
   Stream* default_of(Thread& thread, Context& context);
   /// cuStreamDestroy, and the end of a thread for its default streams.
   CUresult destroy(Thread& thread, Stream& stream);

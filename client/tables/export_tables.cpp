@@ -24,15 +24,16 @@ using private_tables::slot;
 using private_tables::Table;
 using private_tables::Word;
 
-// A slot whose meaning is not known: says so once, with the first arguments, and answers an error that its callers treat as "not
-// there".
+// A slot whose meaning is not known: says so once, with the first arguments, and answers an error that its callers
+// treat as "not there".
 template <Table table, std::size_t index>
 CUresult unknown_slot(std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t d) {
   try {
     const std::string where = fmt::format("slot {} of the private table '{}'", index, private_tables::name_of(table));
     log::write_once(
         log::Level::warn, where,
-        fmt::format("{} is not served (arguments {:#x} {:#x} {:#x} {:#x}); the caller gets CUDA_ERROR_NOT_SUPPORTED", where, a, b, c, d));
+        fmt::format("{} is not served (arguments {:#x} {:#x} {:#x} {:#x}); the caller gets CUDA_ERROR_NOT_SUPPORTED",
+                    where, a, b, c, d));
   } catch (...) {}
   return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -50,7 +51,7 @@ CUresult serve(Body&& body) noexcept {
   }
 }
 
-// --- 6bd5fb6c: the runtime's own interface ----------------------------------------------------------------------------------------
+// --- 6bd5fb6c: the runtime's own interface --------------------------------------------------------------------------
 
 // Slot 2: the primary context's handle, which is not retained or created by this.
 CUresult primary_context(CUcontext* out, CUdevice device) {
@@ -75,13 +76,13 @@ CUresult module_of_container(const void* container, CUmodule* out, void* a, void
   return serve([&](Thread& thread) { return hand::cuModuleLoadDataEx(thread, out, container, 0, nullptr, nullptr); });
 }
 
-// --- 42d85a81: thread state for tools ------------------------------------------------------------------------------------------------
+// --- 42d85a81: thread state for tools -------------------------------------------------------------------------------
 
 CUresult thread_context(CUcontext* out) {
   return serve([&](Thread& thread) { return hand::cuCtxGetCurrent(thread, out); });
 }
 
-// --- c693336e: values of libraries, by context and key -----------------------------------------------------------------------------------
+// --- c693336e: values of libraries, by context and key --------------------------------------------------------------
 
 // Null and -1 mean the calling thread's current context.
 Context* storage_context(Thread& thread, CUcontext context) {
@@ -113,11 +114,11 @@ CUresult storage_get(void** value, CUcontext ctx, void* key) {
   });
 }
 
-// --- d4082055: integrity check ------------------------------------------------------------------------------------------------------------
+// --- d4082055: integrity check --------------------------------------------------------------------------------------
 
 CUresult check_integrity(std::uint32_t version, std::uint64_t unix_seconds, std::uint64_t* result);
 
-// --- 21318c60: identities -----------------------------------------------------------------------------------------------------------------
+// --- 21318c60: identities -------------------------------------------------------------------------------------------
 
 CUresult context_number(CUcontext ctx, std::uint64_t* id) {
   return serve([&](Thread& thread) {
@@ -128,8 +129,8 @@ CUresult context_number(CUcontext ctx, std::uint64_t* id) {
   });
 }
 
-// Slot 51: the object behind a stream; slot 39: its number, that of cuStreamGetId. Callers pass the object on without looking into
-// it.
+// Slot 51: the object behind a stream; slot 39: its number, that of cuStreamGetId. Callers pass the object on without
+// looking into it.
 CUresult stream_object(CUcontext ctx, CUstream stream, void** object, int per_thread) {
   return serve([&](Thread& thread) {
     if (!object) return CUDA_ERROR_INVALID_VALUE;
@@ -150,7 +151,7 @@ CUresult stream_number(CUcontext, const Stream* object, std::uint64_t* id) {
   });
 }
 
-// --- 6e163fbe: functions and modules --------------------------------------------------------------------------------------------------------
+// --- 6e163fbe: functions and modules --------------------------------------------------------------------------------
 
 // Slot 7: calls back for each function of a module; returns how many there are.
 std::uint64_t each_function(CUcontext, CUmodule module, void (*visit)(void*, CUfunction), void* user) {
@@ -161,7 +162,9 @@ std::uint64_t each_function(CUcontext, CUmodule module, void (*visit)(void*, CUf
     if (const CUresult bad = ::cuModuleGetFunctionCount(&n, module); bad != CUDA_SUCCESS) return bad;
     std::vector<CUfunction> functions(n);
     if (n > 0) {
-      if (const CUresult bad = hand::cuModuleEnumerateFunctions(thread, functions.data(), n, module); bad != CUDA_SUCCESS) return bad;
+      if (const CUresult bad = hand::cuModuleEnumerateFunctions(thread, functions.data(), n, module);
+          bad != CUDA_SUCCESS)
+        return bad;
     }
     for (const CUfunction function : functions) visit(user, function);
     count = n;
@@ -170,7 +173,7 @@ std::uint64_t each_function(CUcontext, CUmodule module, void (*visit)(void*, CUf
   return count;
 }
 
-// --- 1734dc26: topology of the device ----------------------------------------------------------------------------------------------------
+// --- 1734dc26: topology of the device -------------------------------------------------------------------------------
 
 // Slots 4 and 13: per TPC, the GPC it belongs to and its number there, in memory that the caller gives back.
 std::uint8_t* copy_of(const std::vector<std::uint8_t>& bytes) {
@@ -197,7 +200,7 @@ CUresult free_processors(std::uint8_t* group, std::uint8_t* index) {
   return CUDA_SUCCESS;
 }
 
-// --- f8cff951: messages of libraries ---------------------------------------------------------------------------------------------------------
+// --- f8cff951: messages of libraries --------------------------------------------------------------------------------
 
 CUresult library_message(const char* domain, int severity, const char* format, va_list arguments) {
   try {
@@ -209,7 +212,7 @@ CUresult library_message(const char* domain, int severity, const char* format, v
   return CUDA_SUCCESS;
 }
 
-// --- the tables ------------------------------------------------------------------------------------------------------------------------------
+// --- the tables -----------------------------------------------------------------------------------------------------
 
 struct Tables {
   private_tables::RuntimeTables runtime{{.primary_context = slot(primary_context),
@@ -292,7 +295,8 @@ const void* words_of(Table table) {
   return nullptr;
 }
 
-// By which tools are called back at each driver call: the first thing that CUPTI, and with it every profiler, asks for when it starts.
+// By which tools are called back at each driver call: the first thing that CUPTI, and with it every profiler, asks for
+// when it starts.
 constexpr std::array<std::uint8_t, 16> tools_subscription = {0x2c, 0x8e, 0x0a, 0xd8, 0x07, 0x10, 0xab, 0x4e,
                                                              0x90, 0xdd, 0x54, 0x71, 0x9f, 0xe5, 0xf7, 0x4b};
 

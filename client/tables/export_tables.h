@@ -1,6 +1,7 @@
 #pragma once
-// The private tables that CUDA's runtime and math libraries ask the driver for (cuGetExportTable). README.md in this folder says
-// which slots mean what. Everything in them is answered here; none needs the worker but the enumeration of a module's functions.
+// The private tables that CUDA's runtime and math libraries ask the driver for (cuGetExportTable). README.md in this
+// folder says which slots mean what. Everything in them is answered here; none needs the worker but the enumeration of
+// a module's functions.
 
 #include <cuda.h>
 

@@ -18,8 +18,9 @@ struct ProcEntry {
 /// Sorted by name, then per_thread, then since.
 std::span<const ProcEntry> proc_entries();
 
-/// The newest variant of `name` that is no newer than `version`. `driver_version` is what the process sees as the driver's.
-/// Flags: CU_GET_PROC_ADDRESS_*; with the per-thread flag, a name without such a variant gives the ordinary one.
+/// The newest variant of `name` that is no newer than `version`. `driver_version` is what the process sees as the
+/// driver's. Flags: CU_GET_PROC_ADDRESS_*; with the per-thread flag, a name without such a variant gives the ordinary
+/// one.
 struct ProcAnswer {
   void* function = nullptr;
   CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;

@@ -390,7 +390,7 @@ class Loader:
         if self.complaints:
             raise SpecError("\n".join(self.complaints))
 
-    # --- reading ----------------------------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------------------------------
 
     def read_kinds(self) -> None:
         file = "handles.toml"
@@ -706,7 +706,7 @@ class Loader:
                 self.complain(file, name, "stream", f"{key} is about work on a stream: add stream = \"...\", or remove it")
         self.operations[name] = operation
 
-    # --- what must hold over the whole spec ----------------------------------------------------------------------
+    # --- what must hold over the whole spec --------------------------------------------------------------------------
 
     def collect_structs(self) -> dict[str, Struct]:
         structs: dict[str, Struct] = {}

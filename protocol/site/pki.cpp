@@ -50,8 +50,9 @@ std::string text_of(BIO* bio) {
 void write_new(const std::filesystem::path& path, const std::string& text, int mode) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   if (descriptor < 0) {
-    throw PkiError(errno == EEXIST ? path.string() + " is there already; remove it first, or take another name or folder"
-                                   : "cannot write " + path.string() + " (" + std::strerror(errno) + ")");
+    throw PkiError(errno == EEXIST
+                       ? path.string() + " is there already; remove it first, or take another name or folder"
+                       : "cannot write " + path.string() + " (" + std::strerror(errno) + ")");
   }
   const bool written = ::write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   ::close(descriptor);
@@ -61,7 +62,8 @@ void write_new(const std::filesystem::path& path, const std::string& text, int m
 Certificate read_certificate(const std::filesystem::path& path) {
   const Bio in(BIO_new_file(path.c_str(), "r"));
   Certificate certificate(in ? PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr) : nullptr);
-  require(certificate != nullptr, "cannot read certificate " + path.string() + " (`fargpu pki init` makes an authority)");
+  require(certificate != nullptr,
+          "cannot read certificate " + path.string() + " (`fargpu pki init` makes an authority)");
   return certificate;
 }
 
@@ -75,8 +77,10 @@ Key read_key(const std::filesystem::path& path) {
 void extend(X509* certificate, X509* issuer, int kind, const std::string& value) {
   X509V3_CTX context;
   X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
-  const std::unique_ptr<X509_EXTENSION, Freed<X509_EXTENSION_free>> extension(X509V3_EXT_conf_nid(nullptr, &context, kind, value.c_str()));
-  require(extension && X509_add_ext(certificate, extension.get(), -1) == 1, "cannot add '" + value + "' to a certificate");
+  const std::unique_ptr<X509_EXTENSION, Freed<X509_EXTENSION_free>> extension(
+      X509V3_EXT_conf_nid(nullptr, &context, kind, value.c_str()));
+  require(extension && X509_add_ext(certificate, extension.get(), -1) == 1,
+          "cannot add '" + value + "' to a certificate");
 }
 
 /// A certificate before it is signed, with a new key.
@@ -96,12 +100,13 @@ struct Draft {
     constexpr long clock_differences = 300;
     X509_gmtime_adj(X509_getm_notBefore(c), -clock_differences);
     X509_time_adj_ex(X509_getm_notAfter(c), static_cast<int>(life.count()), 0, nullptr);
-    X509_NAME_add_entry_by_txt(X509_get_subject_name(c), "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1,
-                               0);
+    X509_NAME_add_entry_by_txt(X509_get_subject_name(c), "CN", MBSTRING_UTF8,
+                               reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
     X509_set_pubkey(c, key.get());
   }
 
-  PkiFiles sign_and_write(X509* issuer, EVP_PKEY* issuer_key, const std::filesystem::path& folder, const std::string& name) {
+  PkiFiles sign_and_write(X509* issuer, EVP_PKEY* issuer_key, const std::filesystem::path& folder,
+                          const std::string& name) {
     X509* const c = certificate.get();
     require(X509_set_issuer_name(c, X509_get_subject_name(issuer)) == 1 && X509_sign(c, issuer_key, EVP_sha256()) > 0,
             "cannot sign a certificate");
@@ -124,7 +129,8 @@ PkiFiles issue(Draft& draft, const std::filesystem::path& folder, const std::str
 }
 
 void require_name(const std::string& name) {
-  if (!plain_name(name) || name == "ca") throw PkiError("'" + name + "' cannot be a name here; use letters, digits, '-', '_' and '.'");
+  if (!plain_name(name) || name == "ca")
+    throw PkiError("'" + name + "' cannot be a name here; use letters, digits, '-', '_' and '.'");
 }
 
 }  // namespace
@@ -133,26 +139,30 @@ PkiFiles make_authority(const std::filesystem::path& folder, std::chrono::days l
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw PkiError("cannot make folder " + folder.string() + " (" + error.message() + ")");
-  // A name of its own: of two with one name the other's certificates look as if they were signed wrongly, rather than by another.
+  // A name of its own: of two with one name the other's certificates look as if they were signed wrongly, rather than
+  // by another.
   unsigned char number[4];
   if (::getrandom(number, sizeof(number), 0) != sizeof(number)) throw PkiError("no random numbers");
-  Draft draft(fmt::format("fargpu authority {:02x}{:02x}{:02x}{:02x}", number[0], number[1], number[2], number[3]), life);
+  Draft draft(fmt::format("fargpu authority {:02x}{:02x}{:02x}{:02x}", number[0], number[1], number[2], number[3]),
+              life);
   X509* const c = draft.certificate.get();
   extend(c, c, NID_basic_constraints, "critical,CA:TRUE,pathlen:0");
   extend(c, c, NID_key_usage, "critical,keyCertSign,cRLSign");
   return draft.sign_and_write(c, draft.key.get(), folder, "ca");
 }
 
-PkiFiles issue_server(const std::filesystem::path& folder, const std::string& name, const std::vector<std::string>& hosts,
-                      std::chrono::days life) {
+PkiFiles issue_server(const std::filesystem::path& folder, const std::string& name,
+                      const std::vector<std::string>& hosts, std::chrono::days life) {
   require_name(name);
   if (hosts.empty()) throw PkiError("name the hosts by which the server is reached");
   Draft draft(name, life);
   std::string names;
   for (const std::string& host : hosts) {
-    if (host.empty() || host.find_first_of(", \n") != std::string::npos) throw PkiError("'" + host + "' is no host's name or address");
+    if (host.empty() || host.find_first_of(", \n") != std::string::npos)
+      throw PkiError("'" + host + "' is no host's name or address");
     unsigned char address[16];
-    const bool numeric = ::inet_pton(AF_INET, host.c_str(), address) == 1 || ::inet_pton(AF_INET6, host.c_str(), address) == 1;
+    const bool numeric =
+        ::inet_pton(AF_INET, host.c_str(), address) == 1 || ::inet_pton(AF_INET6, host.c_str(), address) == 1;
     if (!numeric && host.find_first_of(":/") != std::string::npos)
       throw PkiError("'" + host + "' is no host's name or address; leave out port and transport");
     names += fmt::format("{}{}:{}", names.empty() ? "" : ",", numeric ? "IP" : "DNS", host);
@@ -174,7 +184,8 @@ std::chrono::sys_seconds expiry(const std::filesystem::path& path) {
     const Certificate certificate(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
     if (!certificate) break;
     std::tm time{};
-    require(ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &time) == 1, "cannot read the end of a certificate in " + path.string());
+    require(ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &time) == 1,
+            "cannot read the end of a certificate in " + path.string());
     const std::chrono::sys_seconds end{std::chrono::seconds(::timegm(&time))};
     first = std::min(first.value_or(end), end);
   }

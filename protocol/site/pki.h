@@ -24,8 +24,8 @@ constexpr std::chrono::days authority_life{3650};
 /// Makes an authority: ca.crt, which everybody may have, and ca.key, which nobody else may.
 PkiFiles make_authority(const std::filesystem::path& folder, std::chrono::days life);
 /// NAME.crt and NAME.key of a server that is reached by these names and addresses.
-PkiFiles issue_server(const std::filesystem::path& folder, const std::string& name, const std::vector<std::string>& hosts,
-                      std::chrono::days life);
+PkiFiles issue_server(const std::filesystem::path& folder, const std::string& name,
+                      const std::vector<std::string>& hosts, std::chrono::days life);
 /// NAME.crt and NAME.key of a client, which the common name stands for.
 PkiFiles issue_client(const std::filesystem::path& folder, const std::string& name, std::chrono::days life);
 /// When the first of the certificates in a file of PEM ends. Throws PkiError if the file holds none.

@@ -22,7 +22,8 @@
 namespace fargpu::site {
 namespace {
 
-constexpr const char* heading = "# Tokens of fargpu: name, tenant, time of expiry, SHA-256 of the token. Written by `fargpu token`.\n";
+constexpr const char* heading =
+    "# Tokens of fargpu: name, tenant, time of expiry, SHA-256 of the token. Written by `fargpu token`.\n";
 constexpr const char* prefix = "fargpu_";
 constexpr std::size_t token_random_bytes = 32;
 constexpr std::size_t token_bytes_max = 256;
@@ -41,17 +42,21 @@ std::optional<std::chrono::sys_seconds> parse_time(const std::string& text) {
 }
 
 TokenEntry parse_line(const std::string& line, const std::filesystem::path& file, int number) {
-  const auto complain = [&](const std::string& what) { throw TokenError(fmt::format("{}, line {}: {}", file.string(), number, what)); };
+  const auto complain = [&](const std::string& what) {
+    throw TokenError(fmt::format("{}, line {}: {}", file.string(), number, what));
+  };
   std::istringstream words(line);
   TokenEntry entry;
   std::string expires, hash, more;
   if (!(words >> entry.name >> entry.tenant >> expires >> hash) || words >> more)
     complain("four words are wanted: name, tenant, expiry, hash");
   if (!plain_name(entry.name) || !plain_name(entry.tenant)) complain("names are letters, digits, '-', '_' and '.'");
-  if (expires != "never" && !(entry.expires = parse_time(expires))) complain("'" + expires + "' is no time such as 2026-12-31T23:59:59Z");
+  if (expires != "never" && !(entry.expires = parse_time(expires)))
+    complain("'" + expires + "' is no time such as 2026-12-31T23:59:59Z");
   const auto bytes = parse_hex(hash);
   // No colons between them, as in fingerprints: a hash is written in one way.
-  if (!bytes || bytes->size() != entry.hash.size() || hash.size() != 2 * entry.hash.size()) complain("the last word is no SHA-256");
+  if (!bytes || bytes->size() != entry.hash.size() || hash.size() != 2 * entry.hash.size())
+    complain("the last word is no SHA-256");
   std::copy(bytes->begin(), bytes->end(), entry.hash.begin());
   return entry;
 }
@@ -79,7 +84,8 @@ class Lock {
 void write_tokens(const std::filesystem::path& file, const std::vector<TokenEntry>& entries) {
   std::string text = heading;
   for (const TokenEntry& entry : entries)
-    text += fmt::format("{} {} {} {}\n", entry.name, entry.tenant, time_text(entry.expires), hex(entry.hash.data(), entry.hash.size()));
+    text += fmt::format("{} {} {} {}\n", entry.name, entry.tenant, time_text(entry.expires),
+                        hex(entry.hash.data(), entry.hash.size()));
   const std::string fresh = file.string() + ".new";
   const int descriptor = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   struct stat before {};
@@ -88,7 +94,8 @@ void write_tokens(const std::filesystem::path& file, const std::vector<TokenEntr
     ::fchmod(descriptor, before.st_mode & 0777);
     [[maybe_unused]] const int kept = ::fchown(descriptor, before.st_uid, before.st_gid);
   }
-  written = written && ::write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(descriptor) == 0;
+  written = written && ::write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+            ::fsync(descriptor) == 0;
   const int error = errno;
   if (descriptor >= 0) ::close(descriptor);
   if (!written || ::rename(fresh.c_str(), file.c_str()) != 0)
@@ -103,7 +110,8 @@ std::vector<TokenEntry> read_if_there(const std::filesystem::path& file) {
 
 bool plain_name(const std::string& name) {
   return !name.empty() && name.size() <= 64 && name[0] != '.' &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
+         std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
 }
 
 std::vector<TokenEntry> read_tokens(const std::filesystem::path& file) {
@@ -121,12 +129,15 @@ std::vector<TokenEntry> read_tokens(const std::filesystem::path& file) {
 
 std::string create_token(const std::filesystem::path& file, const std::string& name, const std::string& tenant,
                          std::optional<std::chrono::seconds> life) {
-  if (!plain_name(name) || !plain_name(tenant)) throw TokenError("names of tokens and tenants are letters, digits, '-', '_' and '.'");
+  if (!plain_name(name) || !plain_name(tenant))
+    throw TokenError("names of tokens and tenants are letters, digits, '-', '_' and '.'");
   std::array<std::byte, token_random_bytes> random;
-  if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) throw TokenError("no random numbers");
+  if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size()))
+    throw TokenError("no random numbers");
   const std::string token = prefix + hex(random.data(), random.size());
   TokenEntry entry{name, tenant, std::nullopt, hash_token(token)};
-  if (life) entry.expires = std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now()) + *life;
+  if (life)
+    entry.expires = std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now()) + *life;
   const Lock lock(file);
   std::vector<TokenEntry> entries = read_if_there(file);
   if (std::any_of(entries.begin(), entries.end(), [&](const TokenEntry& other) { return other.name == name; }))
@@ -146,7 +157,8 @@ bool revoke_token(const std::filesystem::path& file, const std::string& name) {
 
 TokenEntry::Hash hash_token(const std::string& token) {
   TokenEntry::Hash hash;
-  ::SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), reinterpret_cast<unsigned char*>(hash.data()));
+  ::SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(),
+           reinterpret_cast<unsigned char*>(hash.data()));
   return hash;
 }
 
@@ -162,7 +174,8 @@ std::string time_text(const std::optional<std::chrono::sys_seconds>& time) {
 
 void TokenBook::refresh() {
   struct stat status {};
-  if (::stat(file_.c_str(), &status) != 0) throw TokenError("cannot read " + file_.string() + " (" + std::strerror(errno) + ")");
+  if (::stat(file_.c_str(), &status) != 0)
+    throw TokenError("cannot read " + file_.string() + " (" + std::strerror(errno) + ")");
   const Stamp now{status.st_mtim.tv_sec, status.st_mtim.tv_nsec, status.st_ino, status.st_size};
   if (now == stamp_) return;
   entries_ = read_tokens(file_);

@@ -1,5 +1,6 @@
 #pragma once
-// Bearer tokens: random words that say whose a client is. A file holds what is needed to know them again, and not the tokens.
+// Bearer tokens: random words that say whose a client is. A file holds what is needed to know them again, and not the
+// tokens.
 
 #include <array>
 #include <chrono>
@@ -29,7 +30,8 @@ struct TokenEntry {
 bool plain_name(const std::string& name);
 
 std::vector<TokenEntry> read_tokens(const std::filesystem::path& file);
-/// A new token of this name, added to the file, which is made if there is none. This is the only time that it can be seen.
+/// A new token of this name, added to the file, which is made if there is none. This is the only time that it can be
+/// seen.
 std::string create_token(const std::filesystem::path& file, const std::string& name, const std::string& tenant,
                          std::optional<std::chrono::seconds> life);
 /// False if there is none of this name.

@@ -27,10 +27,12 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
       memory_watch_(io, settings, workers_, device_watch_),
       status_(settings, leases_, workers_, device_watch_),
       patient_(pending_.most()),
-      listeners_(io, settings,
-                 {.by_tcp = [this](asio::ip::tcp::socket socket, Transport transport) { meet(std::move(socket), transport); },
-                  .by_socket = [this](asio::local::stream_protocol::socket socket) { meet(std::move(socket), Transport::plain); },
-                  .trouble = [this] { pending_.make_room(); }}),
+      listeners_(
+          io, settings,
+          {.by_tcp = [this](asio::ip::tcp::socket socket, Transport transport) { meet(std::move(socket), transport); },
+           .by_socket =
+               [this](asio::local::stream_protocol::socket socket) { meet(std::move(socket), Transport::plain); },
+           .trouble = [this] { pending_.make_room(); }}),
       signals_(io),
       stop_timer_(io),
       expiry_watch_(io, settings),
@@ -39,12 +41,14 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
   leases_.set_tenants(Tenants::read(settings.file));
   take_identity(std::make_unique<Identity>(settings));
   ExpiryWatch::require_valid(settings, std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
-  // Leases name devices by their places. So those stay what they are while a lease lasts, also when the driver loses a device.
+  // Leases name devices by their places. So those stay what they are while a lease lasts, also when the driver loses a
+  // device.
   workers_.refuse_facts = [this](wire::HostFacts::Reader facts) -> std::string {
     const auto known = workers_.facts();
     if (!known || leases_.all().empty() || same_devices(*known, facts)) return "";
-    return fmt::format("it sees {}, and not those that leases are of; they become this host's when the leases have ended",
-                       so_many(facts.getDevices().size(), "device"));
+    return fmt::format(
+        "it sees {}, and not those that leases are of; they become this host's when the leases have ended",
+        so_many(facts.getDevices().size(), "device"));
   };
   workers_.on_facts = [this] {
     std::vector<std::uint64_t> memory_bytes;
@@ -84,14 +88,16 @@ void Broker::warn_of_tenants() {
   for (const auto& [name, tenant] : leases_.tenants().all()) {
     for (const unsigned device : tenant.devices) {
       if (device < have) continue;
-      EventLog::warn("no such device",
-                     {{"tenant", name},
-                      {"device", device},
-                      {"devices", have},
-                      {"meaning", "devices of a tenant are places among those offered, from 0; without one it is refused"}});
+      EventLog::warn(
+          "no such device",
+          {{"tenant", name},
+           {"device", device},
+           {"devices", have},
+           {"meaning", "devices of a tenant are places among those offered, from 0; without one it is refused"}});
     }
     if (const std::string missing = tenant.mps.empty() ? "" : mps_complaint(tenant.mps); !missing.empty())
-      EventLog::warn("no MPS daemon", {{"tenant", name}, {"reason", missing}, {"meaning", "this tenant is refused until there is one"}});
+      EventLog::warn("no MPS daemon",
+                     {{"tenant", name}, {"reason", missing}, {"meaning", "this tenant is refused until there is one"}});
     if (const std::string& policy = workers_.scheduling().rules().policy; tenant.sm_partitions && policy != "free")
       EventLog::warn("partitions by turns",
                      {{"tenant", name},
@@ -102,10 +108,10 @@ void Broker::warn_of_tenants() {
   }
   try {
     for (const site::TokenEntry& stray : identity_->strays(leases_.tenants()))
-      EventLog::warn("token of no tenant",
-                     {{"token", stray.name},
-                      {"tenant", stray.tenant},
-                      {"meaning", "whoever shows it is refused until the settings have [tenant." + stray.tenant + "]"}});
+      EventLog::warn("token of no tenant", {{"token", stray.name},
+                                            {"tenant", stray.tenant},
+                                            {"meaning", "whoever shows it is refused until the settings have [tenant." +
+                                                            stray.tenant + "]"}});
   } catch (const site::TokenError& error) {
     EventLog::error("no tokens", {{"reason", error.what()}});
   }
@@ -132,10 +138,10 @@ void Broker::reload() {
     reloaded_ = true;
     EventLog::info("reloaded", {{"file", fresh.file}});
     if (const auto changed = changed_settings(settings_, fresh); !changed.empty())
-      EventLog::warn(
-          "not in use yet",
-          {{"settings", fmt::format("{}", fmt::join(changed, ", "))},
-           {"meaning", "of these the file says something else than this fargpud began with; they count when it is started again"}});
+      EventLog::warn("not in use yet", {{"settings", fmt::format("{}", fmt::join(changed, ", "))},
+                                        {"meaning",
+                                         "of these the file says something else than this fargpud began with; they "
+                                         "count when it is started again"}});
     if (leases_.knows_devices()) warn_of_tenants();
     expiry_watch_.look();
   } catch (const SettingsError& error) {
@@ -147,13 +153,15 @@ void Broker::listen() {
   if (!settings_.metrics_listen.empty())
     metrics_ = std::make_unique<MetricsServer>(
         io_, settings_.metrics_listen, settings_.insecure,
-        MetricsServer::Pages{.metrics =
-                                 [this] {
-                                   return status_.metrics({admissions_, state_, reloaded_, expiry_watch_.certificates()});
-                                 },
-                             .trouble = [this] { return trouble(); }});
+        MetricsServer::Pages{
+            .metrics =
+                [this] {
+                  return status_.metrics({admissions_, state_, reloaded_, expiry_watch_.certificates()});
+                },
+            .trouble = [this] { return trouble(); }});
   for (const ListenAddress& address : parse_listen(settings_.listen)) listeners_.open(address, tls_ != nullptr);
-  if (settings_.shared_memory && listeners_.any_by_tcp()) listeners_.open_socket(std::string(1, '\0') + local_keys_.socket_name());
+  if (settings_.shared_memory && listeners_.any_by_tcp())
+    listeners_.open_socket(std::string(1, '\0') + local_keys_.socket_name());
   expiry_watch_.start();
   service_manager_.tell("READY=1\nSTATUS=serving");
 }
@@ -179,7 +187,8 @@ bool Broker::sessions_are_ending() const {
   const auto leases = leases_.all();
   const auto now = std::chrono::steady_clock::now();
   // What a job left running behind it is none that ends.
-  return std::any_of(leases.begin(), leases.end(), [&](const auto& lease) { return lease->left && now < *lease->left + giving_back_max; });
+  return std::any_of(leases.begin(), leases.end(),
+                     [&](const auto& lease) { return lease->left && now < *lease->left + giving_back_max; });
 }
 
 // That of its job, or of the session that the same process has.
@@ -187,15 +196,16 @@ std::shared_ptr<const Lease> Broker::lease_of(const ClientFacts& client, const s
   if (job) return leases_.find(client.tenant, *job);
   for (const Worker& worker : workers_.all()) {
     const ClientFacts& other = worker.client;
-    if (worker.state == Worker::State::session && other.tenant == client.tenant && other.process_id == client.process_id &&
-        other.host_name == client.host_name && other.program == client.program)
+    if (worker.state == Worker::State::session && other.tenant == client.tenant &&
+        other.process_id == client.process_id && other.host_name == client.host_name && other.program == client.program)
       return worker.lease->shared();
   }
   return nullptr;
 }
 
-// The devices of a lease, unless those are all: then workers that are kept ready will do. Under MPS the lease's percentage is that of the
-// multiprocessors that its kernels may be on: by number, or so many as MPS chooses, of which no driver makes groups.
+// The devices of a lease, unless those are all: then workers that are kept ready will do. Under MPS the lease's
+// percentage is that of the multiprocessors that its kernels may be on: by number, or so many as MPS chooses, of which
+// no driver makes groups.
 WorkerProfile Broker::profile(Environment environment, const Lease& lease) const {
   if (!lease.mps.empty()) {
     environment["CUDA_MPS_PIPE_DIRECTORY"] = lease.mps;
@@ -222,7 +232,8 @@ std::string Broker::administer(const std::string& tenant, wire::AdministrationRe
     return "";
   }
   if (request.isDrain()) {
-    const std::uint64_t asked = std::min<std::uint64_t>(request.getDrain(), std::chrono::seconds(ServiceState::drain_max).count() + 1);
+    const std::uint64_t asked =
+        std::min<std::uint64_t>(request.getDrain(), std::chrono::seconds(ServiceState::drain_max).count() + 1);
     std::string wrong = state_.drain(now, asked == 0 ? std::nullopt : std::optional(std::chrono::seconds(asked)));
     if (!wrong.empty()) return wrong;
     EventLog::info("drained", {{"seconds", asked}, {"sessions", workers_.sessions()}, {"tenant", tenant}});
@@ -241,7 +252,8 @@ std::string Broker::administer(const std::string& tenant, wire::AdministrationRe
   if (request.isPolicy()) {
     scheduler::Rules rules = scheduling.rules();
     rules.policy = printable(request.getPolicy().cStr());
-    if (!scheduler::make_policy(rules)) return "there is no policy '" + rules.policy + "'; use free, fair, fixed or exclusive";
+    if (!scheduler::make_policy(rules))
+      return "there is no policy '" + rules.policy + "'; use free, fair, fixed or exclusive";
     scheduling.set_rules(rules);
     EventLog::info("policy", {{"policy", rules.policy}});
     return "";

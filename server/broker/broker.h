@@ -1,5 +1,6 @@
 #pragma once
-// fargpud: admits clients, gives them workers, and says how the host is doing. It never calls CUDA and never sees a call.
+// fargpud: admits clients, gives them workers, and says how the host is doing. It never calls CUDA and never sees a
+// call.
 
 #include <asio.hpp>
 #include <asio/ssl.hpp>
@@ -28,7 +29,8 @@
 
 namespace fargpu::server {
 
-/// One Asio thread. A connection is read frame by frame, exactly, so that it can be handed to a worker after its first frame.
+/// One Asio thread. A connection is read frame by frame, exactly, so that it can be handed to a worker after its first
+/// frame.
 class Broker {
  public:
   Broker(asio::io_context& io, const Settings& settings);
@@ -40,8 +42,8 @@ class Broker {
   /// What running sessions have, as the settings say now.
   std::chrono::seconds patience() const { return patience_; }
 
-  /// Reads again what may change while sessions run: tenants, certificates, keys, drain_seconds. What is wrong changes nothing. Of other settings that
-  /// changed it says that they wait for another start.
+  /// Reads again what may change while sessions run: tenants, certificates, keys, drain_seconds. What is wrong changes
+  /// nothing. Of other settings that changed it says that they wait for another start.
   void reload();
 
   Workers& workers() { return workers_; }
@@ -61,12 +63,13 @@ class Broker {
   void meet(Socket socket, Transport transport);
   /// Whether sessions that have ended still hold a quarter or more of what a tenant could have of a device.
   bool much_is_given_back(const std::string& tenant) const;
-  /// Whether a session is over, or that of a job which is over: a client that a bandwidth made wait leaves what it sent behind it, and its
-  /// worker reads that first, which takes seconds.
+  /// Whether a session is over, or that of a job which is over: a client that a bandwidth made wait leaves what it sent
+  /// behind it, and its worker reads that first, which takes seconds.
   bool sessions_are_ending() const;
   std::shared_ptr<const Lease> lease_of(const ClientFacts& client, const std::optional<JobKey>& job) const;
   WorkerProfile profile(Environment environment, const Lease& lease) const;
-  /// Whether a caller may look after this host: one of a tenant that may, or, where nobody is told apart, from this machine.
+  /// Whether a caller may look after this host: one of a tenant that may, or, where nobody is told apart, from this
+  /// machine.
   bool may_administer(const std::string& tenant, bool near) const;
   /// Why not; empty when it is done.
   std::string administer(const std::string& tenant, wire::AdministrationRequest::Reader request);

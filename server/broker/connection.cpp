@@ -27,7 +27,8 @@ constexpr unsigned environment_max = 64;
 
 // What clients may set for their workers; the list the client sends is not trusted to be harmless.
 bool environment_allowed(const std::string& name, const std::string& value) {
-  const bool known = std::find(std::begin(driver_variables), std::end(driver_variables), name) != std::end(driver_variables);
+  const bool known =
+      std::find(std::begin(driver_variables), std::end(driver_variables), name) != std::end(driver_variables);
   return known && value.size() <= 64 && value.find('\0') == std::string::npos;
 }
 
@@ -163,7 +164,8 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
             if (!welcome) co_return;
             break;
           case wire::Control::LEASE_REQUEST:
-            if (!welcome || !pending_) throw ProtocolError(welcome ? "a second request for a session" : "a request before hello");
+            if (!welcome || !pending_)
+              throw ProtocolError(welcome ? "a second request for a session" : "a request before hello");
             stop_calling();
             if (!co_await on_lease(control.getLeaseRequest())) co_return;
             break;
@@ -173,7 +175,9 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
             {
               const std::shared_ptr<const Lease> seen = broker_.lease_of(client_, job_);
               const Viewer viewer{client_.tenant, administers(), seen.get()};
-              co_await send([&](wire::Control::Builder answer) { broker_.status_.write(answer.initStatus(), viewer, broker_.state_); });
+              co_await send([&](wire::Control::Builder answer) {
+                broker_.status_.write(answer.initStatus(), viewer, broker_.state_);
+              });
             }
             break;
           case wire::Control::ADMINISTRATION_REQUEST:
@@ -218,7 +222,9 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     });
   }
 
-  void refused(const std::string& reason) { broker_.pending_.failed("connection refused", client_.peer, source_, reason); }
+  void refused(const std::string& reason) {
+    broker_.pending_.failed("connection refused", client_.peer, source_, reason);
+  }
 
   // The next frame's message; false at the end of the connection.
   asio::awaitable<bool> read_frame() {
@@ -227,7 +233,8 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     co_await read(asio::buffer(&header, sizeof(header)), error);
     if (error) co_return false;
     check_frame_header(header, limits::open_message_bytes_max);
-    if (header.kind != FrameKind::control || header.bulk_bytes != 0) throw ProtocolError("something else than a control message");
+    if (header.kind != FrameKind::control || header.bulk_bytes != 0)
+      throw ProtocolError("something else than a control message");
     if (header.sequence != ++received_) throw ProtocolError("a frame out of its turn");
     message_.resize(header.message_bytes);
     co_await read(asio::buffer(message_), error);
@@ -240,9 +247,11 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     else co_await asio::async_read(socket_, buffer, asio::redirect_error(asio::use_awaitable, error));
   }
 
-  // What comes first where TLS is spoken: a handshake, or in the clear whose session this is. True if a control connection begins.
+  // What comes first where TLS is spoken: a handshake, or in the clear whose session this is. True if a control
+  // connection begins.
   asio::awaitable<bool> open_tls() {
-    constexpr unsigned char handshake_record = 0x16;  // RFC 8446, 5.1; no frame begins so, since lengths are multiples of 8
+    // RFC 8446, 5.1; no frame begins so, since lengths are multiples of 8.
+    constexpr unsigned char handshake_record = 0x16;
     asio::error_code error;
     co_await socket_.async_wait(asio::socket_base::wait_read, asio::redirect_error(asio::use_awaitable, error));
     unsigned char first = 0;
@@ -255,7 +264,8 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
         refused("TLS: " + error.message());
         co_return false;
       }
-      shown_ = {true, tls_common_name(tls_->native_handle()), tls_key_identity(tls_->native_handle()), "", std::nullopt};
+      shown_ = {true, tls_common_name(tls_->native_handle()), tls_key_identity(tls_->native_handle()), "",
+                std::nullopt};
       co_return true;
     }
     if (!co_await read_frame()) co_return false;
@@ -288,7 +298,8 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     header.kind = FrameKind::control;
     header.message_bytes = static_cast<std::uint32_t>(message.size());
     header.sequence = ++sequence_;
-    const std::array<asio::const_buffer, 2> buffers{asio::buffer(&header, sizeof(header)), asio::buffer(message.data(), message.size())};
+    const std::array<asio::const_buffer, 2> buffers{asio::buffer(&header, sizeof(header)),
+                                                    asio::buffer(message.data(), message.size())};
     if (tls_) co_await asio::async_write(*tls_, buffers, asio::use_awaitable);
     else co_await asio::async_write(socket_, buffers, asio::use_awaitable);
   }
@@ -312,7 +323,8 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     if (near_ && !local_ && broker_.settings_.shared_memory) local_ = broker_.local_keys_.issue();
     std::optional<LocalKeys::Number> proof;
     if (by_socket_)
-      proof = broker_.local_keys_.proof_of({reinterpret_cast<const std::byte*>(hello.getLocalKey().begin()), hello.getLocalKey().size()});
+      proof = broker_.local_keys_.proof_of(
+          {reinterpret_cast<const std::byte*>(hello.getLocalKey().begin()), hello.getLocalKey().size()});
     co_await send([&](wire::Control::Builder control) {
       auto answer = control.initHelloAnswer();
       answer.setProtocolVersion(version.value_or(our_versions.newest));
@@ -364,10 +376,11 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     co_return false;
   }
 
-  // What would have to change before this client can have a lease; nothing once it has one. Then `lease` is set, and `session` if it is
-  // for one.
-  std::optional<LeaseRefusal> try_lease(const LeaseWish& wish, const std::optional<JobKey>& job, bool hold, const Waiter* place,
-                                        std::shared_ptr<Lease>& lease, std::unique_ptr<LeaseSession>& session) {
+  // What would have to change before this client can have a lease; nothing once it has one. Then `lease` is set, and
+  // `session` if it is for one.
+  std::optional<LeaseRefusal> try_lease(const LeaseWish& wish, const std::optional<JobKey>& job, bool hold,
+                                        const Waiter* place, std::shared_ptr<Lease>& lease,
+                                        std::unique_ptr<LeaseSession>& session) {
     const auto now = std::chrono::system_clock::now();
     const bool first = !job || !broker_.leases_.find(client_.tenant, *job);
     // A job that has begun goes on while the host is drained, with further processes too.
@@ -375,12 +388,14 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     if (state == ServiceState::State::stopping || (state == ServiceState::State::draining && first))
       return LeaseRefusal{false, broker_.state_.refusal(now)};
     if (client_.tenant.empty())
-      return LeaseRefusal{false,
-                          "root and the user of fargpud may look after this host, but are of no tenant here; ask for GPUs as a user "
-                          "that a tenant lists under `users`, or set FARGPU_TOKEN_FILE"};
+      return LeaseRefusal{
+          false,
+          "root and the user of fargpud may look after this host, but are of no tenant here; ask for GPUs as a user "
+          "that a tenant lists under `users`, or set FARGPU_TOKEN_FILE"};
     if (broker_.workers_.taken() + broker_.leases_.before(place, client_.tenant, Shortage::host_sessions) >=
         broker_.settings_.sessions_max) {
-      return LeaseRefusal{true, all_sessions_taken(broker_.settings_.sessions_max, "this host"), Shortage::host_sessions};
+      return LeaseRefusal{true, all_sessions_taken(broker_.settings_.sessions_max, "this host"),
+                          Shortage::host_sessions};
     }
     const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant);
     if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", client_.tenant)};
@@ -414,16 +429,20 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       environment[name] = value;
     }
     LeaseWish wish{request.getGpus(), request.getMemoryBytes(), request.getComputePercent(), std::nullopt};
-    if (request.getPriorityAsked() || request.getPriority() != wire::Priority::NORMAL) wish.priority = request.getPriority();
+    if (request.getPriorityAsked() || request.getPriority() != wire::Priority::NORMAL)
+      wish.priority = request.getPriority();
     const bool hold = request.getHold();
     std::optional<JobKey> job;
     if (request.hasJob()) job = read_job(request.getJob());
-    if (hold && !job) co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "a lease to hold needs a job");
+    if (hold && !job)
+      co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "a lease to hold needs a job");
     const bool waits = request.getWaitMs() > 0;
-    const auto deadline = std::chrono::steady_clock::now() +
-                          std::min<std::chrono::milliseconds>(std::chrono::milliseconds(request.getWaitMs()), limits::lease_wait_max);
+    const auto deadline =
+        std::chrono::steady_clock::now() +
+        std::min<std::chrono::milliseconds>(std::chrono::milliseconds(request.getWaitMs()), limits::lease_wait_max);
 
-    // Without its daemon the driver would run the programs as if there were no `mps`: beside others, with nothing of their own.
+    // Without its daemon the driver would run the programs as if there were no `mps`: beside others, with nothing of
+    // their own.
     if (const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant); tenant && !tenant->mps.empty())
       if (const std::string missing = mps_complaint(tenant->mps); !missing.empty())
         co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, missing);
@@ -431,7 +450,9 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     std::shared_ptr<Lease> lease;
     std::unique_ptr<LeaseSession> session;
     counted_ = broker_.patient_.take(client_.tenant);
-    if (!counted_) co_return co_await refuse_lease(wire::Failure::Reason::NO_CAPACITY, "too many clients wait for this host; try later");
+    if (!counted_)
+      co_return co_await refuse_lease(wire::Failure::Reason::NO_CAPACITY,
+                                      "too many clients wait for this host; try later");
     deadline_.cancel();
     std::shared_ptr<Waiter> place;  // in the queue
     const auto begin = std::chrono::steady_clock::now();
@@ -443,7 +464,8 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       if (!co_await wait_for_change(begin + Broker::giving_back_max)) co_return false;
     while (const auto refusal = try_lease(wish, job, hold, place.get(), lease, session)) {
       const bool soon = broker_.sessions_are_ending();
-      const auto until = std::max(deadline, begin + (soon ? std::chrono::milliseconds(Broker::giving_back_max) : end_heard_within));
+      const auto until =
+          std::max(deadline, begin + (soon ? std::chrono::milliseconds(Broker::giving_back_max) : end_heard_within));
       if (!refusal->may_change || std::chrono::steady_clock::now() >= until) {
         const bool drained = !broker_.state_.serves(std::chrono::system_clock::now());
         const auto reason = drained               ? wire::Failure::Reason::DRAINING
@@ -451,7 +473,9 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
                                                   : wire::Failure::Reason::DENIED;
         // A client that has waited is not told to wait; only `fargpu run` holds leases.
         const bool told = reason == wire::Failure::Reason::NO_CAPACITY && !waits;
-        co_return co_await refuse_lease(reason, refusal->text + (!told ? "" : hold ? " or wait with --wait" : " or wait with FARGPU_WAIT"));
+        co_return co_await refuse_lease(reason, refusal->text + (!told  ? ""
+                                                                 : hold ? " or wait with --wait"
+                                                                        : " or wait with FARGPU_WAIT"));
       }
       EventLog::debug("lease waits", {{"peer", client_.peer}, {"program", client_.program}, {"reason", refusal->text}});
       if (const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant); !place && tenant)
@@ -467,8 +491,9 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     if (hold) {
       expire_after(handshake_time());
       co_await send([&](wire::Control::Builder control) { write_lease(*lease, control.initLeaseAnswer()); });
-      EventLog::info("lease held",
-                     {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
+      EventLog::info(
+          "lease held",
+          {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
       lease_ = std::move(lease);
       ++lease_->holders;
       lease_->left.reset();
@@ -476,20 +501,23 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     }
     counted_ = {};
 
-    // There is news in any case: a worker becomes ready in its time, or fails. It is waited for by a timer that the news cancels.
+    // There is news in any case: a worker becomes ready in its time, or fails. It is waited for by a timer that the
+    // news cancels.
     std::string failure;
     bool news = false;
     asio::steady_timer wake(broker_.io_, asio::steady_timer::time_point::max());
-    broker_.workers_.reserve(broker_.profile(std::move(environment), *lease), [&](Worker* worker, const std::string& why) {
-      // Promised before anything else can happen to the worker: then its end ends the promise too.
-      if (worker) {
-        worker->lease = std::move(session);
-        ticket_ = broker_.tickets_.issue(*worker, client_, transport_ == Transport::tls);
-      }
-      failure = why;
-      news = true;
-      wake.cancel();
-    });
+    broker_.workers_.reserve(broker_.profile(std::move(environment), *lease),
+                             [&](Worker* worker, const std::string& why) {
+                               // Promised before anything else can happen to the worker: then its end ends the promise
+                               // too.
+                               if (worker) {
+                                 worker->lease = std::move(session);
+                                 ticket_ = broker_.tickets_.issue(*worker, client_, transport_ == Transport::tls);
+                               }
+                               failure = why;
+                               news = true;
+                               wake.cancel();
+                             });
     if (!news) {
       asio::error_code ignored;
       co_await wake.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
@@ -497,8 +525,9 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     expire_after(handshake_time());
     if (!ticket_) co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, failure);
     ++broker_.admissions_.granted;
-    EventLog::debug("lease granted",
-                    {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
+    EventLog::debug(
+        "lease granted",
+        {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
     co_await send([&](wire::Control::Builder control) {
       auto answer = control.initLeaseAnswer();
       answer.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket_->data()), ticket_->size()));
@@ -549,12 +578,14 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
 
   asio::awaitable<void> on_administration(wire::AdministrationRequest::Reader request) {
     const bool allowed = administers();
-    const std::string refusal =
-        allowed ? broker_.administer(client_.tenant, request)
-                : "only administrators of this host may do this: root and the user of fargpud at its Unix socket, tenants that the "
-                  "settings name so or, where they name no tenants, who is on the GPU host itself";
+    const std::string refusal = allowed
+                                    ? broker_.administer(client_.tenant, request)
+                                    : "only administrators of this host may do this: root and the user of fargpud at "
+                                      "its Unix socket, tenants that the "
+                                      "settings name so or, where they name no tenants, who is on the GPU host itself";
     if (!refusal.empty())
-      EventLog::warn("administration refused", {{"peer", client_.peer}, {"tenant", client_.tenant}, {"reason", refusal}});
+      EventLog::warn("administration refused",
+                     {{"peer", client_.peer}, {"tenant", client_.tenant}, {"reason", refusal}});
     co_await send([&](wire::Control::Builder control) {
       auto failure = control.initAdministrationAnswer().initFailure();
       if (refusal.empty()) return;
@@ -566,7 +597,8 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
   asio::awaitable<void> on_attach(wire::Attach::Reader attach) {
     const auto bytes = attach.getTicket();
     ClientFacts client;
-    Worker* const worker = broker_.tickets_.redeem({reinterpret_cast<const std::byte*>(bytes.begin()), bytes.size()}, client);
+    Worker* const worker =
+        broker_.tickets_.redeem({reinterpret_cast<const std::byte*>(bytes.begin()), bytes.size()}, client);
     if (!worker) {
       refused("wrong, used or expired ticket");
       co_await send([&](wire::Control::Builder control) {
@@ -598,18 +630,19 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     client.peer = client_.peer;
     deadline_.cancel();
     const std::uint64_t id = broker_.next_session_++;
-    if (!broker_.workers_.begin_session(*worker, id, client, {.descriptor = socket_.release(), .ticket_name = name, .ticket = ticket}))
+    if (!broker_.workers_.begin_session(*worker, id, client,
+                                        {.descriptor = socket_.release(), .ticket_name = name, .ticket = ticket}))
       EventLog::error("session lost", {{"session", id}, {"reason", "its worker ended before it could begin"}});
   }
 
-  // A stranger's does not reach the session's worker, which has other things to hear. Where TLS is spoken, a handshake there with the rest of
-  // the key decides.
+  // A stranger's does not reach the session's worker, which has other things to hear. Where TLS is spoken, a handshake
+  // there with the rest of the key decides.
   asio::awaitable<void> on_lane(wire::Lane::Reader lane) {
     deadline_.cancel();
     const auto key = lane.getKey();
     const std::uint64_t session = lane.getSessionId();
-    const auto asked =
-        broker_.workers_.judge_lane(session, {reinterpret_cast<const std::byte*>(key.begin()), key.size()}, transport_ == Transport::tls);
+    const auto asked = broker_.workers_.judge_lane(
+        session, {reinterpret_cast<const std::byte*>(key.begin()), key.size()}, transport_ == Transport::tls);
     if (asked == Workers::LaneVerdict::rightly) {
       broker_.workers_.add_lane(session, socket_.release(), message_);
       co_return;

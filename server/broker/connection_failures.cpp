@@ -23,8 +23,8 @@ bool ConnectionFailures::shut_out(const std::string& name, Clock::time_point now
 void ConnectionFailures::forget(Clock::time_point now) {
   std::erase_if(sources_, [&](const auto& entry) { return now - entry.second.since >= period; });
   if (sources_.size() < sources_max) return;
-  sources_.erase(
-      std::min_element(sources_.begin(), sources_.end(), [](const auto& a, const auto& b) { return a.second.since < b.second.since; }));
+  sources_.erase(std::min_element(sources_.begin(), sources_.end(),
+                                  [](const auto& a, const auto& b) { return a.second.since < b.second.since; }));
 }
 
 }  // namespace fargpu::server

@@ -1,5 +1,6 @@
 #pragma once
-// Connections that come to nothing, counted by where they come from, so that a flood costs the host little and its log less.
+// Connections that come to nothing, counted by where they come from, so that a flood costs the host little and its log
+// less.
 
 #include <chrono>
 #include <cstddef>
@@ -9,7 +10,8 @@
 
 namespace fargpu::server {
 
-/// Connections that were refused, cut off or never said anything, by source and minute. Used by the broker's one thread.
+/// Connections that were refused, cut off or never said anything, by source and minute. Used by the broker's one
+/// thread.
 class ConnectionFailures {
  public:
   using Clock = std::chrono::steady_clock;

@@ -13,7 +13,9 @@ constexpr auto fresh_for = std::chrono::milliseconds(200);  // asking often cost
 constexpr auto good_for = std::chrono::seconds(10);
 constexpr auto patience = std::chrono::seconds(2);
 
-capnp::Data::Reader bytes_of(const std::string& uuid) { return {reinterpret_cast<const capnp::byte*>(uuid.data()), uuid.size()}; }
+capnp::Data::Reader bytes_of(const std::string& uuid) {
+  return {reinterpret_cast<const capnp::byte*>(uuid.data()), uuid.size()};
+}
 
 }  // namespace
 

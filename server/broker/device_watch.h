@@ -15,8 +15,8 @@
 
 namespace fargpu::server {
 
-/// Asks the host's NVML on a thread of its own, when somebody wants to know: NVML may hang, as it does over a GPU that has fallen off its
-/// bus, and then nothing is known, but nobody else waits. Used by the broker's thread.
+/// Asks the host's NVML on a thread of its own, when somebody wants to know: NVML may hang, as it does over a GPU that
+/// has fallen off its bus, and then nothing is known, but nobody else waits. Used by the broker's thread.
 class DeviceWatch {
  public:
   /// `path`: of libnvidia-ml; empty for none.

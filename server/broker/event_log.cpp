@@ -38,7 +38,8 @@ void EventLog::start(const std::string& level, const std::string& format) {
 }
 
 void EventLog::write(Level level, const std::string& event, const std::vector<Field>& fields) {
-  constexpr spdlog::level::level_enum levels[] = {spdlog::level::err, spdlog::level::warn, spdlog::level::info, spdlog::level::debug};
+  constexpr spdlog::level::level_enum levels[] = {spdlog::level::err, spdlog::level::warn, spdlog::level::info,
+                                                  spdlog::level::debug};
   constexpr const char* names[] = {"error", "warn", "info", "debug"};
   const auto index = static_cast<std::size_t>(level);
   std::string line;

@@ -40,10 +40,18 @@ class EventLog {
   static void start(const std::string& level, const std::string& format);
   static void write(Level level, const std::string& event, const std::vector<Field>& fields);
 
-  static void error(const std::string& event, const std::vector<Field>& fields = {}) { write(Level::error, event, fields); }
-  static void warn(const std::string& event, const std::vector<Field>& fields = {}) { write(Level::warn, event, fields); }
-  static void info(const std::string& event, const std::vector<Field>& fields = {}) { write(Level::info, event, fields); }
-  static void debug(const std::string& event, const std::vector<Field>& fields = {}) { write(Level::debug, event, fields); }
+  static void error(const std::string& event, const std::vector<Field>& fields = {}) {
+    write(Level::error, event, fields);
+  }
+  static void warn(const std::string& event, const std::vector<Field>& fields = {}) {
+    write(Level::warn, event, fields);
+  }
+  static void info(const std::string& event, const std::vector<Field>& fields = {}) {
+    write(Level::info, event, fields);
+  }
+  static void debug(const std::string& event, const std::vector<Field>& fields = {}) {
+    write(Level::debug, event, fields);
+  }
 };
 
 }  // namespace fargpu::server

@@ -18,17 +18,24 @@ struct Named {
   const char* renewal;
 };
 constexpr Named named[] = {
-    {"tls_certificate", &Settings::tls_certificate, "make another one with `fargpu pki issue --server`, and send fargpud SIGHUP"},
-    {"tls_client_ca", &Settings::tls_client_ca, "make another authority with `fargpu pki init`, and certificates by it"},
+    {"tls_certificate", &Settings::tls_certificate,
+     "make another one with `fargpu pki issue --server`, and send fargpud SIGHUP"},
+    {"tls_client_ca", &Settings::tls_client_ca,
+     "make another authority with `fargpu pki init`, and certificates by it"},
 };
 
-ExpiryWatch::Time now_in_seconds() { return std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()); }
-
-const char* renewal_of(std::string_view setting) {
-  return std::find_if(std::begin(named), std::end(named), [&](const Named& one) { return setting == one.setting; })->renewal;
+ExpiryWatch::Time now_in_seconds() {
+  return std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
 }
 
-std::string days_text(std::chrono::seconds left) { return so_many(static_cast<std::uint64_t>(left / std::chrono::days(1)), "day"); }
+const char* renewal_of(std::string_view setting) {
+  return std::find_if(std::begin(named), std::end(named), [&](const Named& one) { return setting == one.setting; })
+      ->renewal;
+}
+
+std::string days_text(std::chrono::seconds left) {
+  return so_many(static_cast<std::uint64_t>(left / std::chrono::days(1)), "day");
+}
 
 }  // namespace
 
@@ -53,7 +60,8 @@ void ExpiryWatch::require_valid(const Settings& settings, Time now) {
     try {
       const Time expires = site::expiry(file);
       if (expires <= now)
-        throw SettingsError(fmt::format("{}: {} has expired on {}; {}", one.setting, file, site::time_text(expires), one.renewal));
+        throw SettingsError(
+            fmt::format("{}: {} has expired on {}; {}", one.setting, file, site::time_text(expires), one.renewal));
     } catch (const site::PkiError& error) {
       throw SettingsError(fmt::format("{}: {}", one.setting, error.what()));
     }
@@ -65,10 +73,11 @@ void ExpiryWatch::look() {
   for (const Certificate& one : certificates()) {
     if (one.expires > now + notice) continue;
     if (one.expires <= now)
-      EventLog::error("certificate has expired", {{"setting", one.setting},
-                                                  {"file", one.file},
-                                                  {"expired", site::time_text(one.expires)},
-                                                  {"meaning", std::string("clients refuse it; ") + renewal_of(one.setting)}});
+      EventLog::error("certificate has expired",
+                      {{"setting", one.setting},
+                       {"file", one.file},
+                       {"expired", site::time_text(one.expires)},
+                       {"meaning", std::string("clients refuse it; ") + renewal_of(one.setting)}});
     else
       EventLog::warn("certificate expires", {{"setting", one.setting},
                                              {"file", one.file},
@@ -80,11 +89,12 @@ void ExpiryWatch::look() {
   try {
     for (const site::TokenEntry& token : site::read_tokens(settings_.token_file))
       if (token.expires && *token.expires > now && *token.expires <= now + notice)
-        EventLog::warn("token expires", {{"token", token.name},
-                                         {"tenant", token.tenant},
-                                         {"expires", site::time_text(token.expires)},
-                                         {"left", days_text(*token.expires - now)},
-                                         {"meaning", "its clients are refused then; `fargpu token create` makes another one"}});
+        EventLog::warn("token expires",
+                       {{"token", token.name},
+                        {"tenant", token.tenant},
+                        {"expires", site::time_text(token.expires)},
+                        {"left", days_text(*token.expires - now)},
+                        {"meaning", "its clients are refused then; `fargpu token create` makes another one"}});
   } catch (const site::TokenError& error) {
     EventLog::error("no tokens", {{"reason", error.what()}});
   }

@@ -8,8 +8,8 @@
 
 namespace fargpu::server {
 
-/// Counts what there may be only so many of, by the tenants that have them: none has more than three times what it leaves to others. Used by
-/// one thread; outlives its places.
+/// Counts what there may be only so many of, by the tenants that have them: none has more than three times what it
+/// leaves to others. Used by one thread; outlives its places.
 class FairLimit {
   using ByTenant = std::map<std::string, std::size_t>;
 

@@ -8,7 +8,8 @@ namespace {
 
 constexpr std::size_t uuid_bytes = 16;
 
-// A list by itself says nothing of what is in it: text may have no end, and a struct may have parts that nobody asked for.
+// A list by itself says nothing of what is in it: text may have no end, and a struct may have parts that nobody asked
+// for.
 void copy_attributes(capnp::List<wire::AttributeValue>::Reader from, capnp::List<wire::AttributeValue>::Builder to) {
   for (unsigned i = 0; i < from.size(); ++i) {
     to[i].setAttribute(from[i].getAttribute());

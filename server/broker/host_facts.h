@@ -5,8 +5,8 @@
 
 namespace fargpu::server {
 
-/// Reads all that the broker may be asked for, so that whatever cannot be read is refused where it is said, and not met again in the middle of
-/// an answer to a client: throws kj::Exception or ProtocolError then.
+/// Reads all that the broker may be asked for, so that whatever cannot be read is refused where it is said, and not met
+/// again in the middle of an answer to a client: throws kj::Exception or ProtocolError then.
 void copy_facts(wire::HostFacts::Reader from, wire::HostFacts::Builder to);
 
 /// Whether these are the same devices in the same order.

@@ -115,7 +115,9 @@ HostNvml::Device* HostNvml::find(capnp::Data::Reader uuid) {
 
 std::vector<HostNvml::Reading> HostNvml::read_now(const Device& device) {
   std::vector<Reading> readings;
-  const auto add = [&](Kind kind, std::uint64_t value) { readings.push_back({kind, static_cast<std::int64_t>(value)}); };
+  const auto add = [&](Kind kind, std::uint64_t value) {
+    readings.push_back({kind, static_cast<std::int64_t>(value)});
+  };
   for (const Question& question : questions) {
     unsigned value = 0;
     auto* const ask = function<int(Handle, unsigned*)>(question.function);
@@ -163,7 +165,8 @@ std::map<unsigned, std::uint64_t> HostNvml::process_bytes(capnp::Data::Reader uu
   constexpr unsigned processes_max = 4096;
   constexpr int too_many = 7;  // NVML_ERROR_INSUFFICIENT_SIZE
   Device* const device = find(uuid);
-  auto* const ask = device ? function<int(Handle, unsigned*, Process*)>("nvmlDeviceGetComputeRunningProcesses_v3") : nullptr;
+  auto* const ask =
+      device ? function<int(Handle, unsigned*, Process*)>("nvmlDeviceGetComputeRunningProcesses_v3") : nullptr;
   std::map<unsigned, std::uint64_t> result;
   if (!ask) return result;
   std::vector<Process> processes(64);

@@ -1,6 +1,6 @@
 #pragma once
-// What this host's NVML says of its devices: how much they do, how warm they are. Nothing where there is no such library, and nothing of
-// devices that it does not know, such as the software GPU's.
+// What this host's NVML says of its devices: how much they do, how warm they are. Nothing where there is no such
+// library, and nothing of devices that it does not know, such as the software GPU's.
 
 #include <capnp/blob.h>
 

@@ -42,9 +42,11 @@ Keys read_keys(const std::string& path) {
     if (line.empty() || line[0] == '#') continue;
     const std::size_t colon = line.find(':');
     const auto key = colon == std::string::npos ? std::nullopt : parse_hex(line.substr(colon + 1));
-    if (!key || !site::plain_name(line.substr(0, colon)) || key->size() < tls_key_bytes_min || key->size() > tls_key_bytes_max) {
-      throw SettingsError(fmt::format("psk_file: line {} of '{}' is not TENANT:KEY with a key of {} to {} hexadecimal digits", number, path,
-                                      2 * tls_key_bytes_min, 2 * tls_key_bytes_max));
+    if (!key || !site::plain_name(line.substr(0, colon)) || key->size() < tls_key_bytes_min ||
+        key->size() > tls_key_bytes_max) {
+      throw SettingsError(
+          fmt::format("psk_file: line {} of '{}' is not TENANT:KEY with a key of {} to {} hexadecimal digits", number,
+                      path, 2 * tls_key_bytes_min, 2 * tls_key_bytes_max));
     }
     keys[line.substr(0, colon)] = *key;
   }
@@ -74,7 +76,8 @@ Identity::Identity(const Settings& settings) : token_file_(settings.token_file),
   service.key_file = settings.tls_key;
   service.client_ca_file = settings.tls_client_ca;
   if (!settings.psk_file.empty()) {
-    service.find_key = [keys = read_keys(settings.psk_file)](const std::string& identity) -> std::optional<std::vector<std::byte>> {
+    service.find_key =
+        [keys = read_keys(settings.psk_file)](const std::string& identity) -> std::optional<std::vector<std::byte>> {
       const auto found = keys.find(identity);
       return found == keys.end() ? std::nullopt : std::optional(found->second);
     };
@@ -96,20 +99,23 @@ std::vector<site::TokenEntry> Identity::strays(const Tenants& tenants) const {
 Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants) {
   const auto known = [&](const Tenant* tenant, const std::string& by, const std::string& name) -> Judgement {
     if (tenant) return {tenant->name, ""};
-    return {"", fmt::format("{} says '{}', which is no tenant of this host; ask who looks after it", by, printable(name))};
+    return {"",
+            fmt::format("{} says '{}', which is no tenant of this host; ask who looks after it", by, printable(name))};
   };
   if (!shown.token.empty()) {
     try {
       const auto found = tokens_.find(shown.token);
       if (!found) return {"", "the token is not known here, or was revoked; ask for another one (FARGPU_TOKEN_FILE)"};
-      if (found->expired) return {"", fmt::format("the token '{}' has expired; ask for another one (FARGPU_TOKEN_FILE)", found->name)};
+      if (found->expired)
+        return {"", fmt::format("the token '{}' has expired; ask for another one (FARGPU_TOKEN_FILE)", found->name)};
       return known(tenants.find(found->tenant), "the token", found->tenant);
     } catch (const site::TokenError& error) {
       EventLog::error("no tokens", {{"reason", error.what()}});
       return {"", "this host cannot read its file of tokens; ask who looks after it"};
     }
   }
-  if (!shown.certificate.empty()) return known(tenants.of_certificate(shown.certificate), "the certificate", shown.certificate);
+  if (!shown.certificate.empty())
+    return known(tenants.of_certificate(shown.certificate), "the certificate", shown.certificate);
   if (!shown.key_identity.empty()) return known(tenants.find(shown.key_identity), "the key", shown.key_identity);
   if (shown.encrypted) {
     return {"", "this host must know who you are; set FARGPU_TOKEN_FILE, or FARGPU_CERT and FARGPU_KEY"};
@@ -119,13 +125,15 @@ Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants)
     const bool keeper = *shown.user == 0 || *shown.user == ::geteuid();
     const Tenant* const tenant = tenants.of_user(*shown.user);
     if (tenant || keeper) return {tenant ? tenant->name : "", "", keeper};
-    return {"", fmt::format("user {} of this machine is of no tenant here; ask who looks after this host to list it under `users`, or set "
+    return {"", fmt::format("user {} of this machine is of no tenant here; ask who looks after this host to list it "
+                            "under `users`, or set "
                             "FARGPU_TOKEN_FILE",
                             *shown.user)};
   }
   if (const Tenant* const everybody = tenants.find("default")) return {everybody->name, ""};
   return {"",
-          "this host serves only clients that say who they are; set FARGPU_TOKEN_FILE, or connect to its tls:// address with "
+          "this host serves only clients that say who they are; set FARGPU_TOKEN_FILE, or connect to its tls:// "
+          "address with "
           "FARGPU_CERT and FARGPU_KEY"};
 }
 

@@ -62,7 +62,8 @@ std::uint64_t Leases::free_bytes(unsigned device) const {
   std::uint64_t free = capacity_.at(device);
   for (const auto& lease : all()) {
     const auto place = std::find(lease->devices.begin(), lease->devices.end(), device);
-    if (place != lease->devices.end()) free = left_of(free, held(*lease, static_cast<std::size_t>(place - lease->devices.begin())));
+    if (place != lease->devices.end())
+      free = left_of(free, held(*lease, static_cast<std::size_t>(place - lease->devices.begin())));
   }
   return free;
 }
@@ -70,7 +71,8 @@ std::uint64_t Leases::free_bytes(unsigned device) const {
 std::uint32_t Leases::free_percent(unsigned device) const {
   std::uint32_t taken = 0;
   for (const auto& lease : all())
-    if (std::find(lease->devices.begin(), lease->devices.end(), device) != lease->devices.end()) taken += lease->compute_percent;
+    if (std::find(lease->devices.begin(), lease->devices.end(), device) != lease->devices.end())
+      taken += lease->compute_percent;
   return taken < 100 ? 100 - taken : 0;
 }
 
@@ -88,8 +90,8 @@ TenantUse Leases::use_of(const std::string& tenant) const {
       use.memory_bytes = bytes > ~use.memory_bytes ? ~std::uint64_t{0} : use.memory_bytes + bytes;
     }
     for (std::size_t place = 0; place < lease->devices.size(); ++place)
-      use.compute +=
-          compute_of(lease->compute_percent, lease->sm_groups.empty() ? 0 : lease->sm_groups[place].size(), lease->devices[place]);
+      use.compute += compute_of(lease->compute_percent, lease->sm_groups.empty() ? 0 : lease->sm_groups[place].size(),
+                                lease->devices[place]);
     use.sessions += lease->sessions;
     ++use.leases;
   }
@@ -210,12 +212,14 @@ Leases::Spare Leases::spare(const Tenant& asking, const std::vector<Waiter*>& be
     std::vector<unsigned> devices = allowed(*tenant);
     std::erase_if(devices, [&](unsigned device) { return capacity_[device] < wish.memory_bytes; });
     const std::size_t count = std::min<std::size_t>(wish.gpus == 0 ? devices.size() : wish.gpus, devices.size());
-    const bool still = waiter->devices.size() == count && std::all_of(waiter->devices.begin(), waiter->devices.end(), [&](unsigned device) {
+    const bool still = waiter->devices.size() == count &&
+                       std::all_of(waiter->devices.begin(), waiter->devices.end(), [&](unsigned device) {
                          return std::find(devices.begin(), devices.end(), device) != devices.end();
                        });
     if (!still) {
       std::stable_sort(devices.begin(), devices.end(), [&](unsigned a, unsigned b) {
-        return std::pair(spare.fits(a, wish, groups(a)), spare.bytes[a]) > std::pair(spare.fits(b, wish, groups(b)), spare.bytes[b]);
+        return std::pair(spare.fits(a, wish, groups(a)), spare.bytes[a]) >
+               std::pair(spare.fits(b, wish, groups(b)), spare.bytes[b]);
       });
       devices.resize(count);
       waiter->devices = std::move(devices);
@@ -236,19 +240,23 @@ std::optional<LeaseRefusal> Leases::sessions_taken(const Tenant& tenant, const W
     return waiter->tenant == tenant.name && waiter->shortage == Shortage::tenant_sessions;
   });
   if (use_of(tenant.name).sessions + static_cast<std::size_t>(waiting) < tenant.sessions_max) return std::nullopt;
-  return LeaseRefusal{true, all_sessions_taken(tenant.sessions_max, fmt::format("tenant '{}'", tenant.name)), Shortage::tenant_sessions};
+  return LeaseRefusal{true, all_sessions_taken(tenant.sessions_max, fmt::format("tenant '{}'", tenant.name)),
+                      Shortage::tenant_sessions};
 }
 
-std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> Leases::begin_session(const std::shared_ptr<Lease>& lease, const Waiter* place) {
+std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> Leases::begin_session(const std::shared_ptr<Lease>& lease,
+                                                                                const Waiter* place) {
   const Tenant* const tenant = tenants_.find(lease->tenant);
   if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", lease->tenant)};
   if (auto refusal = sessions_taken(*tenant, place)) return std::move(*refusal);
   const std::size_t slot = lease->account->begin(lease->id, lease->memory_bytes == 0);
-  if (slot == lease->account->slots()) return LeaseRefusal{true, "all sessions of this host are taken; try later", Shortage::host_sessions};
+  if (slot == lease->account->slots())
+    return LeaseRefusal{true, "all sessions of this host are taken; try later", Shortage::host_sessions};
   return std::make_unique<LeaseSession>(lease, slot, [this] { tell(); });
 }
 
-Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const std::optional<JobKey>& job, const Waiter* place) {
+Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const std::optional<JobKey>& job,
+                             const Waiter* place) {
   if (job)
     if (auto lease = find(tenant.name, *job)) return lease;
   const auto never = [](std::string text) { return LeaseRefusal{false, std::move(text)}; };
@@ -257,45 +265,50 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
   if (capacity_.empty()) return LeaseRefusal{true, "this host does not know its devices yet; try later"};
   if (wish.compute_percent > 100) return never("compute is a share of each device, 1 to 100%");
   if (wish.priority && rank(*wish.priority) > rank(tenant.priority)) {
-    return never(fmt::format("tenant '{}' may not ask for priority {}, at most for {}", tenant.name, text_of(*wish.priority),
-                             text_of(tenant.priority)));
+    return never(fmt::format("tenant '{}' may not ask for priority {}, at most for {}", tenant.name,
+                             text_of(*wish.priority), text_of(tenant.priority)));
   }
   const std::vector<unsigned> allowed = this->allowed(tenant);
   const std::size_t count = wish.gpus == 0 ? allowed.size() : wish.gpus;
   if (allowed.empty()) return never(fmt::format("none of this host's devices is for tenant '{}'", tenant.name));
   if (count > allowed.size()) {
-    return never(fmt::format("{} GPUs are asked for, but this host has {} for tenant '{}'", count, allowed.size(), tenant.name));
+    return never(
+        fmt::format("{} GPUs are asked for, but this host has {} for tenant '{}'", count, allowed.size(), tenant.name));
   }
   if (tenant.sm_partitions && wish.compute_percent == 0) {
-    return never(fmt::format(
-        "leases of tenant '{}' have multiprocessors of their own (sm_partitions), as many as their percentage says; ask for one, "
-        "by -c or FARGPU_COMPUTE",
-        tenant.name));
+    return never(
+        fmt::format("leases of tenant '{}' have multiprocessors of their own (sm_partitions), as many as their "
+                    "percentage says; ask for one, "
+                    "by -c or FARGPU_COMPUTE",
+                    tenant.name));
   }
   for (const unsigned device : allowed) {
     if (tenant.sm_partitions && sm_groups_[device] == 0)
-      return never(fmt::format(
-          "the multiprocessors of GPU {} cannot be divided among leases of tenant '{}' (sm_partitions): the driver of this host "
-          "makes no groups of {} of them",
-          device, tenant.name, sm_group_size));
+      return never(
+          fmt::format("the multiprocessors of GPU {} cannot be divided among leases of tenant '{}' (sm_partitions): "
+                      "the driver of this host "
+                      "makes no groups of {} of them",
+                      device, tenant.name, sm_group_size));
   }
 
   // What could never be had, whichever leases end.
-  const auto large = static_cast<std::size_t>(
-      std::count_if(allowed.begin(), allowed.end(), [&](unsigned device) { return capacity_[device] >= wish.memory_bytes; }));
+  const auto large = static_cast<std::size_t>(std::count_if(
+      allowed.begin(), allowed.end(), [&](unsigned device) { return capacity_[device] >= wish.memory_bytes; }));
   if (large < count) {
     std::string all;
     for (const unsigned device : allowed)
       all += fmt::format("{}GPU {}: {}", all.empty() ? "" : ", ", device, bytes_text(capacity_[device]));
-    return never(fmt::format("{} of memory on {} is asked for, but there are {}; ask for less{}", bytes_text(wish.memory_bytes),
-                             each_of(count), all, large > 0 ? ", or for fewer GPUs" : ""));
+    return never(fmt::format("{} of memory on {} is asked for, but there are {}; ask for less{}",
+                             bytes_text(wish.memory_bytes), each_of(count), all,
+                             large > 0 ? ", or for fewer GPUs" : ""));
   }
   const std::uint64_t bytes = wish.memory_bytes * count;  // each is at most a device's
   if (tenant.memory_bytes != 0 && bytes > tenant.memory_bytes) {
     return never(fmt::format("{} of memory is asked for, but tenant '{}' may have {}", bytes_text(bytes), tenant.name,
                              bytes_text(tenant.memory_bytes)));
   }
-  // A group of multiprocessors may be more than the percentage that is asked for. Which devices it will be is not known yet.
+  // A group of multiprocessors may be more than the percentage that is asked for. Which devices it will be is not known
+  // yet.
   const auto compute_for = [&](const LeaseWish& wanted) {
     std::uint64_t most = 0;
     for (const unsigned device : allowed)
@@ -304,10 +317,11 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
   };
   const std::uint64_t compute = compute_for(wish) * count, compute_max = tenant.compute_percent * hundredths;
   if (tenant.compute_percent != 0 && compute > compute_max) {
-    return never(fmt::format(
-        "{}% of compute is asked for{}, but tenant '{}' may have {}%", whole_percent(compute),
-        compute > wish.compute_percent * count * hundredths ? " with a group of multiprocessors, the least there is (sm_partitions)" : "",
-        tenant.name, tenant.compute_percent));
+    return never(fmt::format("{}% of compute is asked for{}, but tenant '{}' may have {}%", whole_percent(compute),
+                             compute > wish.compute_percent * count * hundredths
+                                 ? " with a group of multiprocessors, the least there is (sm_partitions)"
+                                 : "",
+                             tenant.name, tenant.compute_percent));
   }
 
   // What is taken now, by leases and by jobs that have waited longer.
@@ -320,35 +334,39 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
     use.compute += compute_for(waiter->wish) * gpus;
   }
   if (tenant.memory_bytes != 0 && bytes > left_of(tenant.memory_bytes, use.memory_bytes)) {
-    return LeaseRefusal{true,
-                        fmt::format("tenant '{}' holds {} of its {} of memory, and {} more is asked for; try later", tenant.name,
-                                    bytes_text(use.memory_bytes), bytes_text(tenant.memory_bytes), bytes_text(bytes)),
-                        Shortage::quota};
+    return LeaseRefusal{
+        true,
+        fmt::format("tenant '{}' holds {} of its {} of memory, and {} more is asked for; try later", tenant.name,
+                    bytes_text(use.memory_bytes), bytes_text(tenant.memory_bytes), bytes_text(bytes)),
+        Shortage::quota};
   }
   if (tenant.compute_percent != 0 && compute > left_of(compute_max, use.compute)) {
-    return LeaseRefusal{true,
-                        fmt::format("tenant '{}' holds {}% of its {}% of compute, and {}% more is asked for; try later", tenant.name,
-                                    whole_percent(use.compute), tenant.compute_percent, whole_percent(compute)),
-                        Shortage::quota};
+    return LeaseRefusal{
+        true,
+        fmt::format("tenant '{}' holds {}% of its {}% of compute, and {}% more is asked for; try later", tenant.name,
+                    whole_percent(use.compute), tenant.compute_percent, whole_percent(compute)),
+        Shortage::quota};
   }
   const Spare left = spare(tenant, earlier);
   std::vector<unsigned> fitting;
   std::string free;
   for (const unsigned device : allowed) {
     if (left.fits(device, wish, wanted_groups(tenant, wish, device))) fitting.push_back(device);
-    free += fmt::format("{}GPU {}: {}", free.empty() ? "" : ", ", device, share_text(left.bytes[device], left.percent[device]));
+    free += fmt::format("{}GPU {}: {}", free.empty() ? "" : ", ", device,
+                        share_text(left.bytes[device], left.percent[device]));
     if (tenant.sm_partitions)
-      free +=
-          fmt::format(" and {} of {} of {} multiprocessors", left.sm_groups[device], so_many(sm_groups_[device], "group"), sm_group_size);
+      free += fmt::format(" and {} of {} of {} multiprocessors", left.sm_groups[device],
+                          so_many(sm_groups_[device], "group"), sm_group_size);
   }
   if (fitting.size() < count) {
-    return LeaseRefusal{
-        true,
-        fmt::format("{} on {} is asked for, but free are {}{}; try later", share_text(wish.memory_bytes, wish.compute_percent),
-                    each_of(count), free, earlier.empty() ? "" : " beside what others have waited for"),
-        Shortage::devices};
+    return LeaseRefusal{true,
+                        fmt::format("{} on {} is asked for, but free are {}{}; try later",
+                                    share_text(wish.memory_bytes, wish.compute_percent), each_of(count), free,
+                                    earlier.empty() ? "" : " beside what others have waited for"),
+                        Shortage::devices};
   }
-  std::stable_sort(fitting.begin(), fitting.end(), [&](unsigned a, unsigned b) { return left.bytes[a] > left.bytes[b]; });
+  std::stable_sort(fitting.begin(), fitting.end(),
+                   [&](unsigned a, unsigned b) { return left.bytes[a] > left.bytes[b]; });
   fitting.resize(count);
   std::sort(fitting.begin(), fitting.end());
   return make(tenant, wish, std::move(fitting), job);
@@ -369,7 +387,8 @@ std::shared_ptr<Lease> Leases::make(const Tenant& tenant, const LeaseWish& wish,
   lease->devices = std::move(devices);
   lease->memory_bytes = wish.memory_bytes;
   lease->compute_percent = wish.compute_percent;
-  lease->priority = wish.priority.value_or(rank(tenant.priority) < rank(wire::Priority::NORMAL) ? tenant.priority : wire::Priority::NORMAL);
+  lease->priority = wish.priority.value_or(
+      rank(tenant.priority) < rank(wire::Priority::NORMAL) ? tenant.priority : wire::Priority::NORMAL);
   lease->job = job;
   lease->kernel_seconds_max = tenant.kernel_seconds_max;
   lease->mps = tenant.mps;

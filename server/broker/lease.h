@@ -32,24 +32,26 @@ struct LeaseWish {
 /// The job whose processes share a lease; made up by the starter of the job, and meaningless outside of its tenant.
 using JobKey = std::array<std::byte, 16>;
 
-/// A right to a share of some devices, for all sessions of one job. Lasts while somebody points to it: its sessions, what was promised
-/// to them, connections that hold it.
+/// A right to a share of some devices, for all sessions of one job. Lasts while somebody points to it: its sessions,
+/// what was promised to them, connections that hold it.
 struct Lease {
   std::uint64_t id = 0;
   std::string tenant;
-  std::uint32_t weight = 0;           ///< the tenant's
-  std::vector<unsigned> devices;      ///< places among the broker's devices, ascending: the order in which every session sees them
+  std::uint32_t weight = 0;  ///< the tenant's
+  /// Places among the broker's devices, ascending: the order in which every session sees them.
+  std::vector<unsigned> devices;
   std::uint64_t memory_bytes = 0;     ///< of each device; 0: none is kept
   std::uint32_t compute_percent = 0;  ///< of each device; 0: no limit
   wire::Priority priority = wire::Priority::NORMAL;
   std::optional<JobKey> job;
-  std::size_t sessions = 0;                                   ///< that run, and that were promised
-  std::size_t holders = 0;                                    ///< connections that hold it: `fargpu run`, while its program runs
-  std::optional<std::chrono::steady_clock::time_point> left;  ///< when the last of these went; its sessions end as soon as they hear of it
-  std::optional<std::uint64_t> kernel_seconds_max;            ///< the tenant's; none: the host's
-  std::string mps;                                            ///< the tenant's
-  SmGroups
-      sm_groups;  ///< of each device: on these multiprocessors its kernels are, and those of no other lease that goes by the same `mps`; empty: on any
+  std::size_t sessions = 0;  ///< that run, and that were promised
+  std::size_t holders = 0;   ///< connections that hold it: `fargpu run`, while its program runs
+  /// When the last of these went; its sessions end as soon as they hear of it.
+  std::optional<std::chrono::steady_clock::time_point> left;
+  std::optional<std::uint64_t> kernel_seconds_max;  ///< the tenant's; none: the host's
+  std::string mps;                                  ///< the tenant's
+  SmGroups sm_groups;  ///< of each device: on these multiprocessors its kernels are, and those of no other lease that
+                       ///< goes by the same `mps`; empty: on any
   bool among_tenants = false;              ///< the host has others
   std::shared_ptr<TenantAccount> account;  ///< the tenant's
 };
@@ -92,7 +94,8 @@ struct Waiter {
   std::string tenant;
   LeaseWish wish;
   Shortage shortage = Shortage::nothing;  ///< of what, when it last asked
-  std::vector<unsigned> devices;          ///< that are kept for it; chosen once, so that what is in its way there comes to an end
+  /// That are kept for it; chosen once, so that what is in its way there comes to an end.
+  std::vector<unsigned> devices;
 
   // For people.
   std::chrono::system_clock::time_point since = std::chrono::system_clock::now();
@@ -116,8 +119,8 @@ class Leases {
   /// `account_slots`: sessions that a tenant can have at once.
   explicit Leases(std::size_t account_slots) : account_slots_(account_slots) {}
 
-  /// The host's devices, their memory, and into how many groups of multiprocessors each can be divided. Until they are known nothing is
-  /// granted.
+  /// The host's devices, their memory, and into how many groups of multiprocessors each can be divided. Until they are
+  /// known nothing is granted.
   void set_devices(std::vector<std::uint64_t> memory_bytes, std::vector<unsigned> sm_groups = {}) {
     capacity_ = std::move(memory_bytes);
     sm_groups_ = std::move(sm_groups);
@@ -142,7 +145,8 @@ class Leases {
 
   using Answer = std::variant<std::shared_ptr<Lease>, LeaseRefusal>;
   /// The lease of a job if it has one, or a new one. `place`: in the queue, for a job that has waited.
-  Answer grant(const Tenant& tenant, const LeaseWish& wish, const std::optional<JobKey>& job, const Waiter* place = nullptr);
+  Answer grant(const Tenant& tenant, const LeaseWish& wish, const std::optional<JobKey>& job,
+               const Waiter* place = nullptr);
   /// The lease of a job; null if it has none.
   std::shared_ptr<Lease> find(const std::string& tenant, const JobKey& job) const;
   /// Why a tenant can have no more sessions now; nothing if it can.
@@ -160,7 +164,8 @@ class Leases {
   std::shared_ptr<void> watch(std::function<void()> changed);
 
  private:
-  /// What a share of a device is of the tenant's `compute`, in hundredths of a percent: its percentage, or its groups if those are more.
+  /// What a share of a device is of the tenant's `compute`, in hundredths of a percent: its percentage, or its groups
+  /// if those are more.
   std::uint64_t compute_of(std::uint32_t percent, std::size_t groups, unsigned device) const;
   /// Of each device, what is free and kept for nobody before a place.
   struct Spare {
@@ -168,7 +173,8 @@ class Leases {
     std::vector<std::uint32_t> percent;
     std::vector<unsigned> sm_groups;  ///< none for a tenant whose leases have none
     bool fits(unsigned device, const LeaseWish& wish, unsigned wanted_groups) const {
-      return bytes[device] >= wish.memory_bytes && percent[device] >= wish.compute_percent && sm_groups[device] >= wanted_groups;
+      return bytes[device] >= wish.memory_bytes && percent[device] >= wish.compute_percent &&
+             sm_groups[device] >= wanted_groups;
     }
   };
   Spare spare(const Tenant& tenant, const std::vector<Waiter*>& before) const;
@@ -183,7 +189,8 @@ class Leases {
   std::shared_ptr<TenantAccount> account_of(const std::string& tenant);
   /// What leases of the tenant without memory of their own may hold, after a change.
   void divide(const std::string& tenant);
-  std::shared_ptr<Lease> make(const Tenant& tenant, const LeaseWish& wish, std::vector<unsigned> devices, const std::optional<JobKey>& job);
+  std::shared_ptr<Lease> make(const Tenant& tenant, const LeaseWish& wish, std::vector<unsigned> devices,
+                              const std::optional<JobKey>& job);
   void tell();
 
   const std::size_t account_slots_;

@@ -55,24 +55,26 @@ void Listeners::open(const ListenAddress& address, bool can_encrypt) {
   if (!address.socket.empty()) return open_socket(address.socket);
   asio::ip::tcp::resolver resolver(io_);
   asio::error_code error;
-  const auto endpoints = resolver.resolve(address.host, std::to_string(address.port), asio::ip::tcp::resolver::passive, error);
+  const auto endpoints =
+      resolver.resolve(address.host, std::to_string(address.port), asio::ip::tcp::resolver::passive, error);
   if (error) throw SettingsError("listen: there is no address '" + address.host + "' (" + error.message() + ")");
   const asio::ip::tcp::endpoint endpoint = *endpoints.begin();
   const bool loopback = endpoint.address().is_loopback();
   const bool tls = address.transport == ListenAddress::Transport::tls ||
                    (address.transport == ListenAddress::Transport::usual && !loopback && !settings_.insecure);
   if (tls && !can_encrypt) {
-    throw SettingsError("listen: " + endpoint.address().to_string() +
-                        (loopback ? " is to speak TLS" : " can be reached from other machines, and therefore speaks TLS") +
-                        ", which needs tls_certificate and tls_key (`fargpu pki` makes them) or psk_file; give them" +
-                        (loopback ? "" : ", listen on 127.0.0.1 (and tunnel), or accept the risk with --insecure"));
+    throw SettingsError(
+        "listen: " + endpoint.address().to_string() +
+        (loopback ? " is to speak TLS" : " can be reached from other machines, and therefore speaks TLS") +
+        ", which needs tls_certificate and tls_key (`fargpu pki` makes them) or psk_file; give them" +
+        (loopback ? "" : ", listen on 127.0.0.1 (and tunnel), or accept the risk with --insecure"));
   }
   if (!tls && !loopback) {
     if (!settings_.insecure) {
-      throw SettingsError(
-          "listen: " + endpoint.address().to_string() +
-          " can be reached from other machines, and tcp:// is neither encrypted nor authenticated; write tls://, or accept the "
-          "risk with --insecure");
+      throw SettingsError("listen: " + endpoint.address().to_string() +
+                          " can be reached from other machines, and tcp:// is neither encrypted nor authenticated; "
+                          "write tls://, or accept the "
+                          "risk with --insecure");
     }
     EventLog::warn("insecure", {{"address", endpoint.address().to_string()},
                                 {"meaning", "whoever reaches this port can use the GPUs; nothing is encrypted"}});
@@ -84,13 +86,15 @@ void Listeners::open(const ListenAddress& address, bool can_encrypt) {
     acceptor.bind(endpoint);
     acceptor.listen();
     const auto bound = acceptor.local_endpoint();
-    EventLog::info("listening", {{"transport", tls ? "tls" : "tcp"}, {"address", bound.address().to_string()}, {"port", bound.port()}});
+    EventLog::info(
+        "listening",
+        {{"transport", tls ? "tls" : "tcp"}, {"address", bound.address().to_string()}, {"port", bound.port()}});
     accept(acceptor, tls ? Transport::tls : Transport::plain);
   } catch (const asio::system_error& failed) {
     const bool taken = failed.code() == asio::error::address_in_use;
     const bool privileged = failed.code() == asio::error::access_denied;
-    throw SettingsError("listen: cannot listen on " + address.host + ":" + std::to_string(address.port) + " (" + failed.code().message() +
-                        "); " +
+    throw SettingsError("listen: cannot listen on " + address.host + ":" + std::to_string(address.port) + " (" +
+                        failed.code().message() + "); " +
                         (taken        ? "is another fargpud running?"
                          : privileged ? "ports below 1024 are for root"
                                       : "name an address that this machine has"));

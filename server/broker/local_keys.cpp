@@ -11,7 +11,8 @@ namespace fargpu::server {
 
 LocalKeys::Number LocalKeys::random() {
   Number number;
-  if (::getrandom(number.data(), number.size(), 0) != static_cast<ssize_t>(number.size())) throw SystemError("no random numbers");
+  if (::getrandom(number.data(), number.size(), 0) != static_cast<ssize_t>(number.size()))
+    throw SystemError("no random numbers");
   return number;
 }
 

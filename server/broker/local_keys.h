@@ -1,5 +1,6 @@
 #pragma once
-// How clients that came by TCP find this broker's Unix socket and know that it is this broker's (HelloAnswer in control.capnp).
+// How clients that came by TCP find this broker's Unix socket and know that it is this broker's (HelloAnswer in
+// control.capnp).
 
 #include <array>
 #include <cstddef>

@@ -32,7 +32,8 @@ void check_image_folder(const Settings& settings) {
   if (settings.image_folder.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(settings.image_folder, error);
-  if (!error && ::access(settings.image_folder.c_str(), W_OK) != 0) error = std::error_code(errno, std::generic_category());
+  if (!error && ::access(settings.image_folder.c_str(), W_OK) != 0)
+    error = std::error_code(errno, std::generic_category());
   if (error)
     EventLog::warn("no image folder", {{"folder", settings.image_folder},
                                        {"reason", error.message()},
@@ -50,8 +51,9 @@ void check_workers(const Settings& settings) {
     throw SettingsError("worker_user is '" + settings.worker_user +
                         "'; this machine has no such user: make it (useradd --system), or name another");
   if (::geteuid() != 0)
-    throw SettingsError("worker_user is '" + settings.worker_user +
-                        "', and only root can have workers run as another user; leave it out, or start fargpud as root");
+    throw SettingsError(
+        "worker_user is '" + settings.worker_user +
+        "', and only root can have workers run as another user; leave it out, or start fargpud as root");
 }
 
 // It counts neither what they hold nor whose they are: leases are given as if they were not there.
@@ -83,7 +85,8 @@ int check_all(const Settings& settings) {
   for (const std::string& name : settings.unknown_variables)
     std::cerr << "fargpud: the variable " << name << " is no setting, and counts for nothing\n";
   std::cout << (settings.file.empty() ? "the settings" : settings.file) << (settings.file.empty() ? " are" : " is")
-            << " in order: " << fargpu::so_many(tenants.all().size(), "tenant") << ", " << (identity.context() ? "TLS" : "no TLS") << "\n";
+            << " in order: " << fargpu::so_many(tenants.all().size(), "tenant") << ", "
+            << (identity.context() ? "TLS" : "no TLS") << "\n";
   return 0;
 }
 
@@ -105,8 +108,9 @@ int main(int argc, char** argv) {
     EventLog::start(settings.log_level, settings.log_format);
     ::signal(SIGPIPE, SIG_IGN);
     for (const std::string& name : settings.unknown_variables)
-      EventLog::warn("no such setting",
-                     {{"variable", name}, {"meaning", "it counts for nothing; `fargpud --help` lists those that there are"}});
+      EventLog::warn(
+          "no such setting",
+          {{"variable", name}, {"meaning", "it counts for nothing; `fargpud --help` lists those that there are"}});
     check_workers(settings);
     check_image_folder(settings);
     asio::io_context io;
@@ -134,17 +138,18 @@ int main(int argc, char** argv) {
     int status = 0;
     broker.workers().reserve({}, [&](Worker* worker, const std::string& failure) {
       if (!worker) {
-        EventLog::error(
-            "no driver",
-            {{"driver", settings.driver}, {"reason", failure}, {"meaning", "nothing can be served; " + what_to_do(settings, failure)}});
+        EventLog::error("no driver", {{"driver", settings.driver},
+                                      {"reason", failure},
+                                      {"meaning", "nothing can be served; " + what_to_do(settings, failure)}});
         status = 1;
         io.stop();
         return;
       }
       broker.workers().release(*worker);
       const auto facts = broker.workers().facts();
-      EventLog::info("driver",
-                     {{"library", settings.driver}, {"version", facts->getDriverVersion()}, {"devices", facts->getDevices().size()}});
+      EventLog::info("driver", {{"library", settings.driver},
+                                {"version", facts->getDriverVersion()},
+                                {"devices", facts->getDevices().size()}});
       warn_of_earlier_sessions(settings);
       try {
         broker.listen();

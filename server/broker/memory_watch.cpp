@@ -24,7 +24,8 @@ bool beyond_limit(const Lease& lease, AccountSlot& slot, std::size_t device) {
 
 }  // namespace
 
-// The driver takes memory for what it is asked to do. Asking NVML costs milliseconds, so that idle sessions are not looked at.
+// The driver takes memory for what it is asked to do. Asking NVML costs milliseconds, so that idle sessions are not
+// looked at.
 asio::awaitable<void> MemoryWatch::run() {
   asio::steady_timer timer(io_);
   unsigned looks = 0;
@@ -45,7 +46,8 @@ bool MemoryWatch::anything_new() {
   return calls_now != std::exchange(calls_then_, calls_now);
 }
 
-// What changes while NVML is asked is no matter of the driver's: the larger of before and after counts, and the smaller of two looks.
+// What changes while NVML is asked is no matter of the driver's: the larger of before and after counts, and the smaller
+// of two looks.
 asio::awaitable<void> MemoryWatch::look() {
   std::map<std::pair<pid_t, std::size_t>, std::uint64_t> before;
   const auto each = [&](auto&& use) {
@@ -53,7 +55,8 @@ asio::awaitable<void> MemoryWatch::look() {
       if (worker.state != Worker::State::session) continue;
       const Lease& lease = worker.lease->lease();
       worker.driver_bytes.resize(lease.devices.size());
-      for (std::size_t d = 0; d < lease.devices.size(); ++d) use(worker, lease, lease.account->slot(worker.lease->slot()), d);
+      for (std::size_t d = 0; d < lease.devices.size(); ++d)
+        use(worker, lease, lease.account->slot(worker.lease->slot()), d);
     }
   };
   each([&](const Worker& worker, const Lease&, AccountSlot& slot, std::size_t d) {
@@ -68,11 +71,14 @@ asio::awaitable<void> MemoryWatch::look() {
     const std::uint64_t charged = std::max<std::uint64_t>(known->second, slot.charged[d] + slot.inherited[d]);
     const std::uint64_t taken = *seen > charged ? *seen - charged : 0;
     slot.taken[d] = std::min(taken, std::exchange(worker.driver_bytes[d], taken));
-    if (settings_.driver_bytes_max == 0 || slot.taken[d] <= settings_.driver_bytes_max || !beyond_limit(lease, slot, d)) return;
-    workers_.stop(worker,
-                  fmt::format("the driver has taken {} of device {} for this session's code, variables and local memory, and the session "
-                              "is beyond its limit by that (driver_bytes_max here is {})",
-                              bytes_text(slot.taken[d]), d, bytes_text(settings_.driver_bytes_max)));
+    if (settings_.driver_bytes_max == 0 || slot.taken[d] <= settings_.driver_bytes_max || !beyond_limit(lease, slot, d))
+      return;
+    workers_.stop(
+        worker,
+        fmt::format(
+            "the driver has taken {} of device {} for this session's code, variables and local memory, and the session "
+            "is beyond its limit by that (driver_bytes_max here is {})",
+            bytes_text(slot.taken[d]), d, bytes_text(settings_.driver_bytes_max)));
   });
 }
 

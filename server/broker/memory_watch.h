@@ -9,8 +9,8 @@
 
 namespace fargpu::server {
 
-/// Charges sessions, every now and then, for what the driver has taken for itself: what NVML sees more than they were charged for. Ends
-/// those for which it has taken too much (driver_bytes_max). Used by the broker's one thread.
+/// Charges sessions, every now and then, for what the driver has taken for itself: what NVML sees more than they were
+/// charged for. Ends those for which it has taken too much (driver_bytes_max). Used by the broker's one thread.
 class MemoryWatch {
  public:
   MemoryWatch(asio::io_context& io, const Settings& settings, Workers& workers, DeviceWatch& devices)

@@ -24,12 +24,13 @@ std::string escaped(const std::string& text) {
 
 }  // namespace
 
-void MetricsText::add(const std::string& name, const std::string& type, const std::string& help, const Labels& labels, double value) {
+void MetricsText::add(const std::string& name, const std::string& type, const std::string& help, const Labels& labels,
+                      double value) {
   add_sample(name, type, help, name, labels, value);
 }
 
-void MetricsText::add_histogram(const std::string& name, const std::string& help, const Labels& labels, std::span<const double> bounds,
-                                std::span<const std::uint64_t> counts, double sum) {
+void MetricsText::add_histogram(const std::string& name, const std::string& help, const Labels& labels,
+                                std::span<const double> bounds, std::span<const std::uint64_t> counts, double sum) {
   std::uint64_t all = 0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
     all += counts[i];
@@ -41,8 +42,8 @@ void MetricsText::add_histogram(const std::string& name, const std::string& help
   add_sample(name, "histogram", help, name + "_count", labels, static_cast<double>(all));
 }
 
-void MetricsText::add_sample(const std::string& of, const std::string& type, const std::string& help, const std::string& name,
-                             const Labels& labels, double value) {
+void MetricsText::add_sample(const std::string& of, const std::string& type, const std::string& help,
+                             const std::string& name, const Labels& labels, double value) {
   Family& family = families_[of];
   family.type = type;
   family.help = help;
@@ -63,7 +64,8 @@ std::string MetricsText::text() const {
 /// One connection: a request, an answer, the end.
 class MetricsServer::Caller : public std::enable_shared_from_this<Caller> {
  public:
-  Caller(MetricsServer& server, asio::ip::tcp::socket socket) : server_(server), socket_(std::move(socket)), deadline_(server.io_) {
+  Caller(MetricsServer& server, asio::ip::tcp::socket socket)
+      : server_(server), socket_(std::move(socket)), deadline_(server.io_) {
     place_ = server_.callers_.insert(server_.callers_.end(), this);
   }
   ~Caller() { server_.callers_.erase(place_); }
@@ -103,13 +105,15 @@ class MetricsServer::Caller : public std::enable_shared_from_this<Caller> {
   }
 
   void reply(const std::string& status, const std::string& body) {
-    answer_ = "HTTP/1.0 " + status + "\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: " + std::to_string(body.size()) +
+    answer_ = "HTTP/1.0 " + status +
+              "\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: " + std::to_string(body.size()) +
               "\r\nConnection: close\r\n\r\n" + body;
-    asio::async_write(socket_, asio::buffer(answer_), [self = shared_from_this()](const asio::error_code&, std::size_t) {
-      asio::error_code ignored;
-      self->deadline_.cancel();
-      self->socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
-    });
+    asio::async_write(socket_, asio::buffer(answer_),
+                      [self = shared_from_this()](const asio::error_code&, std::size_t) {
+                        asio::error_code ignored;
+                        self->deadline_.cancel();
+                        self->socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
+                      });
   }
 
   MetricsServer& server_;
@@ -122,16 +126,19 @@ class MetricsServer::Caller : public std::enable_shared_from_this<Caller> {
 MetricsServer::MetricsServer(asio::io_context& io, const std::string& address, bool insecure, Pages pages)
     : io_(io), acceptor_(io), pause_(io), pages_(std::move(pages)) {
   const auto list = parse_listen(address, "metrics_listen");
-  if (list.size() != 1 || !list[0].socket.empty()) throw SettingsError("metrics_listen is '" + address + "'; give one host:port");
+  if (list.size() != 1 || !list[0].socket.empty())
+    throw SettingsError("metrics_listen is '" + address + "'; give one host:port");
   asio::ip::tcp::resolver resolver(io);
   asio::error_code error;
-  const auto endpoints = resolver.resolve(list[0].host, std::to_string(list[0].port), asio::ip::tcp::resolver::passive, error);
-  if (error) throw SettingsError("metrics_listen: there is no address '" + list[0].host + "' (" + error.message() + ")");
+  const auto endpoints =
+      resolver.resolve(list[0].host, std::to_string(list[0].port), asio::ip::tcp::resolver::passive, error);
+  if (error)
+    throw SettingsError("metrics_listen: there is no address '" + list[0].host + "' (" + error.message() + ")");
   const asio::ip::tcp::endpoint endpoint = *endpoints.begin();
   if (!endpoint.address().is_loopback() && !insecure)
-    throw SettingsError(
-        "metrics_listen: " + endpoint.address().to_string() +
-        " can be reached from other machines, and nothing is encrypted; listen on 127.0.0.1, or accept the risk with --insecure");
+    throw SettingsError("metrics_listen: " + endpoint.address().to_string() +
+                        " can be reached from other machines, and nothing is encrypted; listen on 127.0.0.1, or accept "
+                        "the risk with --insecure");
   try {
     acceptor_.open(endpoint.protocol());
     acceptor_.set_option(asio::socket_base::reuse_address(true));
@@ -155,7 +162,8 @@ void MetricsServer::accept() {
       return;
     }
     // One that is closed leaves the list when it hears of it, which is soon: twice as many are the most.
-    if (callers_.size() >= callers_max) (*std::next(callers_.begin(), static_cast<std::ptrdiff_t>(callers_.size() - callers_max)))->close();
+    if (callers_.size() >= callers_max)
+      (*std::next(callers_.begin(), static_cast<std::ptrdiff_t>(callers_.size() - callers_max)))->close();
     if (callers_.size() < 2 * callers_max) std::make_shared<Caller>(*this, std::move(socket))->start();
     accept();
   });

@@ -14,15 +14,17 @@
 
 namespace fargpu::server {
 
-/// The text format that Prometheus reads. Samples of one name belong together, whatever the order in which they are added.
+/// The text format that Prometheus reads. Samples of one name belong together, whatever the order in which they are
+/// added.
 class MetricsText {
  public:
   using Labels = std::vector<std::pair<std::string, std::string>>;
   /// `type` as the format has it: gauge or counter.
-  void add(const std::string& name, const std::string& type, const std::string& help, const Labels& labels, double value);
+  void add(const std::string& name, const std::string& type, const std::string& help, const Labels& labels,
+           double value);
   /// Numbers by how large they are: `counts` has one more entry than `bounds`, for what is larger than all of them.
-  void add_histogram(const std::string& name, const std::string& help, const Labels& labels, std::span<const double> bounds,
-                     std::span<const std::uint64_t> counts, double sum);
+  void add_histogram(const std::string& name, const std::string& help, const Labels& labels,
+                     std::span<const double> bounds, std::span<const std::uint64_t> counts, double sum);
   std::string text() const;
 
  private:
@@ -35,8 +37,8 @@ class MetricsText {
   std::map<std::string, Family> families_;
 };
 
-/// Answers GET /metrics and GET /healthz, and nothing else, once a connection. A connection that is slow is closed after some seconds; of
-/// many, the oldest makes room.
+/// Answers GET /metrics and GET /healthz, and nothing else, once a connection. A connection that is slow is closed
+/// after some seconds; of many, the oldest makes room.
 class MetricsServer {
  public:
   struct Pages {

@@ -16,7 +16,8 @@ std::string mps_complaint(const std::string& folder) {
   else if (!S_ISFIFO(pipe.st_mode) && !S_ISSOCK(pipe.st_mode)) reason = "no pipe";
   if (reason.empty()) return "";
   return fmt::format(
-      "no MPS daemon is at '{0}' ('{1}': {2}); as the user of the workers run CUDA_MPS_PIPE_DIRECTORY={0} nvidia-cuda-mps-control -d",
+      "no MPS daemon is at '{0}' ('{1}': {2}); as the user of the workers run CUDA_MPS_PIPE_DIRECTORY={0} "
+      "nvidia-cuda-mps-control -d",
       folder, control, reason);
 }
 

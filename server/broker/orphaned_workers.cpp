@@ -11,7 +11,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Nothing of a process that has ended, also while it is read: that is an error of the file's, which this form does not throw.
+// Nothing of a process that has ended, also while it is read: that is an error of the file's, which this form does not
+// throw.
 std::string contents(const fs::path& path) {
   std::ostringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();

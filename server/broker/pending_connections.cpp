@@ -14,10 +14,12 @@ constexpr std::size_t callers_wanted = 1024;
 // The loopback's own address is that of every process of this machine, and of all clients of a tunnel that ends here. A
 // bound by address would let any one of them shut out the others. Without that bound a flood costs little. (Another
 // address, such as 127.0.0.2, is taken on purpose.)
-bool everybodys(const std::string& source) { return source == "127.0.0.1" || source == "::1" || source == "::ffff:127.0.0.1"; }
+bool everybodys(const std::string& source) {
+  return source == "127.0.0.1" || source == "::1" || source == "::ffff:127.0.0.1";
+}
 
-// As many descriptors as the system allows, up to what can be of use. Returns how many callers there may be at once, so that
-// sessions never lack descriptors for them.
+// As many descriptors as the system allows, up to what can be of use. Returns how many callers there may be at once, so
+// that sessions never lack descriptors for them.
 std::size_t raise_descriptor_limit(std::uint64_t sessions_max) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return callers_wanted / 4;
@@ -32,7 +34,9 @@ std::size_t raise_descriptor_limit(std::uint64_t sessions_max) {
 }  // namespace
 
 PendingConnections::PendingConnections(const Settings& settings)
-    : settings_(settings), most_(raise_descriptor_limit(settings.sessions_max)), failures_(settings.refusals_per_address_max) {}
+    : settings_(settings),
+      most_(raise_descriptor_limit(settings.sessions_max)),
+      failures_(settings.refusals_per_address_max) {}
 
 bool PendingConnections::shut_out(const std::string& source) const {
   return !everybodys(source) && failures_.shut_out(source, ConnectionFailures::Clock::now());
@@ -45,11 +49,14 @@ void PendingConnections::make_room() {
 void PendingConnections::make_room_for(const std::string& source) {
   if (pending_.size() >= most_) make_room();
   const auto from_there = [&](const PendingConnection* one) { return one->source() == source; };
-  if (static_cast<std::uint64_t>(std::count_if(pending_.begin(), pending_.end(), from_there)) < settings_.callers_per_address_max) return;
+  if (static_cast<std::uint64_t>(std::count_if(pending_.begin(), pending_.end(), from_there)) <
+      settings_.callers_per_address_max)
+    return;
   (*std::find_if(pending_.begin(), pending_.end(), from_there))->cut("too many connections from one address");
 }
 
-void PendingConnections::failed(const char* event, const std::string& peer, const std::string& source, const std::string& reason) {
+void PendingConnections::failed(const char* event, const std::string& peer, const std::string& source,
+                                const std::string& reason) {
   const ConnectionFailures::Told told = failures_.add(source, ConnectionFailures::Clock::now());
   if (told == ConnectionFailures::Told::shut_out && everybodys(source)) {
     EventLog::warn("source not shut out", {{"source", source},
@@ -57,12 +64,14 @@ void PendingConnections::failed(const char* event, const std::string& peer, cons
                                            {"reason", reason},
                                            {"meaning", "it is everybody's on this machine; find out who does this"}});
   } else if (told == ConnectionFailures::Told::shut_out) {
-    EventLog::warn("source shut out", {{"source", source}, {"refused", settings_.refusals_per_address_max}, {"reason", reason}});
+    EventLog::warn("source shut out",
+                   {{"source", source}, {"refused", settings_.refusals_per_address_max}, {"reason", reason}});
   } else if (told == ConnectionFailures::Told::not_any_more) {
     EventLog::debug(event, {{"peer", peer}, {"reason", reason}});
   } else if (told == ConnectionFailures::Told::last) {
-    EventLog::warn(
-        event, {{"peer", peer}, {"reason", reason}, {"meaning", "more of the same source in this minute are told at level debug only"}});
+    EventLog::warn(event, {{"peer", peer},
+                           {"reason", reason},
+                           {"meaning", "more of the same source in this minute are told at level debug only"}});
   } else {
     EventLog::warn(event, {{"peer", peer}, {"reason", reason}});
   }

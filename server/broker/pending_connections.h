@@ -1,5 +1,6 @@
 #pragma once
-// Connections whose clients have asked for no session yet. The broker does not know them, so that what they can cost is bounded.
+// Connections whose clients have asked for no session yet. The broker does not know them, so that what they can cost is
+// bounded.
 
 #include <cstddef>
 #include <list>
@@ -21,7 +22,8 @@ class PendingConnection {
   ~PendingConnection() = default;
 };
 
-/// Where there are too many, in all or of one source, the one that has said nothing for the longest makes room. Used by the broker's one thread.
+/// Where there are too many, in all or of one source, the one that has said nothing for the longest makes room. Used by
+/// the broker's one thread.
 class PendingConnections {
  public:
   using Place = std::list<PendingConnection*>::iterator;

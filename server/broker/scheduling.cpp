@@ -44,8 +44,8 @@ void Scheduling::heard(std::uint64_t session, wire::Activity::Reader activity) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   ++found->second.words;
-  scheduler_.report(found->second.lease, session, {.wants = activity.getWants(), .busy = activity.getBusy()}, activity.getNumber(),
-                    scheduler::Time(activity.getSinceNs()), now());
+  scheduler_.report(found->second.lease, session, {.wants = activity.getWants(), .busy = activity.getBusy()},
+                    activity.getNumber(), scheduler::Time(activity.getSinceNs()), now());
   tick();
 }
 

@@ -20,7 +20,8 @@ class Scheduling {
   const scheduler::Rules& rules() const { return scheduler_.rules(); }
   void set_rules(const scheduler::Rules& rules);
 
-  /// A session begins, as part of this lease; its worker hears of its turns on `link`. Sessions of one lease have equal shares.
+  /// A session begins, as part of this lease; its worker hears of its turns on `link`. Sessions of one lease have equal
+  /// shares.
   void begin(std::uint64_t session, std::uint64_t lease, const scheduler::Share& share, int link);
   /// It has ended; a second time does nothing.
   void end(std::uint64_t session);

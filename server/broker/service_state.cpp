@@ -41,8 +41,10 @@ std::string ServiceState::refusal(Time now) const {
     case State::stopping: return "this host is shutting down";
     default: break;
   }
-  const std::string end = until_ ? " until " + site::time_text(std::chrono::time_point_cast<std::chrono::seconds>(*until_)) : "";
-  return "this host is drained by its administrator" + end + " and takes no new sessions; use another host, or try later";
+  const std::string end =
+      until_ ? " until " + site::time_text(std::chrono::time_point_cast<std::chrono::seconds>(*until_)) : "";
+  return "this host is drained by its administrator" + end +
+         " and takes no new sessions; use another host, or try later";
 }
 
 }  // namespace fargpu::server

@@ -7,8 +7,8 @@
 
 namespace fargpu::server {
 
-/// serving <-> draining by words of an administrator, or by time; either -> stopping, from which there is no way back. Times are given, so that
-/// a test can have its own.
+/// serving <-> draining by words of an administrator, or by time; either -> stopping, from which there is no way back.
+/// Times are given, so that a test can have its own.
 class ServiceState {
  public:
   using Time = std::chrono::system_clock::time_point;
@@ -21,7 +21,8 @@ class ServiceState {
   /// When the state ends by itself; nothing if it does not.
   std::optional<Time> until(Time now) const;
 
-  /// No new sessions, for so long or until `resume`; sessions that run go on. Draining again changes the time. Why not; empty if done.
+  /// No new sessions, for so long or until `resume`; sessions that run go on. Draining again changes the time. Why not;
+  /// empty if done.
   std::string drain(Time now, std::optional<std::chrono::seconds> time);
   /// Why not; empty if done.
   std::string resume(Time now);

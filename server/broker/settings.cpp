@@ -22,7 +22,8 @@
 namespace fargpu::server {
 namespace {
 
-// Below the prefix that fargpud lies in, which need not be the one that the build was configured with; packages have /usr and /etc.
+// Below the prefix that fargpud lies in, which need not be the one that the build was configured with; packages have
+// /usr and /etc.
 std::string default_file() {
   const std::filesystem::path folder = own_executable().parent_path();
   std::filesystem::path etc = FARGPU_SYSCONFDIR;
@@ -31,14 +32,15 @@ std::string default_file() {
   return etc / "fargpu" / "fargpud.toml";
 }
 
-/// One setting: its name in the file (the flag is --name with dashes, the variable FARGPUD_NAME), where it goes, its default and
-/// what it means.
+/// One setting: its name in the file (the flag is --name with dashes, the variable FARGPUD_NAME), where it goes, its
+/// default and what it means.
 struct Entry {
   const char* name;
   std::variant<std::string Settings::*, std::uint64_t Settings::*, bool Settings::*> field;
   std::string standard;
   const char* help;
-  /// What a text names: files in the settings file count from its folder. A library may also be one that the loader finds, without a slash.
+  /// What a text names: files in the settings file count from its folder. A library may also be one that the loader
+  /// finds, without a slash.
   enum class Names { nothing, path, library } names = Names::nothing;
 
   /// A number that may be given with a unit, such as 4GiB.
@@ -51,7 +53,8 @@ std::string default_image_folder() {
   return "";
 }
 
-// fargpud and fargpu-worker lie side by side in the build tree, and apart once installed; an installation may have been moved.
+// fargpud and fargpu-worker lie side by side in the build tree, and apart once installed; an installation may have been
+// moved.
 std::string default_worker() {
   std::error_code error;
   const std::filesystem::path folder = own_executable().parent_path();
@@ -64,68 +67,85 @@ std::string default_worker() {
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all{
       {"listen", &Settings::listen, "127.0.0.1:8470",
-       "Addresses to listen on, [tls://|tcp://]host:port[,...]; without either: TLS, except on the loopback. Port 0 takes any free one; "
+       "Addresses to listen on, [tls://|tcp://]host:port[,...]; without either: TLS, except on the loopback. Port 0 "
+       "takes any free one; "
        "unix:/path is a Unix socket for clients on this machine"},
       {"insecure", &Settings::insecure, "false",
-       "Serve other machines without TLS where addresses do not say tls://: whoever reaches the port can use the GPUs, and read "
+       "Serve other machines without TLS where addresses do not say tls://: whoever reaches the port can use the GPUs, "
+       "and read "
        "everything"},
-      {"tls_certificate", &Settings::tls_certificate, "", "This host's certificate with its chain, PEM; `fargpu pki` makes one",
-       Entry::Names::path},
+      {"tls_certificate", &Settings::tls_certificate, "",
+       "This host's certificate with its chain, PEM; `fargpu pki` makes one", Entry::Names::path},
       {"tls_key", &Settings::tls_key, "", "Its key, PEM", Entry::Names::path},
-      {"tls_client_ca", &Settings::tls_client_ca, "", "Certificate of the authority whose client certificates are believed, PEM",
+      {"tls_client_ca", &Settings::tls_client_ca, "",
+       "Certificate of the authority whose client certificates are believed, PEM", Entry::Names::path},
+      {"psk_file", &Settings::psk_file, "",
+       "Keys shared with tenants, a line TENANT:HEXDIGITS each; they replace certificates", Entry::Names::path},
+      {"token_file", &Settings::token_file, "", "Tokens of clients; `fargpu token` makes them. Changes count at once",
        Entry::Names::path},
-      {"psk_file", &Settings::psk_file, "", "Keys shared with tenants, a line TENANT:HEXDIGITS each; they replace certificates",
-       Entry::Names::path},
-      {"token_file", &Settings::token_file, "", "Tokens of clients; `fargpu token` makes them. Changes count at once", Entry::Names::path},
       {"shared_memory", &Settings::shared_memory, "true",
        "Let clients on this machine that come by TCP share memory with their workers instead"},
-      {"driver", &Settings::driver, "libcuda.so.1", "Driver library that workers load, by path or name", Entry::Names::library},
-      {"nvml", &Settings::nvml, "libnvidia-ml.so.1", "NVML of this host, which knows clocks, temperatures and use; empty for none",
+      {"driver", &Settings::driver, "libcuda.so.1", "Driver library that workers load, by path or name",
        Entry::Names::library},
+      {"nvml", &Settings::nvml, "libnvidia-ml.so.1",
+       "NVML of this host, which knows clocks, temperatures and use; empty for none", Entry::Names::library},
       {"devices", &Settings::devices, "", "Devices to offer, by the driver's numbers, comma-separated (default: all)"},
       {"sessions_max", &Settings::sessions_max, "256", "Sessions at once"},
       {"warm_workers", &Settings::warm_workers, "1", "Workers kept ready, with the driver initialised"},
       {"warm_context", &Settings::warm_context, "true",
        "Have warm workers create the first device's context; costs its device memory each (about 515 MiB on an H200)"},
-      {"image_folder", &Settings::image_folder, default_image_folder(), "Folder for GPU code by content; empty for none",
-       Entry::Names::path},
+      {"image_folder", &Settings::image_folder, default_image_folder(),
+       "Folder for GPU code by content; empty for none", Entry::Names::path},
       {"image_bytes_max", &Settings::image_bytes_max, "8589934592", "Bytes kept in that folder"},
       {"host_bytes_max", &Settings::host_bytes_max, "0",
-       "Bytes of this host's memory that a session may take, for work that waits, GPU code and copies of pinned memory; 0 for half of "
+       "Bytes of this host's memory that a session may take, for work that waits, GPU code and copies of pinned "
+       "memory; 0 for half of "
        "what the host has"},
       {"driver_bytes_max", &Settings::driver_bytes_max, "4294967296",
-       "Bytes of a device that the driver may take by itself for a session (its context, code, variables). A session that is beyond its "
+       "Bytes of a device that the driver may take by itself for a session (its context, code, variables). A session "
+       "that is beyond its "
        "limit because the driver took more for it ends. 0 for no limit"},
       {"spin_us", &Settings::spin_us, "500",
        "Microseconds that a worker polls before it sleeps, while its client is active and processors are idle"},
       {"launch_threads", &Settings::launch_threads, "6",
-       "Threads of a worker that give kernels to the driver while many come, at most three eighths of the processors; 0 leaves that to the "
+       "Threads of a worker that give kernels to the driver while many come, at most three eighths of the processors; "
+       "0 leaves that to the "
        "one that reads them"},
-      {"handshake_seconds", &Settings::handshake_seconds, "10", "Seconds in which a client must say hello, and attach with its ticket"},
+      {"handshake_seconds", &Settings::handshake_seconds, "10",
+       "Seconds in which a client must say hello, and attach with its ticket"},
       {"callers_per_address_max", &Settings::callers_per_address_max, "512",
        "Connections without a session that one address may have open; the one that spoke longest ago makes room"},
       {"refusals_per_address_max", &Settings::refusals_per_address_max, "1000",
-       "Connections of one address, or one user of this machine, that may come to nothing in a minute (refused, cut off, silent); then it "
+       "Connections of one address, or one user of this machine, that may come to nothing in a minute (refused, cut "
+       "off, silent); then it "
        "is shut out until that is over"},
-      {"start_seconds", &Settings::start_seconds, "60", "Seconds that a worker may take to initialise the driver; at most 60"},
+      {"start_seconds", &Settings::start_seconds, "60",
+       "Seconds that a worker may take to initialise the driver; at most 60"},
       {"silence_seconds", &Settings::silence_seconds, "30",
        "Seconds of silence after which a session's client is taken for dead, and its host by the client"},
-      {"drain_seconds", &Settings::drain_seconds, "30", "On SIGTERM: seconds that running sessions may go on. Read again on SIGHUP"},
+      {"drain_seconds", &Settings::drain_seconds, "30",
+       "On SIGTERM: seconds that running sessions may go on. Read again on SIGHUP"},
       {"policy", &Settings::policy, "free",
-       "How sessions share a device: free (all at once), fair (turns, by weight), fixed (turns, at most each lease's percentage) or "
+       "How sessions share a device: free (all at once), fair (turns, by weight), fixed (turns, at most each lease's "
+       "percentage) or "
        "exclusive (turns, one lease after the other)"},
       {"quantum_ms", &Settings::quantum_ms, "10", "Milliseconds of a turn that others wait for"},
       {"grace_ms", &Settings::grace_ms, "50",
        "Milliseconds that work may go on after its turn before the next turn begins; longer than most kernels take"},
       {"kernel_seconds_max", &Settings::kernel_seconds_max, "0",
-       "Seconds for which the GPU may complete nothing of a session before the session ends; 0 for no limit. Tenants may have their own"},
+       "Seconds for which the GPU may complete nothing of a session before the session ends; 0 for no limit. Tenants "
+       "may have their own"},
       {"scrub", &Settings::scrub, "tenants",
-       "When memory that others may have used becomes zeros before a session sees it: tenants (where there are any), always or never"},
-      {"metrics_listen", &Settings::metrics_listen, "", "Address where Prometheus finds numbers, by HTTP at /metrics; empty for none"},
+       "When memory that others may have used becomes zeros before a session sees it: tenants (where there are any), "
+       "always or never"},
+      {"metrics_listen", &Settings::metrics_listen, "",
+       "Address where Prometheus finds numbers, by HTTP at /metrics; empty for none"},
       {"sandbox", &Settings::sandbox, "true",
-       "Have workers give up what they do not need: starting programs, tracing others, networks, mounts, new privileges"},
+       "Have workers give up what they do not need: starting programs, tracing others, networks, mounts, new "
+       "privileges"},
       {"worker_user", &Settings::worker_user, "",
-       "User that workers run as, where fargpud runs as root (the installed service does not); empty: the user of fargpud. image_folder "
+       "User that workers run as, where fargpud runs as root (the installed service does not); empty: the user of "
+       "fargpud. image_folder "
        "and MPS daemons must belong to it"},
       {"worker", &Settings::worker, default_worker(), "Path of fargpu-worker", Entry::Names::path},
       {"log_level", &Settings::log_level, "info", "error, warn, info or debug"},
@@ -151,8 +171,8 @@ std::vector<std::string> unknown_variables() {
   std::vector<std::string> unknown;
   for (char** variable = environ; *variable; ++variable) {
     const std::string_view name = std::string_view(*variable).substr(0, std::string_view(*variable).find('='));
-    if (name.starts_with("FARGPUD_") &&
-        std::none_of(entries().begin(), entries().end(), [&](const Entry& entry) { return name == variable_of(entry); }))
+    if (name.starts_with("FARGPUD_") && std::none_of(entries().begin(), entries().end(),
+                                                     [&](const Entry& entry) { return name == variable_of(entry); }))
       unknown.emplace_back(name);
   }
   return unknown;
@@ -169,7 +189,8 @@ void store(Settings& settings, const Entry& entry, const std::string& value, con
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), parsed);
     const bool whole = error == std::errc{} && end == value.data() + value.size() && !value.empty();
     const auto bytes = entry.in_bytes() && !whole ? parse_bytes(value) : std::nullopt;
-    if (!whole && !bytes) complain(entry.in_bytes() ? "an amount is wanted, for example 4GiB" : "a whole number is wanted");
+    if (!whole && !bytes)
+      complain(entry.in_bytes() ? "an amount is wanted, for example 4GiB" : "a whole number is wanted");
     settings.*(*number) = bytes.value_or(parsed);
   } else {
     const bool yes = value == "true" || value == "1" || value == "yes";
@@ -180,7 +201,8 @@ void store(Settings& settings, const Entry& entry, const std::string& value, con
 }
 
 std::string from_folder(const std::filesystem::path& folder, const Entry& entry, const std::string& value) {
-  const bool a_path = entry.names == Entry::Names::path || (entry.names == Entry::Names::library && value.find('/') != std::string::npos);
+  const bool a_path = entry.names == Entry::Names::path ||
+                      (entry.names == Entry::Names::library && value.find('/') != std::string::npos);
   return a_path && !value.empty() ? (folder / value).lexically_normal().string() : value;
 }
 
@@ -193,7 +215,8 @@ std::string text_of(const std::string& file, const Entry& entry, const toml::nod
     const auto* const value = node.as_integer();
     if (const auto* const amount = node.as_string(); entry.in_bytes()) {
       if (amount && parse_bytes(amount->get())) return amount->get();
-      if (!value || value->get() < 0) complain(std::string("an amount is wanted, for example ") + entry.name + " = \"4GiB\"");
+      if (!value || value->get() < 0)
+        complain(std::string("an amount is wanted, for example ") + entry.name + " = \"4GiB\"");
     }
     return value && value->get() >= 0
                ? std::to_string(value->get())
@@ -210,7 +233,9 @@ std::string text_of(const std::string& file, const Entry& entry, const toml::nod
     return complain("a text in quotes is wanted, or a list of what `fargpud --help` separates by commas");
   };
   const auto* const list = node.as_array();
-  if (!list) return from_folder(std::filesystem::absolute(file).parent_path(), entry, item(node));  // wherever fargpud is started
+  if (!list)
+    return from_folder(std::filesystem::absolute(file).parent_path(), entry,
+                       item(node));  // wherever fargpud is started
   std::string joined;
   for (const auto& one : *list) joined += (joined.empty() ? "" : ",") + item(one);
   return joined;
@@ -219,7 +244,8 @@ std::string text_of(const std::string& file, const Entry& entry, const toml::nod
 // Every setting with what it means and its default, commented out.
 std::string sample_file() {
   std::string text =
-      "# Settings of fargpud. What is commented out has its default: the value shown, where the words do not say otherwise.\n";
+      "# Settings of fargpud. What is commented out has its default: the value shown, where the words do not say "
+      "otherwise.\n";
   for (const Entry& entry : entries()) {
     const bool quoted = std::holds_alternative<std::string Settings::*>(entry.field);
     // What depends on the machine and the user is shown by an example.
@@ -235,7 +261,8 @@ std::string sample_file() {
             (quoted ? "\"" + value + "\"" : value) + "\n";
   }
   text +=
-      "\n# Who may use this host, and how much of it: a table each. Without any there is one tenant, default, without limits. Read again "
+      "\n# Who may use this host, and how much of it: a table each. Without any there is one tenant, default, without "
+      "limits. Read again "
       "on SIGHUP.\n"
       "# [tenant.lab]\n"
       "# memory = \"40GiB\"           # on all devices together\n"
@@ -244,11 +271,14 @@ std::string sample_file() {
       "# host_memory = \"16GiB\"      # of this host's memory, that the sessions of one lease may take together\n"
       "# bandwidth = \"100MB\"        # a second, that the sessions of one lease may move over the network together\n"
       "# kernel_seconds_max = 60    # instead of the host's\n"
-      "# mps = \"/run/mps-lab\"       # folder of the pipes of an MPS daemon of its own, by which its programs run on a device at the same "
+      "# mps = \"/run/mps-lab\"       # folder of the pipes of an MPS daemon of its own, by which its programs run on "
+      "a device at the same "
       "time\n"
-      "# sm_partitions = false      # whether each of its leases has multiprocessors of its own, as many as its percentage says; with mps "
+      "# sm_partitions = false      # whether each of its leases has multiprocessors of its own, as many as its "
+      "percentage says; with mps "
       "only\n"
-      "# administrator = false      # whether it looks after this host: sees all tenants' sessions, and may `fargpu end`, `drain`, "
+      "# administrator = false      # whether it looks after this host: sees all tenants' sessions, and may `fargpu "
+      "end`, `drain`, "
       "`policy`, "
       "`quota`\n"
       "# weight = 200               # against other tenants, for all its leases that have work; 100 if not said\n"
@@ -269,7 +299,8 @@ void check_names(const std::string& file, const toml::table& table) {
     const std::string what = place_of(file, key) + ": there is no setting '" + written + "'";
     if (const auto* const inner = value.as_table()) {
       if (nearest(written, known) == "tenant") {
-        const std::string name = inner->empty() || !inner->begin()->second.is_table() ? "NAME" : printable(inner->begin()->first.str(), 64);
+        const std::string name =
+            inner->empty() || !inner->begin()->second.is_table() ? "NAME" : printable(inner->begin()->first.str(), 64);
         throw SettingsError(what + "; did you mean [tenant." + name + "]?");
       }
       throw SettingsError(what + "; the only tables are [tenant.NAME]");
@@ -286,8 +317,8 @@ void check(const Settings& settings) {
     throw SettingsError("log_format is '" + settings.log_format + "'; use text or json");
   const auto require = [](const char* name, std::uint64_t value, std::uint64_t least, std::uint64_t most) {
     if (value < least || value > most) {
-      throw SettingsError(std::string(name) + " is " + std::to_string(value) + "; give a number from " + std::to_string(least) + " to " +
-                          std::to_string(most));
+      throw SettingsError(std::string(name) + " is " + std::to_string(value) + "; give a number from " +
+                          std::to_string(least) + " to " + std::to_string(most));
     }
   };
   require("sessions_max", settings.sessions_max, 1, 100'000);
@@ -321,10 +352,11 @@ std::string settings_text(const Settings& settings) {
     std::string value;
     if (const auto* words = std::get_if<std::string Settings::*>(&entry.field))
       value = quoted(from_folder(std::filesystem::current_path(), entry, settings.*(*words)));
-    else if (const auto* number = std::get_if<std::uint64_t Settings::*>(&entry.field)) value = std::to_string(settings.*(*number));
+    else if (const auto* number = std::get_if<std::uint64_t Settings::*>(&entry.field))
+      value = std::to_string(settings.*(*number));
     else value = settings.*std::get<bool Settings::*>(entry.field) ? "true" : "false";
-    const auto origin =
-        std::find_if(settings.origins.begin(), settings.origins.end(), [&](const auto& one) { return one.name == entry.name; });
+    const auto origin = std::find_if(settings.origins.begin(), settings.origins.end(),
+                                     [&](const auto& one) { return one.name == entry.name; });
     text += std::string(entry.name) + " = " + value + "   # " + printable(origin->from, 512) + "\n";
   }
   if (settings.file.empty()) return text;
@@ -351,9 +383,11 @@ Command read_settings(int argc, char** argv, Settings& settings, int& exit_code)
   app.set_version_flag("--version", "fargpud " FARGPU_VERSION);
   std::string file;
   bool show_config = false, only_check = false;
-  app.add_option("--config", file, std::string("Settings file, TOML (default: ") + default_file() + ", if there is one)");
+  app.add_option("--config", file,
+                 std::string("Settings file, TOML (default: ") + default_file() + ", if there is one)");
   app.add_flag("--show-config", show_config, "Print every setting and where it came from, and end");
-  app.add_flag("--check", only_check, "Check the settings, tenants, certificates, keys and tokens, and end: 0 if all is in order, else 2");
+  app.add_flag("--check", only_check,
+               "Check the settings, tenants, certificates, keys and tokens, and end: 0 if all is in order, else 2");
   app.add_flag_callback(
       "--sample-config",
       [] {
@@ -363,8 +397,8 @@ Command read_settings(int argc, char** argv, Settings& settings, int& exit_code)
       "Print a settings file with every setting explained, and end");
   std::map<std::string, std::string> given;
   for (const Entry& entry : entries()) {
-    const std::string help =
-        std::string(entry.help) + " [" + (entry.standard.empty() ? "-" : entry.standard) + ", " + variable_of(entry) + "]";
+    const std::string help = std::string(entry.help) + " [" + (entry.standard.empty() ? "-" : entry.standard) + ", " +
+                             variable_of(entry) + "]";
     if (std::holds_alternative<bool Settings::*>(entry.field)) {
       const std::string no = "--no-" + flag_of(entry).substr(2);
       app.add_flag_callback(
@@ -380,7 +414,8 @@ Command read_settings(int argc, char** argv, Settings& settings, int& exit_code)
     }
   }
   app.footer(
-      "Each setting can also be given by its environment variable or in the settings file, under its name with underscores.\n"
+      "Each setting can also be given by its environment variable or in the settings file, under its name with "
+      "underscores.\n"
       "Flags count more than variables, variables more than the file. Bytes may have a unit, such as 4GiB.\n"
       "Paths in the file count from its folder, others from the one in which fargpud is started.\n"
       "Exit codes:\n"
@@ -408,9 +443,11 @@ Command read_settings(int argc, char** argv, Settings& settings, int& exit_code)
   }
   for (const Entry& entry : entries()) {
     const char* const variable = std::getenv(variable_of(entry).c_str());
-    if (const auto flag = given.find(entry.name); flag != given.end()) store(settings, entry, flag->second, "flag " + flag_of(entry));
+    if (const auto flag = given.find(entry.name); flag != given.end())
+      store(settings, entry, flag->second, "flag " + flag_of(entry));
     else if (variable) store(settings, entry, variable, "environment variable " + variable_of(entry));
-    else if (const auto* node = table.get(entry.name)) store(settings, entry, text_of(file, entry, *node), "file " + file);
+    else if (const auto* node = table.get(entry.name))
+      store(settings, entry, text_of(file, entry, *node), "file " + file);
     else store(settings, entry, entry.standard, "default");
   }
   check(settings);
@@ -434,17 +471,21 @@ std::vector<ListenAddress> parse_listen(const std::string& text, const std::stri
     if (item.starts_with("tcp://")) address.transport = ListenAddress::Transport::tcp;
     if (address.transport != ListenAddress::Transport::usual) item.erase(0, 6);
     if (const std::size_t other = item.find("://"); other != std::string::npos)
-      throw SettingsError(setting + " is '" + text + "': '" + item.substr(0, other) + "' is no transport; write tcp:// or tls://");
+      throw SettingsError(setting + " is '" + text + "': '" + item.substr(0, other) +
+                          "' is no transport; write tcp:// or tls://");
     const std::size_t colon = item.rfind(':');
     const std::string port = colon == std::string::npos ? "" : item.substr(colon + 1);
     address.host = item.substr(0, colon);
-    if (address.host.starts_with('[') && address.host.ends_with(']')) address.host = address.host.substr(1, address.host.size() - 2);
+    if (address.host.starts_with('[') && address.host.ends_with(']'))
+      address.host = address.host.substr(1, address.host.size() - 2);
     const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
     if (port.empty() || address.host.empty() || error != std::errc{} || end != port.data() + port.size())
-      throw SettingsError(setting + " is '" + text + "': '" + item + "' is not host:port" + (setting == "listen" ? " or unix:/path" : ""));
+      throw SettingsError(setting + " is '" + text + "': '" + item + "' is not host:port" +
+                          (setting == "listen" ? " or unix:/path" : ""));
     addresses.push_back(address);
   }
-  if (addresses.empty()) throw SettingsError(setting + " is empty; give host:port" + (setting == "listen" ? " or unix:/path" : ""));
+  if (addresses.empty())
+    throw SettingsError(setting + " is empty; give host:port" + (setting == "listen" ? " or unix:/path" : ""));
   return addresses;
 }
 

@@ -10,8 +10,8 @@
 namespace fargpu::server {
 
 struct Settings {
-  std::string listen;                    ///< addresses host:port or unix:/path, comma-separated
-  bool insecure = false;                 ///< allow addresses other than loopback, where nothing is encrypted or authenticated
+  std::string listen;     ///< addresses host:port or unix:/path, comma-separated
+  bool insecure = false;  ///< allow addresses other than loopback, where nothing is encrypted or authenticated
   std::string tls_certificate, tls_key;  ///< the host's own, as files of PEM
   std::string tls_client_ca;             ///< of the authority that signs clients' certificates
   std::string psk_file;                  ///< keys that tenants and this host share
@@ -30,8 +30,9 @@ struct Settings {
   std::uint64_t spin_us = 0;
   std::uint64_t launch_threads = 0;
   std::uint64_t handshake_seconds = 0;
-  std::uint64_t callers_per_address_max = 0;   ///< connections that have no session yet
-  std::uint64_t refusals_per_address_max = 0;  ///< in a minute; then its connections are closed unheard until that is over
+  std::uint64_t callers_per_address_max = 0;  ///< connections that have no session yet
+  /// In a minute; then its connections are closed unheard until that is over.
+  std::uint64_t refusals_per_address_max = 0;
   std::uint64_t start_seconds = 0;
   std::uint64_t silence_seconds = 0;
   std::uint64_t drain_seconds = 0;

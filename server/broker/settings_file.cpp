@@ -40,7 +40,9 @@ std::string place_of(const std::string& file, const toml::node& node) {
   return fmt::format("{} (line {})", file, node.source().begin.line);
 }
 
-std::string place_of(const std::string& file, const toml::key& key) { return fmt::format("{} (line {})", file, key.source().begin.line); }
+std::string place_of(const std::string& file, const toml::key& key) {
+  return fmt::format("{} (line {})", file, key.source().begin.line);
+}
 
 std::string quoted(const std::string& text) {
   std::string result = "\"";

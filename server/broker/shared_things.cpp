@@ -61,7 +61,8 @@ void SharedThings::remove_all(pid_t worker) {
     return true;
   });
   counts_.erase(worker);
-  for (auto it = loans_.lower_bound({worker, ShareKey{}}); it != loans_.end() && it->first.first == worker; it = loans_.erase(it)) {
+  for (auto it = loans_.lower_bound({worker, ShareKey{}}); it != loans_.end() && it->first.first == worker;
+       it = loans_.erase(it)) {
     it->second.piece->holders.erase(worker);
     pieces.push_back(it->second.piece);
   }

@@ -16,8 +16,8 @@
 
 namespace fargpu::server {
 
-/// Memory is paid for by the session that made it, and by one of those that still have it when that has given it up: always by one of
-/// them. Used by the broker's one thread.
+/// Memory is paid for by the session that made it, and by one of those that still have it when that has given it up:
+/// always by one of them. Used by the broker's one thread.
 class SharedThings {
  public:
   /// Has the session of a worker pay for so much of a device, or, with false, no more.
@@ -25,11 +25,12 @@ class SharedThings {
   /// `most`: of all workers together, because each may hold a descriptor of this process.
   SharedThings(std::size_t most, Charge charge) : room_(most), charge_(std::move(charge)) {}
 
-  /// From a worker, with its descriptor, which this takes. Throws ProtocolError if it makes no sense. False if it is too much: then
-  /// nothing is shared by the key, and a session that asks for it is told so.
+  /// From a worker, with its descriptor, which this takes. Throws ProtocolError if it makes no sense. False if it is
+  /// too much: then nothing is shared by the key, and a session that asks for it is told so.
   bool add(pid_t worker, const std::string& tenant, wire::Share::Reader share, Descriptor descriptor);
   void remove(pid_t worker, capnp::Data::Reader key);
-  /// Everything of a worker, and what it had of others. What it paid for it pays for until its account ends, and its heirs from now on.
+  /// Everything of a worker, and what it had of others. What it paid for it pays for until its account ends, and its
+  /// heirs from now on.
   void remove_all(pid_t worker);
   /// For a worker. Null if nothing is shared by this key, or not by a worker that `may` share with it.
   const SharedThing* lend(capnp::Data::Reader key, pid_t to, const std::function<bool(pid_t worker)>& may);

@@ -88,8 +88,9 @@ void HostStatus::write_tenants(wire::Status::Builder status, const Viewer& viewe
     to.setSessionsLimit(tenant.sessions_max);
     to.setSessions(use.sessions);
     to.setLeases(static_cast<std::uint32_t>(use.leases));
-    to.setWaiting(static_cast<std::uint32_t>(std::count_if(leases_.waiting().begin(), leases_.waiting().end(),
-                                                           [&](const Waiter* waiter) { return waiter->tenant == tenant.name; })));
+    to.setWaiting(
+        static_cast<std::uint32_t>(std::count_if(leases_.waiting().begin(), leases_.waiting().end(),
+                                                 [&](const Waiter* waiter) { return waiter->tenant == tenant.name; })));
     to.setPriority(tenant.priority);
     to.setWeight(tenant.weight);
   }
@@ -140,7 +141,8 @@ void HostStatus::write_sessions(wire::Status::Builder status, const std::vector<
   }
 }
 
-void HostStatus::write_leases(wire::Status::Builder status, const Viewer& viewer, const std::vector<unsigned>& places) const {
+void HostStatus::write_leases(wire::Status::Builder status, const Viewer& viewer,
+                              const std::vector<unsigned>& places) const {
   std::vector<std::shared_ptr<Lease>> leases = leases_.all();
   std::erase_if(leases, [&](const auto& lease) { return !viewer.sees(*lease); });
   auto lease_list = status.initLeases(static_cast<unsigned>(leases.size()));
@@ -175,8 +177,11 @@ void HostStatus::write_leases(wire::Status::Builder status, const Viewer& viewer
 void HostStatus::write_state(const Lease& lease, wire::LeaseStatus::Builder to) const {
   bool ending = lease.sessions != 0;
   for (const Worker& worker : workers_.all())
-    if (worker.lease && &worker.lease->lease() == &lease) ending &= worker.told_to_stop || worker.state == Worker::State::ending;
-  to.setState(ending ? wire::LeaseState::ENDING : lease.sessions != 0 ? wire::LeaseState::RUNNING : wire::LeaseState::IDLE);
+    if (worker.lease && &worker.lease->lease() == &lease)
+      ending &= worker.told_to_stop || worker.state == Worker::State::ending;
+  to.setState(ending                ? wire::LeaseState::ENDING
+              : lease.sessions != 0 ? wire::LeaseState::RUNNING
+                                    : wire::LeaseState::IDLE);
   if (lease.sessions != 0 || !lease.job) return;
   for (const Waiter* const waiter : leases_.waiting()) {
     if (waiter->job != lease.job || waiter->tenant != lease.tenant) continue;
@@ -186,7 +191,8 @@ void HostStatus::write_state(const Lease& lease, wire::LeaseStatus::Builder to) 
   }
 }
 
-void HostStatus::write_devices(wire::Status::Builder status, const std::vector<unsigned>& places, const Lease* seen) const {
+void HostStatus::write_devices(wire::Status::Builder status, const std::vector<unsigned>& places,
+                               const Lease* seen) const {
   const auto facts = workers_.facts();
   const auto known = facts->getDevices();
   auto devices = status.initDevices(static_cast<unsigned>(places.size()));
@@ -199,7 +205,8 @@ void HostStatus::write_devices(wire::Status::Builder status, const std::vector<u
     to.setMemoryBytes(limited ? seen->memory_bytes : from.getMemoryBytes());
     std::uint64_t used = 0;
     for (const Worker& worker : workers_.all())
-      if (worker.state == Worker::State::session && (!limited || &worker.lease->lease() == seen)) used += worker.used_bytes(places[i]);
+      if (worker.state == Worker::State::session && (!limited || &worker.lease->lease() == seen))
+        used += worker.used_bytes(places[i]);
     to.setUsedBytes(used);
     to.setFreeBytes(leases_.free_bytes(places[i]));
     unsigned major = 0, minor = 0;

@@ -22,7 +22,8 @@ namespace fargpu::server {
 struct Viewer {
   std::string tenant;
   bool administrator = false;    ///< sees what every tenant has: unseen sessions cannot be managed
-  const Lease* lease = nullptr;  ///< that the asking program runs under: then with its devices alone, and of each what the lease may have
+  const Lease* lease = nullptr;  ///< that the asking program runs under: then with its devices alone, and of each what
+                                 ///< the lease may have
   bool sees(const Lease& other) const { return lease ? &other == lease : administrator || other.tenant == tenant; }
 };
 
@@ -52,7 +53,8 @@ class HostStatus {
   HostStatus(const Settings& settings, const Leases& leases, const Workers& workers, const DeviceWatch& devices)
       : settings_(settings), leases_(leases), workers_(workers), devices_(devices) {}
 
-  /// As somebody sees it. How many sessions there are is told to everybody, so that none of one's own is not taken for none at all.
+  /// As somebody sees it. How many sessions there are is told to everybody, so that none of one's own is not taken for
+  /// none at all.
   void write(wire::Status::Builder status, const Viewer& viewer, const ServiceState& state) const;
 
   /// In Prometheus' text format.
@@ -60,7 +62,8 @@ class HostStatus {
 
  private:
   void write_devices(wire::Status::Builder status, const std::vector<unsigned>& places, const Lease* seen) const;
-  void write_sessions(wire::Status::Builder status, const std::vector<const Worker*>& sessions, const std::vector<unsigned>& places) const;
+  void write_sessions(wire::Status::Builder status, const std::vector<const Worker*>& sessions,
+                      const std::vector<unsigned>& places) const;
   void write_tenants(wire::Status::Builder status, const Viewer& viewer) const;
   void write_waiting(wire::Status::Builder status, const Viewer& viewer) const;
   void write_state(const Lease& lease, wire::LeaseStatus::Builder to) const;

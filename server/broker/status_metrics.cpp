@@ -30,7 +30,8 @@ double seconds_of(std::uint64_t nanoseconds) { return static_cast<double>(nanose
 void Admissions::waited(std::chrono::steady_clock::duration time) {
   const double seconds = std::chrono::duration<double>(time).count();
   waited_seconds += seconds;
-  ++waits[static_cast<std::size_t>(std::lower_bound(wait_bounds.begin(), wait_bounds.end(), seconds) - wait_bounds.begin())];
+  ++waits[static_cast<std::size_t>(std::lower_bound(wait_bounds.begin(), wait_bounds.end(), seconds) -
+                                   wait_bounds.begin())];
 }
 
 // Series by session cost the monitoring system storage; where there are many, only those by tenant are told.
@@ -42,18 +43,21 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
   const std::string host = name;
   const auto now = std::chrono::system_clock::now();
   const MetricsText::Labels of_host{{"Hostname", host}};
-  text.add("fargpu_build_info", "gauge", "What runs here; always 1.", {{"Hostname", host}, {"version", FARGPU_VERSION}}, 1);
+  text.add("fargpu_build_info", "gauge", "What runs here; always 1.", {{"Hostname", host}, {"version", FARGPU_VERSION}},
+           1);
   text.add("fargpu_policy_info", "gauge", "How devices are shared; always 1.",
            {{"Hostname", host}, {"policy", workers_.scheduling().rules().policy}}, 1);
   text.add("fargpu_start_time_seconds", "gauge", "Unix time at which fargpud began.", of_host,
            static_cast<double>(std::chrono::system_clock::to_time_t(started_)));
-  text.add("fargpu_draining", "gauge", "1 while no new sessions are taken, because the host is drained or shuts down.", of_host,
-           service.state.serves(now) ? 0 : 1);
-  text.add("fargpu_last_reload_successful", "gauge", "0 if the settings could not be read again when that was last asked for.", of_host,
+  text.add("fargpu_draining", "gauge", "1 while no new sessions are taken, because the host is drained or shuts down.",
+           of_host, service.state.serves(now) ? 0 : 1);
+  text.add("fargpu_last_reload_successful", "gauge",
+           "0 if the settings could not be read again when that was last asked for.", of_host,
            service.reloaded ? 1 : 0);
   for (const ExpiryWatch::Certificate& one : service.certificates)
-    text.add("fargpu_certificate_expiry_timestamp_seconds", "gauge", "Unix time at which the certificate of this setting ends.",
-             {{"Hostname", host}, {"setting", one.setting}}, static_cast<double>(one.expires.time_since_epoch().count()));
+    text.add("fargpu_certificate_expiry_timestamp_seconds", "gauge",
+             "Unix time at which the certificate of this setting ends.", {{"Hostname", host}, {"setting", one.setting}},
+             static_cast<double>(one.expires.time_since_epoch().count()));
 
   const Admissions& admissions = service.admissions;
   text.add("fargpu_admissions_total", "counter", "Requests for sessions, by result and, of refused ones, reason.",
@@ -66,10 +70,12 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
   }
   text.add_histogram("fargpu_lease_wait_seconds", "Seconds from a request for a lease until it was granted.", of_host,
                      Admissions::wait_bounds, admissions.waits, admissions.waited_seconds);
-  text.add("fargpu_worker_failures_total", "counter", "Workers that ended by a fault.", of_host, static_cast<double>(workers_.faults()));
+  text.add("fargpu_worker_failures_total", "counter", "Workers that ended by a fault.", of_host,
+           static_cast<double>(workers_.faults()));
   text.add("fargpu_workers_warm", "gauge", "Workers that are ready for a session.", of_host,
-           static_cast<double>(std::count_if(workers_.all().begin(), workers_.all().end(),
-                                             [](const Worker& worker) { return worker.state == Worker::State::ready; })));
+           static_cast<double>(std::count_if(workers_.all().begin(), workers_.all().end(), [](const Worker& worker) {
+             return worker.state == Worker::State::ready;
+           })));
   text.add("fargpu_sessions_max", "gauge", "Sessions that the host runs at once at most.", of_host,
            static_cast<double>(settings_.sessions_max));
 
@@ -92,7 +98,8 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
       const MetricsText::Labels labels{{"Hostname", host}, {"gpu", std::to_string(place)}, {"UUID", uuid_of(place)}};
       text.add("fargpu_device_memory_bytes", "gauge", "Memory that the device has.", labels,
                static_cast<double>(facts->getDevices()[place].getMemoryBytes()));
-      text.add("fargpu_device_memory_used_bytes", "gauge", "Memory that sessions hold.", labels, static_cast<double>(used));
+      text.add("fargpu_device_memory_used_bytes", "gauge", "Memory that sessions hold.", labels,
+               static_cast<double>(used));
     }
   }
 
@@ -108,7 +115,8 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
       moved += worker.lease->lease().account->slot(worker.lease->slot()).moved;
     }
     text.add("fargpu_sessions", "gauge", "Sessions that run.", labels, static_cast<double>(sessions));
-    text.add("fargpu_sessions_started_total", "counter", "Sessions that have begun.", labels, static_cast<double>(totals.started));
+    text.add("fargpu_sessions_started_total", "counter", "Sessions that have begun.", labels,
+             static_cast<double>(totals.started));
     for (const SessionEnd end : session_ends) {
       MetricsText::Labels by = labels;
       by.emplace_back("reason", server::text_of(end));
@@ -120,33 +128,40 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
     text.add("fargpu_leases_waiting", "gauge", "Requests for leases that wait.", labels,
              static_cast<double>(std::count_if(leases_.waiting().begin(), leases_.waiting().end(),
                                                [&](const Waiter* waiter) { return waiter->tenant == tenant.name; })));
-    text.add("fargpu_tenant_memory_bytes", "gauge", "Device memory that is kept for leases of the tenant, or used by them.", labels,
+    text.add("fargpu_tenant_memory_bytes", "gauge",
+             "Device memory that is kept for leases of the tenant, or used by them.", labels,
              static_cast<double>(use.memory_bytes));
     if (tenant.memory_bytes != 0)
-      text.add("fargpu_tenant_memory_limit_bytes", "gauge", "Device memory that the tenant may have, if there is a limit.", labels,
+      text.add("fargpu_tenant_memory_limit_bytes", "gauge",
+               "Device memory that the tenant may have, if there is a limit.", labels,
                static_cast<double>(tenant.memory_bytes));
-    text.add("fargpu_tenant_compute_ratio", "gauge", "Shares of devices that leases of the tenant have, 1 for each device.", labels,
+    text.add("fargpu_tenant_compute_ratio", "gauge",
+             "Shares of devices that leases of the tenant have, 1 for each device.", labels,
              static_cast<double>(use.compute) / 10'000);
     if (tenant.compute_percent != 0)
-      text.add("fargpu_tenant_compute_limit_ratio", "gauge", "Shares of devices that the tenant may have, if there is a limit.", labels,
+      text.add("fargpu_tenant_compute_limit_ratio", "gauge",
+               "Shares of devices that the tenant may have, if there is a limit.", labels,
                tenant.compute_percent / 100.0);
     if (tenant.sessions_max != 0)
-      text.add("fargpu_tenant_sessions_limit", "gauge", "Sessions that the tenant may have at once, if there is a limit.", labels,
+      text.add("fargpu_tenant_sessions_limit", "gauge",
+               "Sessions that the tenant may have at once, if there is a limit.", labels,
                static_cast<double>(tenant.sessions_max));
-    text.add("fargpu_tenant_compute_seconds_total", "counter", "Seconds for which devices had work of the tenant's sessions.", labels,
-             seconds_of(totals.busy_ns));
-    text.add("fargpu_tenant_throttled_seconds_total", "counter", "Seconds for which the tenant's sessions had work and no turn.", labels,
-             seconds_of(totals.waited_ns));
-    text.add("fargpu_tenant_network_bytes_total", "counter", "Bytes that the tenant's sessions have sent and received.", labels,
-             static_cast<double>(moved));
+    text.add("fargpu_tenant_compute_seconds_total", "counter",
+             "Seconds for which devices had work of the tenant's sessions.", labels, seconds_of(totals.busy_ns));
+    text.add("fargpu_tenant_throttled_seconds_total", "counter",
+             "Seconds for which the tenant's sessions had work and no turn.", labels, seconds_of(totals.waited_ns));
+    text.add("fargpu_tenant_network_bytes_total", "counter", "Bytes that the tenant's sessions have sent and received.",
+             labels, static_cast<double>(moved));
   }
 
   if (!facts || workers_.sessions() > by_session_max) return text.text();
   for (const Worker& worker : workers_.all()) {
     if (worker.state != Worker::State::session) continue;
     const Lease& lease = worker.lease->lease();
-    const MetricsText::Labels labels{
-        {"Hostname", host}, {"session", std::to_string(worker.session)}, {"lease", std::to_string(lease.id)}, {"tenant", lease.tenant}};
+    const MetricsText::Labels labels{{"Hostname", host},
+                                     {"session", std::to_string(worker.session)},
+                                     {"lease", std::to_string(lease.id)},
+                                     {"tenant", lease.tenant}};
     for (std::size_t i = 0; i < lease.devices.size(); ++i) {
       MetricsText::Labels on = labels;
       on.emplace_back("gpu", std::to_string(lease.devices[i]));
@@ -154,24 +169,29 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
       text.add("fargpu_session_memory_bytes", "gauge", "Device memory that a session holds.", on,
                static_cast<double>(worker.used_bytes(lease.devices[i])));
       if (lease.memory_bytes != 0)
-        text.add("fargpu_session_memory_limit_bytes", "gauge", "Device memory that its lease may hold, if it has a limit of its own.", on,
+        text.add("fargpu_session_memory_limit_bytes", "gauge",
+                 "Device memory that its lease may hold, if it has a limit of its own.", on,
                  static_cast<double>(lease.memory_bytes));
-      text.add("fargpu_session_compute_seconds_total", "counter", "Seconds for which the device had work of the session.", on,
+      text.add("fargpu_session_compute_seconds_total", "counter",
+               "Seconds for which the device had work of the session.", on,
                i < worker.busy_ns.size() ? seconds_of(worker.busy_ns[i]) : 0);
     }
     if (const auto view = workers_.scheduling().view(worker.session)) {
-      text.add("fargpu_session_compute_share_ratio", "gauge", "Part of a device that its lease may use at most, under the policy fixed.",
-               labels, view->share.percent / 100.0);
-      text.add("fargpu_session_turns_total", "counter", "Turns of its lease.", labels, static_cast<double>(view->turns));
+      text.add("fargpu_session_compute_share_ratio", "gauge",
+               "Part of a device that its lease may use at most, under the policy fixed.", labels,
+               view->share.percent / 100.0);
+      text.add("fargpu_session_turns_total", "counter", "Turns of its lease.", labels,
+               static_cast<double>(view->turns));
     }
     TenantAccount& account = *lease.account;
-    text.add("fargpu_session_network_bytes_total", "counter", "Bytes that a session has sent and received over the network.", labels,
+    text.add("fargpu_session_network_bytes_total", "counter",
+             "Bytes that a session has sent and received over the network.", labels,
              static_cast<double>(account.slot(worker.lease->slot()).moved));
     if (account.bandwidth() != TenantAccount::no_limit)
-      text.add("fargpu_session_network_limit_bytes_per_second", "gauge", "What the sessions of its lease may move together.", labels,
-               static_cast<double>(account.bandwidth()));
-    text.add("fargpu_session_throttled_seconds_total", "counter", "Seconds for which a session had work and no turn.", labels,
-             seconds_of(worker.waited_ns));
+      text.add("fargpu_session_network_limit_bytes_per_second", "gauge",
+               "What the sessions of its lease may move together.", labels, static_cast<double>(account.bandwidth()));
+    text.add("fargpu_session_throttled_seconds_total", "counter", "Seconds for which a session had work and no turn.",
+             labels, seconds_of(worker.waited_ns));
   }
   return text.text();
 }

@@ -21,13 +21,14 @@ constexpr std::uint64_t least_bytes = 1u << 20;  // that anybody means
 /// One table [tenant.NAME], with words for what is wrong in it.
 class Reading {
  public:
-  Reading(const std::string& file, const std::string& name, const toml::table& table) : file_(file), name_(name), table_(table) {}
+  Reading(const std::string& file, const std::string& name, const toml::table& table)
+      : file_(file), name_(name), table_(table) {}
 
   /// `item`: what of a list is wrong; null for the value itself.
   [[noreturn]] void complain(const char* key, const std::string& wanted, const toml::node* item = nullptr) const {
     const toml::node& node = item ? *item : *table_.get(key);
-    throw SettingsError(place_of(file_, node) + ": " + key + " of tenant '" + name_ + (item ? "' holds " : "' is ") + what_is(node) +
-                        "; give " + wanted);
+    throw SettingsError(place_of(file_, node) + ": " + key + " of tenant '" + name_ + (item ? "' holds " : "' is ") +
+                        what_is(node) + "; give " + wanted);
   }
 
   void check_keys() const {
@@ -37,10 +38,11 @@ class Reading {
     for (const auto& [key, value] : table_) {
       const std::string written(key.str());
       if (std::find(known.begin(), known.end(), written) != known.end()) continue;
-      throw SettingsError(
-          place_of(file_, key) + ": tenant '" + name_ + "' has no setting '" + written + "'" + perhaps(written, known) +
-          "; there are memory, host_memory, bandwidth, compute, weight, sessions, devices, priority, kernel_seconds_max, mps, "
-          "sm_partitions, administrator, certificates and users");
+      throw SettingsError(place_of(file_, key) + ": tenant '" + name_ + "' has no setting '" + written + "'" +
+                          perhaps(written, known) +
+                          "; there are memory, host_memory, bandwidth, compute, weight, sessions, devices, priority, "
+                          "kernel_seconds_max, mps, "
+                          "sm_partitions, administrator, certificates and users");
     }
   }
 
@@ -63,7 +65,8 @@ class Reading {
     if (!bytes) complain(key, wanted);
     // A number without a unit, most likely.
     if (*bytes < least_bytes)
-      complain(key, fmt::format("{}, with its unit: this is {}, which is less than 1 MiB", wanted, so_many(*bytes, "byte")));
+      complain(key,
+               fmt::format("{}, with its unit: this is {}, which is less than 1 MiB", wanted, so_many(*bytes, "byte")));
     return *bytes;
   }
 
@@ -143,7 +146,8 @@ Tenant read_tenant(const std::string& file, const std::string& name, const toml:
   }
   tenant.sm_partitions = reading.yes("sm_partitions");
   if (tenant.sm_partitions && tenant.mps.empty())
-    reading.complain("sm_partitions", "its `mps` too: programs that do not go by MPS have a device one after the other, each all of it");
+    reading.complain("sm_partitions",
+                     "its `mps` too: programs that do not go by MPS have a device one after the other, each all of it");
   tenant.administrator = reading.yes("administrator");
   constexpr std::uint32_t percent_max = 100 * limits::devices_max;
   if (const auto text = reading.text("compute", "a share such as \"150%\"")) {
@@ -154,7 +158,8 @@ Tenant read_tenant(const std::string& file, const std::string& name, const toml:
   tenant.weight = static_cast<std::uint32_t>(reading.number("weight", tenant.weight, 1, 10'000));
   tenant.sessions_max = reading.number("sessions", 0, 1, 100'000);
   tenant.devices = reading.numbers("devices", limits::devices_max - 1);
-  if (table.contains("devices") && tenant.devices.empty()) reading.complain("devices", "at least one device, or leave it out for all");
+  if (table.contains("devices") && tenant.devices.empty())
+    reading.complain("devices", "at least one device, or leave it out for all");
   std::sort(tenant.devices.begin(), tenant.devices.end());
   tenant.devices.erase(std::unique(tenant.devices.begin(), tenant.devices.end()), tenant.devices.end());
   if (const auto text = reading.text("priority", "a priority")) {
@@ -170,7 +175,8 @@ Tenant read_tenant(const std::string& file, const std::string& name, const toml:
 // Names stand in file names, logs and certificates.
 bool plain(std::string_view name) {
   return !name.empty() && name.size() <= 64 && name[0] != '.' &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
+         std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
 }
 
 }  // namespace
@@ -210,7 +216,8 @@ Tenants Tenants::read(const std::string& file) {
   const toml::node* const all = table.get("tenant");
   if (!all) return tenants;
   const auto require_table = [&](const std::string& key, const toml::node& node) {
-    if (!node.is_table()) throw SettingsError(place_of(file, node) + ": " + key + " is " + what_is(node) + "; write tables [tenant.NAME]");
+    if (!node.is_table())
+      throw SettingsError(place_of(file, node) + ": " + key + " is " + what_is(node) + "; write tables [tenant.NAME]");
   };
   require_table("tenant", *all);
   tenants.tenants_.clear();
@@ -220,12 +227,15 @@ Tenants Tenants::read(const std::string& file) {
   for (const auto& [key, value] : *all->as_table()) {
     const std::string name(key.str());
     require_table("tenant." + name, value);
-    if (!plain(name)) throw SettingsError(file + ": '" + name + "' cannot be a tenant's name; use letters, digits, '-', '_' and '.'");
+    if (!plain(name))
+      throw SettingsError(file + ": '" + name + "' cannot be a tenant's name; use letters, digits, '-', '_' and '.'");
     const Tenant& tenant = tenants.tenants_[name] = read_tenant(file, name, *value.as_table());
     for (const std::string& certificate : tenant.certificates)
-      if (!taken.insert(certificate).second) throw SettingsError(file + ": certificate '" + certificate + "' is of two tenants");
+      if (!taken.insert(certificate).second)
+        throw SettingsError(file + ": certificate '" + certificate + "' is of two tenants");
     for (const std::uint32_t user : tenant.users)
-      if (!users.insert(user).second) throw SettingsError(file + ": user " + std::to_string(user) + " is of two tenants");
+      if (!users.insert(user).second)
+        throw SettingsError(file + ": user " + std::to_string(user) + " is of two tenants");
   }
   return tenants;
 }
@@ -237,7 +247,8 @@ const Tenant* Tenants::find(const std::string& name) const {
 
 const Tenant* Tenants::of_certificate(const std::string& common_name) const {
   for (const auto& [name, tenant] : tenants_)
-    if (std::find(tenant.certificates.begin(), tenant.certificates.end(), common_name) != tenant.certificates.end()) return &tenant;
+    if (std::find(tenant.certificates.begin(), tenant.certificates.end(), common_name) != tenant.certificates.end())
+      return &tenant;
   return find(common_name);
 }
 

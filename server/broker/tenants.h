@@ -17,14 +17,17 @@ struct Tenant {
   std::uint32_t compute_percent = 0;  ///< of all devices together, 100 for each; 0 for no limit
   std::uint32_t weight = 100;         ///< against other tenants, where devices are shared
   std::uint64_t sessions_max = 0;     ///< 0 for no limit
-  std::uint64_t host_bytes = 0;       ///< of the host's memory, that the sessions of one lease may take together; 0 for no limit
-  std::uint64_t bandwidth = 0;        ///< bytes a second over the network, of the sessions of one lease together; 0 for no limit
-  std::optional<std::uint64_t> kernel_seconds_max;  ///< for which a GPU may complete nothing; 0 for no limit, none: as the host says
+  /// Of the host's memory, that the sessions of one lease may take together; 0 for no limit.
+  std::uint64_t host_bytes = 0;
+  /// Bytes a second over the network, of the sessions of one lease together; 0 for no limit.
+  std::uint64_t bandwidth = 0;
+  /// For which a GPU may complete nothing; 0 for no limit, none: as the host says.
+  std::optional<std::uint64_t> kernel_seconds_max;
   std::string mps;  ///< folder of the pipes of an MPS daemon, by which its programs share devices; empty for none
-  bool sm_partitions =
-      false;  ///< whether each of its leases has multiprocessors of its own, as many as its percentage says; `mps` then too
-  bool administrator = false;                        ///< sees everybody's sessions, and may change how devices are shared
-  std::vector<unsigned> devices;                     ///< that it may use, by their places among those of the broker; empty for all
+  bool sm_partitions = false;  ///< whether each of its leases has multiprocessors of its own, as many as its percentage
+                               ///< says; `mps` then too
+  bool administrator = false;  ///< sees everybody's sessions, and may change how devices are shared
+  std::vector<unsigned> devices;  ///< that it may use, by their places among those of the broker; empty for all
   wire::Priority priority = wire::Priority::NORMAL;  ///< the highest that it may ask for
   std::vector<std::string> certificates;             ///< common names of client certificates, besides its own name
   std::vector<std::uint32_t> users;                  ///< of this machine, by number, for the Unix socket

@@ -31,7 +31,8 @@ Tickets::Ticket Tickets::issue(Worker& worker, const ClientFacts& client, bool s
 void Tickets::withdraw(const Ticket& ticket) {
   const auto found = promised_.find(ticket);
   if (found == promised_.end()) return;  // used, or its worker is gone
-  EventLog::info("ticket unused", {{"program", found->second.client.program}, {"worker", found->second.worker->process}});
+  EventLog::info("ticket unused",
+                 {{"program", found->second.client.program}, {"worker", found->second.worker->process}});
   workers_.release(*found->second.worker);
   promised_.erase(found);
 }
@@ -47,7 +48,8 @@ Worker* Tickets::redeem(std::span<const std::byte> bytes, ClientFacts& client) {
 
 Worker* Tickets::redeem_name(std::span<const std::byte> name, ClientFacts& client, Ticket& ticket) {
   const auto found = std::find_if(promised_.begin(), promised_.end(), [&](const auto& entry) {
-    return entry.second.secure && std::equal(name.begin(), name.end(), entry.second.name.begin(), entry.second.name.end());
+    return entry.second.secure &&
+           std::equal(name.begin(), name.end(), entry.second.name.begin(), entry.second.name.end());
   });
   if (found == promised_.end()) return nullptr;
   ticket = found->first;

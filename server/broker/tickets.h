@@ -14,14 +14,15 @@
 
 namespace fargpu::server {
 
-/// 32 bytes that nobody can guess, good once and for a while. Where TLS is spoken they are a key that never travels in the clear: the client
-/// comes with the name of its ticket instead. Used by the broker's one thread.
+/// 32 bytes that nobody can guess, good once and for a while. Where TLS is spoken they are a key that never travels in
+/// the clear: the client comes with the name of its ticket instead. Used by the broker's one thread.
 class Tickets {
  public:
   using Ticket = std::array<std::byte, 32>;
   using Name = std::array<std::byte, 16>;
 
-  Tickets(asio::io_context& io, Workers& workers, std::chrono::seconds good_for) : io_(io), workers_(workers), good_for_(good_for) {}
+  Tickets(asio::io_context& io, Workers& workers, std::chrono::seconds good_for)
+      : io_(io), workers_(workers), good_for_(good_for) {}
 
   /// For a worker that is reserved. `secure`: only its name may be shown. Throws SystemError.
   Ticket issue(Worker& worker, const ClientFacts& client, bool secure);

@@ -54,7 +54,8 @@ std::size_t descriptor_limit() {
 
 std::uint64_t host_bytes_max(const Settings& settings) {
   if (settings.host_bytes_max != 0) return settings.host_bytes_max;
-  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) / 2;
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) /
+         2;
 }
 
 scheduler::Share share_of(const Lease& lease) {
@@ -87,7 +88,8 @@ std::vector<std::byte> random_lane_key() {
 // All of it is looked at, so that the time tells nothing.
 bool same_key(std::span<const std::byte> known, std::span<const std::byte> shown) {
   unsigned difference = known.empty() || known.size() != shown.size();
-  for (std::size_t i = 0; i < known.size() && i < shown.size(); ++i) difference |= std::to_integer<unsigned>(known[i] ^ shown[i]);
+  for (std::size_t i = 0; i < known.size() && i < shown.size(); ++i)
+    difference |= std::to_integer<unsigned>(known[i] ^ shown[i]);
   return difference == 0;
 }
 
@@ -152,7 +154,8 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
                                      std::to_string(settings_.launch_threads),
                                      "--silence-seconds",
                                      std::to_string(settings_.silence_seconds)};
-  if (const std::string devices = devices_argument(profile); !devices.empty()) arguments.insert(arguments.end(), {"--devices", devices});
+  if (const std::string devices = devices_argument(profile); !devices.empty())
+    arguments.insert(arguments.end(), {"--devices", devices});
   if (!profile.sm_groups.empty()) arguments.insert(arguments.end(), {"--sm-groups", text_of(profile.sm_groups)});
   if (settings_.sandbox) arguments.emplace_back("--sandbox");
   if (!settings_.worker_user.empty()) arguments.insert(arguments.end(), {"--user", settings_.worker_user});
@@ -163,7 +166,8 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, theirs, link_descriptor);
-  // Nothing else of ours: neither the listening sockets, which would outlive us in it, nor the connections of other clients.
+  // Nothing else of ours: neither the listening sockets, which would outlive us in it, nor the connections of other
+  // clients.
   posix_spawn_file_actions_addclosefrom_np(&actions, link_descriptor + 1);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
@@ -174,8 +178,8 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
   posix_spawnattr_setpgroup(&attributes, 0);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
   pid_t process = -1;
-  const int error =
-      ::posix_spawn(&process, settings_.worker.c_str(), &actions, &attributes, pointers(arguments).data(), pointers(variables).data());
+  const int error = ::posix_spawn(&process, settings_.worker.c_str(), &actions, &attributes, pointers(arguments).data(),
+                                  pointers(variables).data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   ::close(theirs);
@@ -192,7 +196,8 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
   worker.link = std::make_unique<asio::posix::stream_descriptor>(io_, ours);
   worker.start_deadline = std::make_unique<asio::steady_timer>(io_, std::chrono::seconds(settings_.start_seconds));
   worker.start_deadline->async_wait([this, process](const asio::error_code& error) {
-    const auto late = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+    const auto late =
+        std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
     if (error || late == workers_.end() || late->state != Worker::State::starting) return;
     fail(*late, fmt::format("the worker was not ready within {} s", settings_.start_seconds));
     kill(*late);
@@ -203,19 +208,21 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
 }
 
 void Workers::listen(Worker& worker) {
-  worker.link->async_wait(asio::posix::stream_descriptor::wait_read, [this, process = worker.process](const asio::error_code& error) {
-    const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
-    if (error || found == workers_.end()) return;
-    // One packet at a time: a worker that never stops talking keeps nobody else waiting.
-    if (auto packet = receive_link(found->link->native_handle())) {
-      if (packet->message.empty()) return;  // it ended; reap() hears of it
-      if (!take(*found, std::move(*packet))) {
-        kill(*found);
-        return;
-      }
-    }
-    if (found->link->is_open()) listen(*found);
-  });
+  worker.link->async_wait(
+      asio::posix::stream_descriptor::wait_read, [this, process = worker.process](const asio::error_code& error) {
+        const auto found =
+            std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+        if (error || found == workers_.end()) return;
+        // One packet at a time: a worker that never stops talking keeps nobody else waiting.
+        if (auto packet = receive_link(found->link->native_handle())) {
+          if (packet->message.empty()) return;  // it ended; reap() hears of it
+          if (!take(*found, std::move(*packet))) {
+            kill(*found);
+            return;
+          }
+        }
+        if (found->link->is_open()) listen(*found);
+      });
 }
 
 // A worker executes what strangers sent: what it says is not trusted either. False if it made no sense.
@@ -244,7 +251,8 @@ void Workers::kill(Worker& worker) {
   ::kill(worker.process, SIGKILL);
 }
 
-// It does not become what it was meant to be. What happens in the environment that a client asked for is that client's affair.
+// It does not become what it was meant to be. What happens in the environment that a client asked for is that client's
+// affair.
 void Workers::fail(Worker& worker, const std::string& why) {
   ++faults_;
   EventLog::error("worker failed", {{"worker", worker.process}, {"session", worker.session}, {"reason", why}});
@@ -258,21 +266,23 @@ void Workers::fail(Worker& worker, const std::string& why) {
 
 void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, Descriptor descriptor) {
   const auto require = [&](Worker::State state, std::size_t devices = 0) {
-    if (worker.state != state || devices > limits::devices_max) throw ProtocolError("the worker says what makes no sense now");
+    if (worker.state != state || devices > limits::devices_max)
+      throw ProtocolError("the worker says what makes no sense now");
   };
   if (worker.state == Worker::State::ending) return;  // of no interest any more
   switch (message.which()) {
     case wire::WorkerMessage::READY: {
       require(Worker::State::starting, message.getReady().getFacts().getDevices().size());
       if (const std::string release = printable(message.getReady().getRelease().cStr()); release != our_release)
-        throw ProtocolError(fmt::format("{} is of fargpu {}, fargpud of {}; install both from the same package", settings_.worker,
-                                        release.empty() ? "before 0.2.0" : release, our_release));
+        throw ProtocolError(fmt::format("{} is of fargpu {}, fargpud of {}; install both from the same package",
+                                        settings_.worker, release.empty() ? "before 0.2.0" : release, our_release));
       if (worker.profile.devices.empty()) {
         auto facts = std::make_unique<capnp::MallocMessageBuilder>();
         copy_facts(message.getReady().getFacts(), facts->initRoot<wire::HostFacts>());
         const std::string refused = refuse_facts ? refuse_facts(facts->getRoot<wire::HostFacts>()) : "";
         if (!refused.empty()) throw ProtocolError(refused);
-        // What one sees that was started for a client (under its variables, with a part of the multiprocessors) is that client's affair.
+        // What one sees that was started for a client (under its variables, with a part of the multiprocessors) is that
+        // client's affair.
         if (worker.profile.standard()) take_facts(std::move(facts), message.getReady().getSmGroups());
       }
       worker.start_deadline->cancel();
@@ -305,7 +315,8 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
     case wire::WorkerMessage::UNSHARE:
       require(Worker::State::session);
       shares_.remove(worker.process, message.getUnshare());
-      send_link(worker.link->native_handle(), [&](wire::WorkerMessage::Builder answer) { answer.setUnshared(message.getUnshare()); });
+      send_link(worker.link->native_handle(),
+                [&](wire::WorkerMessage::Builder answer) { answer.setUnshared(message.getUnshare()); });
       return;
     case wire::WorkerMessage::LET_GO:
       require(Worker::State::session);
@@ -317,7 +328,8 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       return;
     case wire::WorkerMessage::ENDED:
       require(Worker::State::session);
-      end_session(worker, printable(message.getEnded().cStr(), 512), worker.told_to_stop ? SessionEnd::stopped : SessionEnd::client);
+      end_session(worker, printable(message.getEnded().cStr(), 512),
+                  worker.told_to_stop ? SessionEnd::stopped : SessionEnd::client);
       return;
     default: throw ProtocolError("the worker says what only the broker may");
   }
@@ -339,14 +351,16 @@ void Workers::take_usage(Worker& worker, wire::Usage::Reader usage) {
   worker.waited_ns = usage.getWaitedNs();
 }
 
-void Workers::take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts, capnp::List<std::uint32_t>::Reader sm_groups) {
+void Workers::take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts,
+                         capnp::List<std::uint32_t>::Reader sm_groups) {
   failure_.clear();
   facts_ = std::move(facts);
   // One that MPS gives a percentage makes no groups.
   std::vector<unsigned> groups;
   for (const std::uint32_t count : sm_groups) groups.push_back(std::min(count, sm_groups_max));
   groups.resize(facts_->getRoot<wire::HostFacts>().getDevices().size());
-  if (std::any_of(groups.begin(), groups.end(), [](unsigned count) { return count != 0; })) sm_groups_ = std::move(groups);
+  if (std::any_of(groups.begin(), groups.end(), [](unsigned count) { return count != 0; }))
+    sm_groups_ = std::move(groups);
   if (on_facts) on_facts();
 }
 
@@ -358,25 +372,29 @@ void Workers::end_session(Worker& worker, const std::string& reason, SessionEnd 
   totals.moved += worker.lease->lease().account->slot(worker.lease->slot()).moved;
   worker.end_deadline = std::make_unique<asio::steady_timer>(io_, end_patience);
   worker.end_deadline->async_wait([this, process = worker.process](const asio::error_code& error) {
-    const auto late = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+    const auto late =
+        std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
     if (!error && late != workers_.end()) kill(*late);
   });
   shares_.remove_all(worker.process);
   ended_lane_keys_.emplace_back(worker.session, std::move(worker.lane_key));
   if (ended_lane_keys_.size() > ended_lane_keys_max) ended_lane_keys_.pop_front();
-  EventLog::info("session ended", {{"session", worker.session},
-                                   {"worker", worker.process},
-                                   {"calls", worker.calls},
-                                   {"busy_ms", std::accumulate(worker.busy_ns.begin(), worker.busy_ns.end(), std::uint64_t{0}) / 1'000'000},
-                                   {"waited_ms", worker.waited_ns / 1'000'000},
-                                   {"turn_words", scheduling_.words(worker.session)},
-                                   {"reason", reason}});
+  EventLog::info(
+      "session ended",
+      {{"session", worker.session},
+       {"worker", worker.process},
+       {"calls", worker.calls},
+       {"busy_ms", std::accumulate(worker.busy_ns.begin(), worker.busy_ns.end(), std::uint64_t{0}) / 1'000'000},
+       {"waited_ms", worker.waited_ns / 1'000'000},
+       {"turn_words", scheduling_.words(worker.session)},
+       {"reason", reason}});
   scheduling_.end(worker.session);
 }
 
 void Workers::answer(Worker& worker, wire::Fetch::Reader fetch) {
   const SharedThing* const thing = shares_.lend(fetch.getKey(), worker.process, [&](pid_t process) {
-    const auto other = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+    const auto other =
+        std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
     return other != workers_.end() && may_share(worker, *other);
   });
   const bool sent = send_link(
@@ -389,7 +407,8 @@ void Workers::answer(Worker& worker, wire::Fetch::Reader fetch) {
         share.setKey(fetch.getKey());
         share.setDevice(thing->device);
         share.setBytes(thing->bytes);
-        share.setEvent(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(thing->event.data()), thing->event.size()));
+        share.setEvent(
+            capnp::Data::Reader(reinterpret_cast<const kj::byte*>(thing->event.data()), thing->event.size()));
       },
       thing ? thing->descriptor.number() : -1);
   if (!sent && thing && thing->device >= 0) shares_.let_go(worker.process, fetch.getKey());
@@ -435,7 +454,8 @@ void Workers::release(Worker& worker) {
   if (!worker.profile.standard() || waiting() > settings_.warm_workers) end(worker);
 }
 
-bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, const SessionOpening& opening) {
+bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client,
+                            const SessionOpening& opening) {
   const auto data = [](std::span<const std::byte> bytes) {
     return capnp::Data::Reader(reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size());
   };
@@ -443,7 +463,8 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
   worker.lane_key = random_lane_key();
   const bool sent =
       send_link(
-          worker.link->native_handle(), [](wire::WorkerMessage::Builder message) { message.setAccount(); }, lease.account->descriptor()) &&
+          worker.link->native_handle(), [](wire::WorkerMessage::Builder message) { message.setAccount(); },
+          lease.account->descriptor()) &&
       send_link(
           worker.link->native_handle(),
           [&](wire::WorkerMessage::Builder message) {
@@ -456,7 +477,8 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
             session.setMemoryBytes(lease.memory_bytes);
             session.setSlot(static_cast<std::uint32_t>(worker.lease->slot()));
             session.setImageFolder(image_folder(worker));
-            session.setKernelSecondsMax(static_cast<std::uint32_t>(lease.kernel_seconds_max.value_or(settings_.kernel_seconds_max)));
+            session.setKernelSecondsMax(
+                static_cast<std::uint32_t>(lease.kernel_seconds_max.value_or(settings_.kernel_seconds_max)));
             session.setLaneKey(data(worker.lane_key));
             session.setScrub(settings_.scrub == "always" || (settings_.scrub == "tenants" && lease.among_tenants));
           },
@@ -473,7 +495,8 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
   ++totals_[lease.tenant].started;
   if (!lease.sm_groups.empty())
     EventLog::info("multiprocessors", {{"session", id}, {"lease", lease.id}, {"groups", text_of(lease.sm_groups)}});
-  else if (lease.compute_percent != 0 && lease.compute_percent < scheduler::percent_max && scheduling_.rules().policy != "fixed")
+  else if (lease.compute_percent != 0 && lease.compute_percent < scheduler::percent_max &&
+           scheduling_.rules().policy != "fixed")
     EventLog::warn("share not kept", {{"session", id},
                                       {"lease", lease.id},
                                       {"percent", lease.compute_percent},
@@ -498,7 +521,8 @@ bool Workers::giving_back(const std::function<std::uint64_t(const Lease& lease, 
     if (worker.state != Worker::State::ending || !worker.lease) return false;
     const Lease& lease = worker.lease->lease();
     for (std::size_t d = 0; d < lease.devices.size(); ++d) {
-      const std::uint64_t held = std::max<std::uint64_t>(lease.memory_bytes, lease.account->slot(worker.lease->slot()).charged[d]);
+      const std::uint64_t held =
+          std::max<std::uint64_t>(lease.memory_bytes, lease.account->slot(worker.lease->slot()).charged[d]);
       if (held >= least(lease, lease.devices[d])) return true;
     }
     return false;
@@ -524,7 +548,8 @@ void Workers::add_lane(std::uint64_t session, int descriptor, std::span<const st
     send_link(
         worker.link->native_handle(),
         [&](wire::WorkerMessage::Builder message) {
-          message.setLane(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(lane_message.data()), lane_message.size()));
+          message.setLane(
+              capnp::Data::Reader(reinterpret_cast<const kj::byte*>(lane_message.data()), lane_message.size()));
         },
         descriptor);
   }
@@ -545,7 +570,8 @@ void Workers::warm_up() {
 // Those of the standard environment that nobody has yet.
 std::size_t Workers::waiting() const {
   return static_cast<std::size_t>(std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) {
-    return w.profile.standard() && !w.when_ready && (w.state == Worker::State::ready || w.state == Worker::State::starting);
+    return w.profile.standard() && !w.when_ready &&
+           (w.state == Worker::State::ready || w.state == Worker::State::starting);
   }));
 }
 
@@ -618,7 +644,8 @@ void Workers::reap() {
     int status = 0;
     const pid_t process = ::waitpid(-1, &status, WNOHANG);
     if (process <= 0) break;
-    const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+    const auto found =
+        std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
     if (found == workers_.end()) continue;
     // What it said last may still be in the link; a process that it left behind may go on talking.
     for (int packets = 0; packets < 100 && found->link->is_open(); ++packets) {
@@ -630,7 +657,8 @@ void Workers::reap() {
     } else if (found->state != Worker::State::ending) {
       ++faults_;
       EventLog::warn("worker died", {{"worker", process}, {"session", found->session}, {"how", end_of(status)}});
-      if (found->state == Worker::State::session) end_session(*found, "its worker died (" + end_of(status) + ")", SessionEnd::fault);
+      if (found->state == Worker::State::session)
+        end_session(*found, "its worker died (" + end_of(status) + ")", SessionEnd::fault);
     }
     shares_.remove_all(process);
     scheduling_.end(found->session);
@@ -642,8 +670,8 @@ void Workers::reap() {
 }
 
 std::size_t Workers::sessions() const {
-  return static_cast<std::size_t>(
-      std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.state == Worker::State::session; }));
+  return static_cast<std::size_t>(std::count_if(workers_.begin(), workers_.end(),
+                                                [](const Worker& w) { return w.state == Worker::State::session; }));
 }
 
 std::vector<std::string> Workers::device_uuids() const {

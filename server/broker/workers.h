@@ -69,7 +69,8 @@ struct Worker {
   WorkerProfile profile;
   std::unique_ptr<asio::posix::stream_descriptor> link;
 
-  // Of a session. The lease from when the worker is promised until the process is gone: until then it holds what it held.
+  // Of a session. The lease from when the worker is promised until the process is gone: until then it holds what it
+  // held.
   std::unique_ptr<LeaseSession> lease;
   std::uint64_t session = 0;
   ClientFacts client;
@@ -97,14 +98,15 @@ class Workers {
  public:
   Workers(asio::io_context& io, const Settings& settings);
 
-  /// A worker of this profile, reserved: at once if a warm one fits, else when a new one is ready. `got` hears of it, or why not.
+  /// A worker of this profile, reserved: at once if a warm one fits, else when a new one is ready. `got` hears of it,
+  /// or why not.
   void reserve(const WorkerProfile& profile, std::function<void(Worker*, const std::string& failure)> got);
   /// The reservation was not used. The worker waits for another one, or ends if enough do.
   void release(Worker& worker);
   /// Gives a reserved worker its session. False if the worker is gone.
   bool begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, const SessionOpening& opening);
-  /// Of a connection that asks to be a bulk lane of a session, by the session's key or, where TLS is spoken, the key's name: whether that is
-  /// right, or was until the session ended.
+  /// Of a connection that asks to be a bulk lane of a session, by the session's key or, where TLS is spoken, the key's
+  /// name: whether that is right, or was until the session ended.
   enum class LaneVerdict { rightly, too_late, by_stranger };
   LaneVerdict judge_lane(std::uint64_t session, std::span<const std::byte> key, bool name_only) const;
   /// Hands such a connection on to a session's worker. Takes the descriptor.
@@ -181,7 +183,8 @@ class Workers {
   std::uint64_t faults_ = 0;
   std::map<std::string, TenantTotals> totals_;
   std::string failure_;
-  std::unique_ptr<capnp::MallocMessageBuilder> facts_;  // a builder, because a message reader may be asked only so often
+  // A builder, because a message reader may be asked only so often.
+  std::unique_ptr<capnp::MallocMessageBuilder> facts_;
   std::vector<unsigned> sm_groups_;
   std::deque<std::pair<std::uint64_t, std::vector<std::byte>>> ended_lane_keys_;  // of the sessions that ended last
   bool stopping_ = false;

@@ -21,7 +21,9 @@ std::int64_t time_of(std::uint64_t bytes, std::uint64_t rate) {
   return static_cast<std::int64_t>(static_cast<long double>(bytes) * 1e9L / static_cast<long double>(rate));
 }
 
-std::uint64_t least(std::uint64_t rate) { return std::max<std::uint64_t>(Bandwidth::message_bytes, bytes_in(pieces_of, rate)); }
+std::uint64_t least(std::uint64_t rate) {
+  return std::max<std::uint64_t>(Bandwidth::message_bytes, bytes_in(pieces_of, rate));
+}
 
 // Whatever a worker in somebody's hands wrote: neither more than what is saved up, nor debts for ever.
 Time from_of(std::int64_t paid, Time now) { return std::clamp(Time(paid), now - Bandwidth::burst, now + debt_max); }

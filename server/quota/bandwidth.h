@@ -9,8 +9,9 @@
 
 namespace fargpu::server {
 
-/// A bucket that all workers of the lease take from, in memory that they share: the time up to which what was moved is paid for. It moves on
-/// with every byte, at the lease's rate, and bytes may go while it lies behind the clock. Any thread.
+/// A bucket that all workers of the lease take from, in memory that they share: the time up to which what was moved is
+/// paid for. It moves on with every byte, at the lease's rate, and bytes may go while it lies behind the clock. Any
+/// thread.
 class Bandwidth {
  public:
   using Clock = std::chrono::steady_clock;  // of the whole machine

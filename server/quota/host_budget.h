@@ -12,24 +12,29 @@
 
 namespace fargpu::server {
 
-/// One counter for all that grows with what the client does: calls that are held back, images, copies of pinned memory, logs. It has two
-/// bounds, the session's own and that of its lease, whose sessions count together. What has a bound of its own is not counted: frames on
-/// their way out; the staging rings of one context, 64 MiB. Threads: any.
+/// One counter for all that grows with what the client does: calls that are held back, images, copies of pinned memory,
+/// logs. It has two bounds, the session's own and that of its lease, whose sessions count together. What has a bound of
+/// its own is not counted: frames on their way out; the staging rings of one context, 64 MiB. Threads: any.
 class HostBudget {
  public:
   enum class Bound { session, lease };
   /// `bytes_max`: the session's; 0 for none. Without a place there is no lease. `refused` is called once, when a
   /// charge is refused for the first time.
   explicit HostBudget(
-      std::uint64_t bytes_max, std::optional<AccountPlace> place = std::nullopt, std::function<void(Bound)> refused = [](Bound) {})
-      : bytes_max_(bytes_max), place_(std::move(place)), lease_(place_ ? slot().lease.load() : 0), refused_(std::move(refused)) {}
+      std::uint64_t bytes_max, std::optional<AccountPlace> place = std::nullopt,
+      std::function<void(Bound)> refused = [](Bound) {})
+      : bytes_max_(bytes_max),
+        place_(std::move(place)),
+        lease_(place_ ? slot().lease.load() : 0),
+        refused_(std::move(refused)) {}
 
   bool charge(std::uint64_t bytes) {
     const auto refused = try_charge(bytes);
     if (refused && !told_.exchange(true)) refused_(*refused);
     return !refused;
   }
-  /// Charges where a refusal need not be told: another amount will do, or another time. Returns the bound that it would exceed.
+  /// Charges where a refusal need not be told: another amount will do, or another time. Returns the bound that it would
+  /// exceed.
   std::optional<Bound> try_charge(std::uint64_t bytes) {
     std::uint64_t charged = charged_.load();
     do {

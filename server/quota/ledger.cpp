@@ -16,7 +16,8 @@ std::uint64_t left_of(std::uint64_t limit, std::uint64_t held) { return limit > 
 
 }  // namespace
 
-Ledger::Ledger(std::vector<std::uint64_t> limits_bytes, std::optional<AccountPlace> place, std::function<void(const Refusal&)> refused)
+Ledger::Ledger(std::vector<std::uint64_t> limits_bytes, std::optional<AccountPlace> place,
+               std::function<void(const Refusal&)> refused)
     : limits_(std::move(limits_bytes)),
       charged_(limits_.size()),
       place_(place ? std::move(*place) : place_alone()),
@@ -27,9 +28,11 @@ Ledger::Ledger(std::vector<std::uint64_t> limits_bytes, std::optional<AccountPla
 bool Ledger::charge(int device, std::uint64_t bytes) {
   if (try_charge(device, bytes)) return true;
   const std::uint64_t own = limits_[static_cast<std::size_t>(device)];
-  const std::uint64_t lease_left = own == 0 ? TenantAccount::no_limit : left_of(own, place_.account->held(lease_, device));
+  const std::uint64_t lease_left =
+      own == 0 ? TenantAccount::no_limit : left_of(own, place_.account->held(lease_, device));
   const std::uint64_t all = unreserved() ? place_.account->unreserved_max() : TenantAccount::no_limit;
-  const std::uint64_t tenant_left = all == TenantAccount::no_limit ? all : left_of(all, place_.account->held_unreserved());
+  const std::uint64_t tenant_left =
+      all == TenantAccount::no_limit ? all : left_of(all, place_.account->held_unreserved());
   if (lease_left <= tenant_left) tell({Bound::lease, device, bytes, own, lease_left});
   else tell({Bound::tenant, device, bytes, all, tenant_left});
   return false;
@@ -70,7 +73,8 @@ Ledger::Share Ledger::share(int device) {
   if (unreserved()) {
     const std::uint64_t all = place_.account->unreserved_max();
     share.limit = std::min(share.limit, all);
-    if (all != TenantAccount::no_limit) share.left = std::min(share.left, left_of(all, place_.account->held_unreserved()));
+    if (all != TenantAccount::no_limit)
+      share.left = std::min(share.left, left_of(all, place_.account->held_unreserved()));
   }
   return share;
 }

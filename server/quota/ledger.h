@@ -13,8 +13,9 @@
 
 namespace fargpu::server {
 
-/// What a session holds, per device, against what it may. A charge is taken before the driver is asked. Sessions of one lease share its
-/// limit, and those of a tenant's leases without one the tenant's: what counts is what all of them hold.
+/// What a session holds, per device, against what it may. A charge is taken before the driver is asked. Sessions of one
+/// lease share its limit, and those of a tenant's leases without one the tenant's: what counts is what all of them
+/// hold.
 class Ledger {
  public:
   /// `limits_bytes` per device; 0 for none. Without a place the session has its limits for itself.
@@ -36,7 +37,8 @@ class Ledger {
   const std::vector<std::uint64_t>& charged() const { return charged_; }
   std::uint64_t limit(int device) const { return limits_[static_cast<std::size_t>(device)]; }
 
-  /// All that there is of a device for the session, and what nobody has of it yet; TenantAccount::no_limit without a limit.
+  /// All that there is of a device for the session, and what nobody has of it yet; TenantAccount::no_limit without a
+  /// limit.
   struct Share {
     std::uint64_t limit;
     std::uint64_t left;

@@ -66,7 +66,9 @@ TenantAccount TenantAccount::open(int descriptor) {
 }
 
 TenantAccount::TenantAccount(TenantAccount&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), slots_(other.slots_), memory_(std::exchange(other.memory_, nullptr)) {}
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      slots_(other.slots_),
+      memory_(std::exchange(other.memory_, nullptr)) {}
 
 TenantAccount::~TenantAccount() {
   if (memory_) ::munmap(memory_, bytes_of(slots_));

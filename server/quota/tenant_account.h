@@ -1,6 +1,6 @@
 #pragma once
-// What the sessions of one tenant hold of the memory of devices and of the host, and what they move over the network, counted in memory
-// that the broker shares with the tenant's workers.
+// What the sessions of one tenant hold of the memory of devices and of the host, and what they move over the network,
+// counted in memory that the broker shares with the tenant's workers.
 
 #include <atomic>
 #include <cstddef>
@@ -12,22 +12,26 @@
 
 namespace fargpu::server {
 
-/// One session's counters. The session's worker writes `charged`, `host` and `moved`, workers of any session `paid`, the broker
-/// everything else.
+/// One session's counters. The session's worker writes `charged`, `host` and `moved`, workers of any session `paid`,
+/// the broker everything else.
 struct AccountSlot {
-  std::atomic<std::uint64_t> lease;       ///< 0: nobody's
-  std::atomic<std::uint64_t> unreserved;  ///< 1: the lease keeps no memory for itself, so that the tenant's quota bounds what it holds
-  std::atomic<std::uint64_t> charged[limits::devices_max];    ///< by the lease's devices, in their order
-  std::atomic<std::uint64_t> taken[limits::devices_max];      ///< what the driver was seen to have taken besides, for itself
-  std::atomic<std::uint64_t> inherited[limits::devices_max];  ///< memory that the session has of one that has given it up, or ended
-  std::atomic<std::uint64_t> host;                            ///< of the host's memory
-  std::atomic<std::uint64_t> moved;                           ///< bytes over the network
-  std::atomic<std::uint64_t> pace;                            ///< the slot whose `paid` is that of the session's lease
-  std::atomic<std::int64_t> paid;                             ///< whatever session this slot is: see bandwidth.h
+  std::atomic<std::uint64_t> lease;  ///< 0: nobody's
+  /// 1: the lease keeps no memory for itself, so that the tenant's quota bounds what it holds.
+  std::atomic<std::uint64_t> unreserved;
+  std::atomic<std::uint64_t> charged[limits::devices_max];  ///< by the lease's devices, in their order
+  /// What the driver was seen to have taken besides, for itself.
+  std::atomic<std::uint64_t> taken[limits::devices_max];
+  /// Memory that the session has of one that has given it up, or ended.
+  std::atomic<std::uint64_t> inherited[limits::devices_max];
+  std::atomic<std::uint64_t> host;   ///< of the host's memory
+  std::atomic<std::uint64_t> moved;  ///< bytes over the network
+  std::atomic<std::uint64_t> pace;   ///< the slot whose `paid` is that of the session's lease
+  std::atomic<std::int64_t> paid;    ///< whatever session this slot is: see bandwidth.h
 };
 
-/// Shared memory with one slot a session. There is no lock and no common total: each counter has one writer, and what counts are sums.
-/// So a process that dies in the middle leaves nothing wrong behind, and one that writes nonsense harms its own tenant alone.
+/// Shared memory with one slot a session. There is no lock and no common total: each counter has one writer, and what
+/// counts are sums. So a process that dies in the middle leaves nothing wrong behind, and one that writes nonsense
+/// harms its own tenant alone.
 class TenantAccount {
  public:
   static constexpr std::uint64_t no_limit = ~std::uint64_t{0};
@@ -44,7 +48,7 @@ class TenantAccount {
   std::size_t slots() const { return slots_; }
   AccountSlot& slot(std::size_t number) { return first_slot()[number]; }
 
-  // --- the broker's ---------------------------------------------------------------------------------------------------------
+  // --- the broker's -------------------------------------------------------------------------------------------------
   /// A slot for a session; `slots()` if none is free.
   std::size_t begin(std::uint64_t lease, bool unreserved);
   /// The session is gone, and all that it held.
@@ -56,7 +60,7 @@ class TenantAccount {
   /// What the sessions of one lease may move over the network together, in a second.
   void set_bandwidth(std::uint64_t bytes) { header().bandwidth = bytes; }
 
-  // --- sums -----------------------------------------------------------------------------------------------------------------
+  // --- sums ---------------------------------------------------------------------------------------------------------
   std::uint64_t unreserved_max() { return header().unreserved_max; }
   std::uint64_t host_max() { return header().host_max; }
   std::uint64_t bandwidth() { return header().bandwidth; }
@@ -78,11 +82,14 @@ class TenantAccount {
     std::atomic<std::uint64_t> bandwidth;
     std::atomic<std::uint64_t> used;  ///< slots up to here may be somebody's
   };
-  TenantAccount(int descriptor, std::size_t slots, void* memory) : descriptor_(descriptor), slots_(slots), memory_(memory) {}
+  TenantAccount(int descriptor, std::size_t slots, void* memory)
+      : descriptor_(descriptor), slots_(slots), memory_(memory) {}
   static std::size_t bytes_of(std::size_t slots);
   static void* map(int descriptor, std::size_t bytes);
   Header& header() { return *static_cast<Header*>(memory_); }
-  AccountSlot* first_slot() { return reinterpret_cast<AccountSlot*>(static_cast<std::byte*>(memory_) + sizeof(Header)); }
+  AccountSlot* first_slot() {
+    return reinterpret_cast<AccountSlot*>(static_cast<std::byte*>(memory_) + sizeof(Header));
+  }
   std::size_t used();
   std::size_t pace_of(std::uint64_t lease);
 
@@ -97,8 +104,8 @@ struct AccountPlace {
   std::size_t slot = 0;
 };
 
-/// Announces more in a counter, and keeps to that if `fits` says so of what all have announced. Two that do so at once can never both miss
-/// the other; where both stand back because of that, they ask again.
+/// Announces more in a counter, and keeps to that if `fits` says so of what all have announced. Two that do so at once
+/// can never both miss the other; where both stand back because of that, they ask again.
 template <class Fits>
 bool announce(std::atomic<std::uint64_t>& counter, std::uint64_t bytes, std::size_t slot, Fits&& fits) {
   constexpr std::size_t rounds_of_standing_back = 64;

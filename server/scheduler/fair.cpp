@@ -1,6 +1,7 @@
 // Shares by weight, of whatever time there is: the lease with the least use for its weight is next. No lease saves up:
 // one that had nothing
-// to do begins where those are that had. An owner's leases divide its weight, so that nobody gets more by having more of them.
+// to do begins where those are that had. An owner's leases divide its weight, so that nobody gets more by having more
+// of them.
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
-// Never more than so many percent, also when others are idle, and no less if there is work for it. A bucket of time that fills at that
-// rate: what a long kernel took too much is debt, and is waited for. Only work is charged: what a turn takes to begin would otherwise be
-// missing from the percentage in each of many turns.
+// Never more than so many percent, also when others are idle, and no less if there is work for it. A bucket of time
+// that fills at that rate: what a long kernel took too much is debt, and is waited for. Only work is charged: what a
+// turn takes to begin would otherwise be missing from the percentage in each of many turns.
 
 #include <algorithm>
 

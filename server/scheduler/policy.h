@@ -51,7 +51,8 @@ class Policy {
 struct Rules {
   std::string policy = "fair";
   Time quantum = std::chrono::milliseconds(10);
-  Time grace = std::chrono::milliseconds(50);  ///< more than kernels usually take, or turns overlap and both are charged
+  /// More than kernels usually take, or turns overlap and both are charged.
+  Time grace = std::chrono::milliseconds(50);
 };
 
 /// Names of all policies.

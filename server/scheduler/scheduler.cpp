@@ -8,8 +8,9 @@ namespace fargpu::scheduler {
 namespace {
 
 bool overlap(const Share& a, const Share& b) {
-  return std::any_of(a.devices.begin(), a.devices.end(),
-                     [&](int device) { return std::find(b.devices.begin(), b.devices.end(), device) != b.devices.end(); });
+  return std::any_of(a.devices.begin(), a.devices.end(), [&](int device) {
+    return std::find(b.devices.begin(), b.devices.end(), device) != b.devices.end();
+  });
 }
 
 Time after(Time now, Time length) { return length == never ? never : now + length; }
@@ -24,7 +25,8 @@ bool Scheduler::Lease::busy() const {
   return std::any_of(sessions.begin(), sessions.end(), [](const auto& entry) { return entry.second.busy; });
 }
 
-Scheduler::Scheduler(const Rules& rules, Tell tell) : rules_(rules), policy_(make_policy(rules)), tell_(std::move(tell)) {
+Scheduler::Scheduler(const Rules& rules, Tell tell)
+    : rules_(rules), policy_(make_policy(rules)), tell_(std::move(tell)) {
   if (!policy_) throw std::invalid_argument("no such policy: " + rules.policy);
 }
 
@@ -86,7 +88,8 @@ void Scheduler::remove_session(LeaseId id, SessionId session, Time now) {
   schedule(now);
 }
 
-void Scheduler::report(LeaseId id, SessionId session, const Activity& activity, std::uint64_t number, Time since, Time now) {
+void Scheduler::report(LeaseId id, SessionId session, const Activity& activity, std::uint64_t number, Time since,
+                       Time now) {
   const auto found = leases_.find(id);
   if (found == leases_.end() || !found->second.sessions.contains(session)) return;
   Lease& lease = found->second;
@@ -127,7 +130,8 @@ Time Scheduler::tick(Time now) {
   Time next = never;
   const auto at = [&](Time time) { next = std::min(next, std::max(time, now + Time(1))); };
   for (auto& [id, lease] : leases_) {
-    if (lease.holds() && lease.told.until != never) at(now < lease.told.until ? lease.told.until : lease.told.until + rules_.grace);
+    if (lease.holds() && lease.told.until != never)
+      at(now < lease.told.until ? lease.told.until : lease.told.until + rules_.grace);
     if (!lease.holds() && lease.wants()) {
       const Time when = ready(lease, now);
       if (when > now) at(when);
@@ -207,8 +211,9 @@ bool Scheduler::next_again(Lease& lease, Time now) {
   if (!may_have_turn(lease, now) || held_back(lease, now)) return false;
   lease.use.waiting_since = now;
   const auto list = waiting(now);
-  return std::none_of(list.begin(), list.end(),
-                      [&](const Lease* other) { return overlap(other->use.share, lease.use.share) && before(*other, lease, now); });
+  return std::none_of(list.begin(), list.end(), [&](const Lease* other) {
+    return overlap(other->use.share, lease.use.share) && before(*other, lease, now);
+  });
 }
 
 // Leases of lower priority give way to those of higher.
@@ -224,8 +229,8 @@ void Scheduler::grant_waiting(Time now) {
   std::vector<const Lease*> reserved;
   for (Lease* lease : waiting(now)) {
     if (held_back(*lease, now) || !may_have_turn(*lease, now)) continue;
-    bool free =
-        std::none_of(reserved.begin(), reserved.end(), [&](const Lease* other) { return overlap(other->use.share, lease->use.share); });
+    bool free = std::none_of(reserved.begin(), reserved.end(),
+                             [&](const Lease* other) { return overlap(other->use.share, lease->use.share); });
     for (auto& [id, holder] : leases_) {
       if (&holder == lease || !holder.holds() || !in_the_way(holder, *lease)) continue;
       if (!holder.active()) {
@@ -283,7 +288,9 @@ void Scheduler::update_turns(Time now) {
         lease.started = now;
         if (limited) turn.until = after(now, policy_->length(lease.use, others_wait));
       }
-      turn.ahead = lease.use.share.critical() && turn.until == never ? never : above(lease) ? ahead_shallow : ahead_usual;
+      turn.ahead = lease.use.share.critical() && turn.until == never ? never
+                   : above(lease)                                    ? ahead_shallow
+                                                                     : ahead_usual;
       if (!limited && !others_wait) turn.until = never;
     }
     if (!(turn == lease.told)) {
@@ -333,7 +340,8 @@ bool Scheduler::held_back(const Lease& lease, Time now) const {
   return std::any_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
     const Lease& other = entry.second;
     return other.use.share.priority > lease.use.share.priority &&
-           (other.busy() || (other.wants() && (other.holds() || may_have_turn(other, now)))) && overlap(other.use.share, lease.use.share);
+           (other.busy() || (other.wants() && (other.holds() || may_have_turn(other, now)))) &&
+           overlap(other.use.share, lease.use.share);
   });
 }
 
@@ -354,8 +362,9 @@ bool Scheduler::mixed(const Lease& lease) const {
 }
 
 bool Scheduler::alone(const Lease& lease) const {
-  return std::none_of(leases_.begin(), leases_.end(),
-                      [&](const auto& entry) { return &entry.second != &lease && overlap(entry.second.use.share, lease.use.share); });
+  return std::none_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
+    return &entry.second != &lease && overlap(entry.second.use.share, lease.use.share);
+  });
 }
 
 bool Scheduler::wanted_by_others(const Lease& lease, Time now) const {
@@ -372,9 +381,13 @@ Time Scheduler::ready(const Lease& lease, Time now) const {
 }
 
 // Whether what it gave may be waiting for what it may not give.
-bool Scheduler::may_be_stuck(const Lease& lease) const { return lease.overran && lease.wants() && lease.busy() && !lease.holds(); }
+bool Scheduler::may_be_stuck(const Lease& lease) const {
+  return lease.overran && lease.wants() && lease.busy() && !lease.holds();
+}
 
-bool Scheduler::stuck(const Lease& lease, Time now) const { return may_be_stuck(lease) && now >= lease.use.waiting_since + stuck_max; }
+bool Scheduler::stuck(const Lease& lease, Time now) const {
+  return may_be_stuck(lease) && now >= lease.use.waiting_since + stuck_max;
+}
 
 bool Scheduler::may_have_turn(const Lease& lease, Time now) const { return ready(lease, now) <= now; }
 

@@ -14,10 +14,10 @@ namespace fargpu::scheduler {
 using LeaseId = std::uint64_t;
 using SessionId = std::uint64_t;
 
-/// A turn is all sessions' and all devices' of a lease, or nobody's. It ends when the lease has nothing to do, or when its time is
-/// over and what it gave is complete. A lease whose work goes on is waited for no longer than the grace: then the next have their
-/// turn, the GPU divides itself between the two, and both are charged; so work that waits for other work of its lease, which has no
-/// turn, gets there in the lease's next turn.
+/// A turn is all sessions' and all devices' of a lease, or nobody's. It ends when the lease has nothing to do, or when
+/// its time is over and what it gave is complete. A lease whose work goes on is waited for no longer than the grace:
+/// then the next have their turn, the GPU divides itself between the two, and both are charged; so work that waits for
+/// other work of its lease, which has no turn, gets there in the lease's next turn.
 class Scheduler {
  public:
   /// `tell` hears what all sessions of a lease may do, from now on.
@@ -53,7 +53,8 @@ class Scheduler {
   };
   std::optional<View> view(LeaseId lease) const;
 
-  /// A lease whose work goes on, and that waits, has a turn after this at the latest, whatever it owes: the work may wait for that.
+  /// A lease whose work goes on, and that waits, has a turn after this at the latest, whatever it owes: the work may
+  /// wait for that.
   static constexpr Time stuck_max = std::chrono::milliseconds(500);
 
  private:

@@ -23,7 +23,8 @@ struct Share {
 
 /// What is wrong with it, for a person; empty if nothing is.
 inline std::string complaint(const Share& share) {
-  if (share.percent < 1 || share.percent > percent_max) return "the share is " + std::to_string(share.percent) + "%; give 1 to 100";
+  if (share.percent < 1 || share.percent > percent_max)
+    return "the share is " + std::to_string(share.percent) + "%; give 1 to 100";
   if (share.weight < 1 || share.weight > weight_max)
     return "the weight is " + std::to_string(share.weight) + "; give 1 to " + std::to_string(weight_max);
   return "";

@@ -17,11 +17,11 @@ constexpr Time ahead_shallow = std::chrono::microseconds(200);
 
 /// What a session may do. Until it hears otherwise, also when it has nothing to do for a while.
 struct Turn {
-  bool granted = false;                       ///< it may give work to its devices
-  bool quiet = false;                         ///< and need not say what it does: nobody waits for its turns to end
-  Time until = never;                         ///< it gives none that would begin after this, and having none is the end of the turn
-  Time ahead = never;                         ///< how much work, as it expects, may be given before earlier work is complete
-  std::uint64_t number = 0;                   ///< of this word: what the session says after it names it
+  bool granted = false;      ///< it may give work to its devices
+  bool quiet = false;        ///< and need not say what it does: nobody waits for its turns to end
+  Time until = never;        ///< it gives none that would begin after this, and having none is the end of the turn
+  Time ahead = never;        ///< how much work, as it expects, may be given before earlier work is complete
+  std::uint64_t number = 0;  ///< of this word: what the session says after it names it
   bool operator==(const Turn& other) const {  // but for the number
     return granted == other.granted && quiet == other.quiet && until == other.until && ahead == other.ahead;
   }

@@ -1,4 +1,5 @@
-// Kernels and variables of the compatibility program. The host half of them stands in runtime.cpp, as nvcc of any version writes it.
+// Kernels and variables of the compatibility program. The host half of them stands in runtime.cpp, as nvcc of any
+// version writes it.
 
 __device__ int factor = 3;
 __managed__ int launches = 0;

@@ -1,5 +1,6 @@
-// A program of the CUDA runtime as nvcc of any version since 11 makes it: kernels registered in a fatbin, called through a runtime library
-// that is given by path. Only what all of these versions have alike is used, declared here because no header is of all of them.
+// A program of the CUDA runtime as nvcc of any version since 11 makes it: kernels registered in a fatbin, called
+// through a runtime library that is given by path. Only what all of these versions have alike is used, declared here
+// because no header is of all of them.
 //
 //   runtime LIBCUDART FATBIN
 
@@ -53,7 +54,7 @@ void expect_success(int result, const char* call, int line) {
 #define HOLDS(condition) expect(condition, #condition " does not hold", __LINE__)
 #define OK(name, type, ...) expect_success(ask<type>(name)(__VA_ARGS__), name, __LINE__)
 
-// --- what nvcc writes --------------------------------------------------------------------------------------------------------------
+// --- what nvcc writes -----------------------------------------------------------------------------------------------
 
 struct Wrapper {
   int magic = 0x466243b1;
@@ -72,7 +73,8 @@ void register_code(const std::vector<char>& container) {
   wrapper.container = container.data();
   void** const code = ask<void**(void*)>("__cudaRegisterFatBinary")(&wrapper);
   ask<void(void**, const char*, char*, const char*, int, void*, void*, void*, void*, int*)>("__cudaRegisterFunction")(
-      code, reinterpret_cast<const char*>(&scale), const_cast<char*>("scale"), "scale", -1, nullptr, nullptr, nullptr, nullptr, nullptr);
+      code, reinterpret_cast<const char*>(&scale), const_cast<char*>("scale"), "scale", -1, nullptr, nullptr, nullptr,
+      nullptr, nullptr);
   auto* const variable = ask<void(void**, char*, char*, const char*, int, std::size_t, int, int)>("__cudaRegisterVar");
   variable(code, reinterpret_cast<char*>(&factor), const_cast<char*>("factor"), "factor", 0, sizeof(factor), 0, 0);
   variable(code, reinterpret_cast<char*>(offsets), const_cast<char*>("offsets"), "offsets", 0, sizeof(offsets), 1, 0);
@@ -85,8 +87,8 @@ void register_code(const std::vector<char>& container) {
 void launch(int* data, int count, Stream stream, const char* how = "cudaLaunchKernel") {
   void* arguments[] = {&data, &count};
   const Size grid{static_cast<unsigned>(count + 63) / 64}, block{64};
-  expect_success(ask<int(const void*, Size, Size, void**, std::size_t, Stream)>(how)(reinterpret_cast<const void*>(&scale), grid, block,
-                                                                                     arguments, 0, stream),
+  expect_success(ask<int(const void*, Size, Size, void**, std::size_t, Stream)>(how)(
+                     reinterpret_cast<const void*>(&scale), grid, block, arguments, 0, stream),
                  how, __LINE__);
 }
 
@@ -101,7 +103,7 @@ std::vector<int> scaled(std::vector<int> values, int by) {
   return values;
 }
 
-// --- what is tried -----------------------------------------------------------------------------------------------------------------
+// --- what is tried --------------------------------------------------------------------------------------------------
 
 void devices() {
   int count = 0, value = 0, version = 0;
@@ -115,7 +117,8 @@ void devices() {
   OK("cudaDeviceGetAttribute", int(int*, int, int), &value, 75, 0);
   HOLDS(value >= 7);  // major compute capability
   alignas(16) char properties[4096] = {};
-  OK(version >= 12000 && version < 13000 ? "cudaGetDeviceProperties_v2" : "cudaGetDeviceProperties", int(void*, int), properties, 0);
+  OK(version >= 12000 && version < 13000 ? "cudaGetDeviceProperties_v2" : "cudaGetDeviceProperties", int(void*, int),
+     properties, 0);
   HOLDS(properties[0] != '\0');
   std::size_t free = 0, total = 0;
   OK("cudaMemGetInfo", int(std::size_t*, std::size_t*), &free, &total);
@@ -136,9 +139,11 @@ void kernels_and_variables() {
   OK("cudaMemcpy", int(void*, const void*, std::size_t, int), back.data(), data, bytes, device_to_host);
   HOLDS(back == scaled(values, 3));
   const int seven = 7;
-  OK("cudaMemcpyToSymbol", int(const void*, const void*, std::size_t, std::size_t, int), &factor, &seven, sizeof(seven), 0, host_to_device);
+  OK("cudaMemcpyToSymbol", int(const void*, const void*, std::size_t, std::size_t, int), &factor, &seven, sizeof(seven),
+     0, host_to_device);
   int read = 0;
-  OK("cudaMemcpyFromSymbol", int(void*, const void*, std::size_t, std::size_t, int), &read, &factor, sizeof(read), 0, device_to_host);
+  OK("cudaMemcpyFromSymbol", int(void*, const void*, std::size_t, std::size_t, int), &read, &factor, sizeof(read), 0,
+     device_to_host);
   HOLDS(read == 7);
   void* address = nullptr;
   OK("cudaGetSymbolAddress", int(void**, const void*), &address, offsets);
@@ -149,7 +154,8 @@ void kernels_and_variables() {
   OK("cudaMemcpy", int(void*, const void*, std::size_t, int), back.data(), data, bytes, device_to_host);
   HOLDS(back == scaled(values, 7));
   const int three = 3;
-  OK("cudaMemcpyToSymbol", int(const void*, const void*, std::size_t, std::size_t, int), &factor, &three, sizeof(three), 0, host_to_device);
+  OK("cudaMemcpyToSymbol", int(const void*, const void*, std::size_t, std::size_t, int), &factor, &three, sizeof(three),
+     0, host_to_device);
   alignas(16) char attributes[512] = {};
   OK("cudaFuncGetAttributes", int(void*, const void*), attributes, reinterpret_cast<const void*>(&scale));
   int blocks = 0;
@@ -182,7 +188,8 @@ void streams_and_events() {
   OK("cudaMemcpyAsync", int(void*, const void*, std::size_t, int, Stream), pinned, data, bytes, device_to_host, other);
   static int called = 0;
   OK(
-      "cudaLaunchHostFunc", int(Stream, void (*)(void*), void*), other, [](void* at) { ++*static_cast<int*>(at); }, &called);
+      "cudaLaunchHostFunc", int(Stream, void (*)(void*), void*), other, [](void* at) { ++*static_cast<int*>(at); },
+      &called);
   OK("cudaStreamSynchronize", int(Stream), other);
   HOLDS(called == 1);
   HOLDS(std::vector<int>(pinned, pinned + count) == scaled(values, 3));
@@ -247,7 +254,8 @@ void errors_and_entry_points() {
   // The driver's own functions, as the version of this runtime knows them.
   void* entry = nullptr;
   int status = 0;
-  OK("cudaGetDriverEntryPoint", int(const char*, void**, unsigned long long, int*), "cuDeviceGetCount", &entry, 0, &status);
+  OK("cudaGetDriverEntryPoint", int(const char*, void**, unsigned long long, int*), "cuDeviceGetCount", &entry, 0,
+     &status);
   int count = 0;
   HOLDS(entry != nullptr && reinterpret_cast<int (*)(int*)>(entry)(&count) == success && count >= 1);
 }

@@ -24,7 +24,9 @@ struct Array {
   std::vector<Array*> planes;
   std::shared_ptr<void> mapped;  // memory of others
 
-  std::uint64_t row_bytes() const { return description.Width * element_bytes(description.Format, description.NumChannels); }
+  std::uint64_t row_bytes() const {
+    return description.Width * element_bytes(description.Format, description.NumChannels);
+  }
   std::uint64_t rows() const { return std::max<std::uint64_t>(description.Height, 1); }
   std::uint64_t slices() const { return std::max<std::uint64_t>(description.Depth, 1); }
   std::uint64_t needs() const { return (row_bytes() * rows() * slices() + page_bytes - 1) / page_bytes * page_bytes; }
@@ -52,8 +54,9 @@ CUresult make_planes(const CUDA_ARRAY3D_DESCRIPTOR& description, Array*& out) {
   array->description = description;
   for (const unsigned channels : {1u, 2u}) {
     Array* plane = nullptr;
-    const CUresult bad =
-        make_array({description.Width / channels, description.Height / channels, 0, CU_AD_FORMAT_UNSIGNED_INT8, channels, 0}, plane);
+    const CUresult bad = make_array(
+        {description.Width / channels, description.Height / channels, 0, CU_AD_FORMAT_UNSIGNED_INT8, channels, 0},
+        plane);
     if (bad != CUDA_SUCCESS) return bad;
     plane->part = true;
     array->planes.push_back(plane);
@@ -64,9 +67,11 @@ CUresult make_planes(const CUDA_ARRAY3D_DESCRIPTOR& description, Array*& out) {
 }
 
 CUresult make_array(const CUDA_ARRAY3D_DESCRIPTOR& description, Array*& out) {
-  if (description.Format == CU_AD_FORMAT_NV12 && !(description.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING)) return make_planes(description, out);
+  if (description.Format == CU_AD_FORMAT_NV12 && !(description.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING))
+    return make_planes(description, out);
   const bool known = element_bytes(description.Format, description.NumChannels) != 0;
-  if (!known || description.Width == 0 || description.Width > 131072 || description.Height > 65536 || description.Depth > 16384 ||
+  if (!known || description.Width == 0 || description.Width > 131072 || description.Height > 65536 ||
+      description.Depth > 16384 ||
       (description.NumChannels != 1 && description.NumChannels != 2 && description.NumChannels != 4))
     return CUDA_ERROR_INVALID_VALUE;
   auto array = std::make_unique<Array>();
@@ -103,8 +108,8 @@ void drop(Mipmap* mipmap) {
 }
 
 // Bytes of one row of a copy on one side, or null.
-std::byte* row_of(CUmemorytype type, const void* host, CUdeviceptr device, CUarray array, std::size_t pitch, std::size_t height,
-                  std::size_t x, std::size_t y, std::size_t z, std::size_t width) {
+std::byte* row_of(CUmemorytype type, const void* host, CUdeviceptr device, CUarray array, std::size_t pitch,
+                  std::size_t height, std::size_t x, std::size_t y, std::size_t z, std::size_t width) {
   const std::size_t offset = (z * height + y) * pitch + x;
   if (type == CU_MEMORYTYPE_HOST) return const_cast<std::byte*>(static_cast<const std::byte*>(host)) + offset;
   if (type == CU_MEMORYTYPE_DEVICE) return pitch < x + width ? nullptr : translate(device + offset, width);
@@ -123,10 +128,10 @@ void drop_arrays(CUcontext context) {
 CUresult run_copy(const CUDA_MEMCPY3D& p) {
   for (std::size_t z = 0; z < p.Depth; ++z) {
     for (std::size_t y = 0; y < p.Height; ++y) {
-      std::byte* const to = row_of(p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, p.dstPitch, p.dstHeight, p.dstXInBytes, p.dstY + y,
-                                   p.dstZ + z, p.WidthInBytes);
-      const std::byte* const from = row_of(p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, p.srcPitch, p.srcHeight, p.srcXInBytes,
-                                           p.srcY + y, p.srcZ + z, p.WidthInBytes);
+      std::byte* const to = row_of(p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, p.dstPitch, p.dstHeight,
+                                   p.dstXInBytes, p.dstY + y, p.dstZ + z, p.WidthInBytes);
+      const std::byte* const from = row_of(p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, p.srcPitch, p.srcHeight,
+                                           p.srcXInBytes, p.srcY + y, p.srcZ + z, p.WidthInBytes);
       if (!to || !from) return CUDA_ERROR_INVALID_VALUE;
       copy_bytes(to, from, p.WidthInBytes);
     }
@@ -146,7 +151,8 @@ CUresult cuArray3DCreate_v2(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* descrip
   return CUDA_SUCCESS;
 }
 CUresult cuArrayCreate_v2(CUarray* out, const CUDA_ARRAY_DESCRIPTOR* description) {
-  const CUDA_ARRAY3D_DESCRIPTOR full{description->Width, description->Height, 0, description->Format, description->NumChannels, 0};
+  const CUDA_ARRAY3D_DESCRIPTOR full{description->Width,  description->Height,      0,
+                                     description->Format, description->NumChannels, 0};
   return behaviour::cuArray3DCreate_v2(out, &full);
 }
 CUresult cuArrayDestroy(CUarray handle) {
@@ -181,7 +187,8 @@ CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* properties, CU
   const Lock lock(mutex());
   const Array* const array = live<Array>(handle);
   if (!array || !(array->description.Flags & CUDA_ARRAY3D_SPARSE)) return CUDA_ERROR_INVALID_VALUE;
-  *properties = {.tileExtent = {128, 128, 1}, .miptailFirstLevel = 3, .miptailSize = page_bytes, .flags = 0, .reserved = {}};
+  *properties = {
+      .tileExtent = {128, 128, 1}, .miptailFirstLevel = 3, .miptailSize = page_bytes, .flags = 0, .reserved = {}};
   return CUDA_SUCCESS;
 }
 
@@ -193,7 +200,8 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRI
   mipmap->description = *description;
   CUDA_ARRAY3D_DESCRIPTOR level = *description;
   // No more than lead to an array of one element.
-  const auto most = static_cast<unsigned>(std::bit_width(std::max({level.Width, level.Height, level.Depth, std::size_t{1}})));
+  const auto most =
+      static_cast<unsigned>(std::bit_width(std::max({level.Width, level.Height, level.Depth, std::size_t{1}})));
   for (unsigned i = 0; i < std::clamp(levels, 1u, most); ++i) {
     Array* array = nullptr;
     if (const CUresult bad = make_array(level, array); bad != CUDA_SUCCESS) {
@@ -239,7 +247,8 @@ CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* prope
   if (!mipmap) return CUDA_ERROR_INVALID_HANDLE;
   return behaviour::cuArrayGetSparseProperties(properties, reinterpret_cast<CUarray>(mipmap->levels.front()));
 }
-CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* needs, CUmipmappedArray handle, CUdevice) {
+CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* needs, CUmipmappedArray handle,
+                                               CUdevice) {
   const Lock lock(mutex());
   const Mipmap* const mipmap = live<Mipmap>(handle);
   if (!mipmap || !mipmap->levels.front()->mapped_later()) return CUDA_ERROR_INVALID_VALUE;
@@ -256,7 +265,9 @@ CUresult cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned count, CUstream strea
     Array* array = info.resourceType == CU_RESOURCE_TYPE_ARRAY ? live<Array>(info.resource.array) : nullptr;
     if (info.resourceType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY) {
       const Mipmap* const mipmap = live<Mipmap>(info.resource.mipmap);
-      const unsigned level = info.subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL ? info.subresource.sparseLevel.level : 0;
+      const unsigned level = info.subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL
+                                 ? info.subresource.sparseLevel.level
+                                 : 0;
       array = mipmap && level < mipmap->levels.size() ? mipmap->levels[level] : nullptr;
     }
     if (!array || !array->mapped_later() || info.deviceBitMask != 1) return CUDA_ERROR_INVALID_VALUE;

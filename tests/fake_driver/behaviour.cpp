@@ -138,14 +138,16 @@ void read_parameter(const std::vector<std::byte>& block, std::size_t offset, T& 
 
 }  // namespace
 
-// --- what graphs.cpp uses too ---------------------------------------------------------------------------------------------------------
+// --- what graphs.cpp uses too ---------------------------------------------------------------------------------------
 
 Graph** capture_of(CUstream stream) {
   Stream* const s = stream_of(stream);
   return s ? &s->capture : nullptr;
 }
 
-const std::vector<std::pair<std::size_t, std::size_t>>& parameters_of(CUfunction function) { return live<Kernel>(function)->parameters; }
+const std::vector<std::pair<std::size_t, std::size_t>>& parameters_of(CUfunction function) {
+  return live<Kernel>(function)->parameters;
+}
 
 void run_launch(const Launch& launch) {
   state().launches.push_back(launch);
@@ -168,7 +170,8 @@ void run_launch(const Launch& launch) {
   }
 }
 
-CUresult make_launch(CUfunction f, const unsigned* grid, const unsigned* block, unsigned shared_bytes, void** params, Launch& launch) {
+CUresult make_launch(CUfunction f, const unsigned* grid, const unsigned* block, unsigned shared_bytes, void** params,
+                     Launch& launch) {
   const Kernel* const kernel = live<Kernel>(f);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   if (block[0] * block[1] * block[2] > 1024 || block[0] == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -213,8 +216,8 @@ CUresult record_event(CUevent event) {
 namespace {
 
 // Does a memset, or makes it a node of the graph into which the stream is captured.
-CUresult fill(CUdeviceptr to, std::size_t pitch, unsigned value, unsigned element_bytes, std::size_t width, std::size_t height,
-              CUstream stream) {
+CUresult fill(CUdeviceptr to, std::size_t pitch, unsigned value, unsigned element_bytes, std::size_t width,
+              std::size_t height, CUstream stream) {
   const Lock lock(state().mutex);
   const CUDA_MEMSET_NODE_PARAMS_v2 memset{to, pitch, value, element_bytes, width, height, nullptr};
   Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_MEMSET);
@@ -223,8 +226,8 @@ CUresult fill(CUdeviceptr to, std::size_t pitch, unsigned value, unsigned elemen
   return CUDA_SUCCESS;
 }
 
-CUresult launch_kernel(CUfunction f, const unsigned* grid, const unsigned* block, unsigned shared, CUstream stream, void** params,
-                       unsigned attributes) {
+CUresult launch_kernel(CUfunction f, const unsigned* grid, const unsigned* block, unsigned shared, CUstream stream,
+                       void** params, unsigned attributes) {
   if (const CUresult bad = usable(); bad != CUDA_SUCCESS) return bad;
   if (!live<Kernel>(f) || !stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
   Launch launch;
@@ -330,7 +333,7 @@ Kernel* find_kernel(const void* handle, const char* name) {
   return module->kernels.back().get();
 }
 
-// --- controls ---------------------------------------------------------------------------------------------------------------------
+// --- controls -------------------------------------------------------------------------------------------------------
 
 const Controls controls{
     .reset =
@@ -389,7 +392,7 @@ const Controls controls{
 
 }  // namespace
 
-// --- shared with the other parts --------------------------------------------------------------------------------------------------
+// --- shared with the other parts ------------------------------------------------------------------------------------
 
 std::recursive_mutex& mutex() { return state().mutex; }
 std::set<void*>& objects() { return state().objects; }
@@ -421,14 +424,16 @@ std::byte* translate(std::uint64_t address, std::uint64_t bytes) {
     auto it = ranges->upper_bound(address);
     if (it == ranges->begin()) continue;
     --it;
-    if (address - it->first < it->second && bytes <= it->second - (address - it->first)) return reinterpret_cast<std::byte*>(address);
+    if (address - it->first < it->second && bytes <= it->second - (address - it->first))
+      return reinterpret_cast<std::byte*>(address);
   }
   return nullptr;
 }
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 #if defined(__SANITIZE_THREAD__)
-  if (std::less()(from, to) && to < from + bytes) return void(std::memmove(to, from, bytes));  // which one forwards would overwrite
+  if (std::less()(from, to) && to < from + bytes)
+    return void(std::memmove(to, from, bytes));  // which one forwards would overwrite
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
 #else
   std::memmove(to, from, bytes);
@@ -480,7 +485,7 @@ extern "C" __attribute__((visibility("default"))) std::size_t fargpu_fake_calls_
   return state().calls_since;
 }
 
-// --- the driver -------------------------------------------------------------------------------------------------------------------
+// --- the driver -----------------------------------------------------------------------------------------------------
 
 // One more hold on memory: by the handle that it has, or by a new one. Under the lock.
 CUresult hold(const std::shared_ptr<Memory>& memory, CUmemGenericAllocationHandle* handle) {
@@ -502,8 +507,9 @@ namespace behaviour {
 CUresult cuInit(unsigned) {
   State& s = state();
   if (const char* devices = std::getenv("FARGPU_FAKE_DEVICES")) s.devices = std::atoi(devices);
-  if (std::getenv("FARGPU_FAKE_LEFT_BEHIND")) s.leaves = true;   // new memory is not zero
-  if (const char* list = std::getenv("CUDA_VISIBLE_DEVICES")) {  // up to the first that there is not, as the driver does
+  if (std::getenv("FARGPU_FAKE_LEFT_BEHIND")) s.leaves = true;  // new memory is not zero
+  if (const char* list =
+          std::getenv("CUDA_VISIBLE_DEVICES")) {  // up to the first that there is not, as the driver does
     s.visible.clear();
     std::istringstream numbers(list);
     for (std::string number; std::getline(numbers, number, ',') && std::atoi(number.c_str()) < s.devices;)
@@ -641,7 +647,8 @@ CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
   return CUDA_SUCCESS;
 }
 
-// Green contexts: of 20 processors, in groups of eight. In a resource's bytes lies what only the driver knows, and must find again.
+// Green contexts: of 20 processors, in groups of eight. In a resource's bytes lies what only the driver knows, and must
+// find again.
 namespace {
 
 constexpr unsigned processors_all = 20, part_min = 8;
@@ -685,8 +692,8 @@ CUresult cuGreenCtxGetDevResource(CUgreenCtx handle, CUdevResource* resource, CU
   *resource = resource_of(green->first, green->processors);
   return CUDA_SUCCESS;
 }
-CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned* count, const CUdevResource* resource, CUdevResource* rest,
-                                     unsigned flags, unsigned smallest) {
+CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned* count, const CUdevResource* resource,
+                                     CUdevResource* rest, unsigned flags, unsigned smallest) {
   Inside inside;
   if (flags != 0 || !read_resource(*resource, inside) || smallest > inside.count) return CUDA_ERROR_INVALID_VALUE;
   const unsigned part = (std::max(smallest, part_min) + part_min - 1) / part_min * part_min;
@@ -786,7 +793,8 @@ CUresult cuMemAddressFree(CUdeviceptr address, std::size_t) {
   state().reserved.erase(address);
   return CUDA_SUCCESS;
 }
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* prop, unsigned long long) {
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* prop,
+                     unsigned long long) {
   State& s = state();
   const Lock lock(s.mutex);
   if (!take_memory(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -813,7 +821,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   if (--found->second->holds == 0) state().handles.erase(found);
   return CUDA_SUCCESS;
 }
-CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long) {
+CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long) {
   const Lock lock(state().mutex);
   const auto found = state().handles.find(handle);
   if (found == state().handles.end()) return CUDA_ERROR_INVALID_VALUE;
@@ -829,7 +838,8 @@ CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation*, CUdevic
   *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return CUDA_SUCCESS;
 }
-CUresult cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+CUresult cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAllocationProp*,
+                                       CUmemAllocationGranularity_flags) {
   *bytes = 2u << 20;
   return CUDA_SUCCESS;
 }
@@ -849,7 +859,8 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   return hold(mapping->second.memory, handle);
 }
 // What is exported goes by a file with a number in it, which means something in this process only.
-CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType, unsigned long long) {
+CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType,
+                                      unsigned long long) {
   const Lock lock(state().mutex);
   const auto found = state().handles.find(handle);
   if (found == state().handles.end()) return CUDA_ERROR_INVALID_VALUE;
@@ -906,7 +917,8 @@ CUresult cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned) {
 }
 CUresult cuMemHostUnregister(void* memory) {
   const Lock lock(state().mutex);
-  return state().host.erase(reinterpret_cast<std::uint64_t>(memory)) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  return state().host.erase(reinterpret_cast<std::uint64_t>(memory)) ? CUDA_SUCCESS
+                                                                     : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
 // Copies and memsets.
@@ -944,15 +956,19 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t n, CUs
 CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, std::size_t n, CUstream stream) {
   return fill(to, 0, value, 2, n, 1, stream);
 }
-CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t n, CUstream stream) { return fill(to, 0, value, 4, n, 1, stream); }
-CUresult cuMemsetD2D8Async(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width, std::size_t height, CUstream stream) {
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t n, CUstream stream) {
+  return fill(to, 0, value, 4, n, 1, stream);
+}
+CUresult cuMemsetD2D8Async(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width,
+                           std::size_t height, CUstream stream) {
   return fill(to, pitch, value, 1, width, height, stream);
 }
-CUresult cuMemsetD2D16Async(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t width, std::size_t height,
-                            CUstream stream) {
+CUresult cuMemsetD2D16Async(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t width,
+                            std::size_t height, CUstream stream) {
   return fill(to, pitch, value, 2, width, height, stream);
 }
-CUresult cuMemsetD2D32Async(CUdeviceptr to, std::size_t pitch, unsigned value, std::size_t width, std::size_t height, CUstream stream) {
+CUresult cuMemsetD2D32Async(CUdeviceptr to, std::size_t pitch, unsigned value, std::size_t width, std::size_t height,
+                            CUstream stream) {
   return fill(to, pitch, value, 4, width, height, stream);
 }
 
@@ -1018,12 +1034,15 @@ CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID id, const CUstream
 }
 // Writes happen at once, and what is waited for is taken to be there.
 // What is compressed here is itself.
-CUresult cuMemBatchDecompressAsync(CUmemDecompressParams* list, std::size_t count, unsigned flags, std::size_t* failed, CUstream stream) {
+CUresult cuMemBatchDecompressAsync(CUmemDecompressParams* list, std::size_t count, unsigned flags, std::size_t* failed,
+                                   CUstream stream) {
   const Lock lock(state().mutex);
   *failed = ~std::size_t{0};
   if (!stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  const auto at = [](const void* address, std::size_t bytes) { return translate(reinterpret_cast<std::uint64_t>(address), bytes); };
+  const auto at = [](const void* address, std::size_t bytes) {
+    return translate(reinterpret_cast<std::uint64_t>(address), bytes);
+  };
   for (std::size_t i = 0; i < count; ++i) {
     const std::byte* const from = at(list[i].src, list[i].srcNumBytes);
     std::byte* const to = at(list[i].dst, list[i].srcNumBytes);
@@ -1042,7 +1061,8 @@ CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstreamBatchMem
   const Lock lock(state().mutex);
   if (!stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
   if (count == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)) node->operations.assign(operations, operations + count);
+  if (Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP))
+    node->operations.assign(operations, operations + count);
   else run_memory_operations({operations, operations + count});
   return CUDA_SUCCESS;
 }
@@ -1092,7 +1112,9 @@ CUresult cuEventElapsedTime_v2(float* ms, CUevent begin, CUevent end) {
   *ms = 1.5F;
   return CUDA_SUCCESS;
 }
-CUresult cuEventElapsedTime(float* ms, CUevent begin, CUevent end) { return behaviour::cuEventElapsedTime_v2(ms, begin, end); }
+CUresult cuEventElapsedTime(float* ms, CUevent begin, CUevent end) {
+  return behaviour::cuEventElapsedTime_v2(ms, begin, end);
+}
 
 // Modules and libraries.
 CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned count, CUjit_option* options, void** values) {
@@ -1166,7 +1188,8 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
 }
 CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, std::size_t* bytes, CUmodule module, const char* name) {
   const Lock lock(state().mutex);
-  if (behaviour::cuLibraryGetManaged(address, bytes, reinterpret_cast<CUlibrary>(module), name) == CUDA_SUCCESS) return CUDA_SUCCESS;
+  if (behaviour::cuLibraryGetManaged(address, bytes, reinterpret_cast<CUlibrary>(module), name) == CUDA_SUCCESS)
+    return CUDA_SUCCESS;
   if (std::strcmp(name, "table") != 0) return CUDA_ERROR_NOT_FOUND;
   static std::byte storage[256];
   state().globals[reinterpret_cast<std::uint64_t>(storage)] = sizeof(storage);
@@ -1174,8 +1197,8 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, std::size_t* bytes, CUmodule
   *bytes = sizeof(storage);
   return CUDA_SUCCESS;
 }
-CUresult cuLibraryLoadData(CUlibrary* out, const void* image, CUjit_option* options, void** values, unsigned count, CUlibraryOption*,
-                           void**, unsigned) {
+CUresult cuLibraryLoadData(CUlibrary* out, const void* image, CUjit_option* options, void** values, unsigned count,
+                           CUlibraryOption*, void**, unsigned) {
   CUmodule module{};
   CUresult result = behaviour::cuModuleLoadDataEx(&module, image, count, options, values);
   *out = reinterpret_cast<CUlibrary>(module);
@@ -1209,7 +1232,8 @@ CUresult cuLibraryGetKernelCount(unsigned* count, CUlibrary library) {
   return behaviour::cuModuleGetFunctionCount(count, reinterpret_cast<CUmodule>(library));
 }
 CUresult cuLibraryEnumerateKernels(CUkernel* out, unsigned count, CUlibrary library) {
-  return behaviour::cuModuleEnumerateFunctions(reinterpret_cast<CUfunction*>(out), count, reinterpret_cast<CUmodule>(library));
+  return behaviour::cuModuleEnumerateFunctions(reinterpret_cast<CUfunction*>(out), count,
+                                               reinterpret_cast<CUmodule>(library));
 }
 CUresult cuKernelGetFunction(CUfunction* out, CUkernel kernel) {
   *out = reinterpret_cast<CUfunction>(kernel);
@@ -1256,7 +1280,8 @@ CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkern
 }
 CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute attribute, int value) {
   const Lock lock(state().mutex);
-  if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value > 227 * 1024) return CUDA_ERROR_INVALID_VALUE;
+  if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value > 227 * 1024)
+    return CUDA_ERROR_INVALID_VALUE;
   attributes_of(*live<Kernel>(f))[attribute] = value;
   return CUDA_SUCCESS;
 }
@@ -1267,7 +1292,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, in
   *blocks = 2048 / block;
   return CUDA_SUCCESS;
 }
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction f, int block, std::size_t shared, unsigned) {
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction f, int block, std::size_t shared,
+                                                              unsigned) {
   return behaviour::cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, f, block, shared);
 }
 // A cluster that is wide fits one time less than one that is high.
@@ -1287,14 +1313,17 @@ CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction f, const CUlaunc
   if (all == 0 || all > most || config->gridDimX % size[0] || config->gridDimY % size[1] || config->gridDimZ % size[2])
     return CUDA_ERROR_INVALID_CLUSTER_SIZE;
   const int shared = std::max(attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES], 48 * 1024);
-  *clusters = config->sharedMemBytes > static_cast<unsigned>(shared) ? 0 : static_cast<int>(132 / all) - (size[0] > size[1] ? 1 : 0);
+  *clusters = config->sharedMemBytes > static_cast<unsigned>(shared)
+                  ? 0
+                  : static_cast<int>(132 / all) - (size[0] > size[1] ? 1 : 0);
   return CUDA_SUCCESS;
 }
 constexpr cuuint32_t tensor_rank_max = 5;  // CUDA Driver API, "Tensor Map Object Management"
 
-CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address, const cuuint64_t* dims,
-                                const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address,
+                                const cuuint64_t* dims, const cuuint64_t*, const cuuint32_t*, const cuuint32_t*,
+                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill) {
   if (rank == 0 || rank > tensor_rank_max) return CUDA_ERROR_INVALID_VALUE;
   std::memset(map, 0, sizeof(*map));
   map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
@@ -1302,10 +1331,10 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_
   return CUDA_SUCCESS;
 }
 
-CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address, const cuuint64_t* dims,
-                                 const cuuint64_t*, const int* lower, const int* upper, cuuint32_t channels, cuuint32_t pixels,
-                                 const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                                 CUtensorMapFloatOOBfill) {
+CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address,
+                                 const cuuint64_t* dims, const cuuint64_t*, const int* lower, const int* upper,
+                                 cuuint32_t channels, cuuint32_t pixels, const cuuint32_t*, CUtensorMapInterleave,
+                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
   if (rank == 0 || rank > tensor_rank_max) return CUDA_ERROR_INVALID_VALUE;
   std::memset(map, 0, sizeof(*map));
   map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
@@ -1314,9 +1343,10 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType, cuuint32
   map->opaque[12] = std::uint64_t{channels} * 1000 + pixels;
   return CUDA_SUCCESS;
 }
-CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address, const cuuint64_t* dims,
-                                     const cuuint64_t*, int lower, int upper, cuuint32_t channels, cuuint32_t pixels, const cuuint32_t*,
-                                     CUtensorMapInterleave, CUtensorMapIm2ColWideMode, CUtensorMapSwizzle, CUtensorMapL2promotion,
+CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address,
+                                     const cuuint64_t* dims, const cuuint64_t*, int lower, int upper,
+                                     cuuint32_t channels, cuuint32_t pixels, const cuuint32_t*, CUtensorMapInterleave,
+                                     CUtensorMapIm2ColWideMode, CUtensorMapSwizzle, CUtensorMapL2promotion,
                                      CUtensorMapFloatOOBfill) {
   if (rank == 0 || rank > tensor_rank_max) return CUDA_ERROR_INVALID_VALUE;
   std::memset(map, 0, sizeof(*map));
@@ -1332,14 +1362,14 @@ CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
 }
 
 // Launches.
-CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                        CUstream stream, void** params, void**) {
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                        unsigned shared, CUstream stream, void** params, void**) {
   const Lock lock(state().mutex);
   const unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
   return launch_kernel(f, grid, block, shared, stream, params, 0);
 }
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                                   unsigned shared, CUstream stream, void** params) {
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                   unsigned bz, unsigned shared, CUstream stream, void** params) {
   if (gx * gy * gz > 8) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   return behaviour::cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, stream, params, nullptr);
 }
@@ -1354,7 +1384,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
   for (unsigned i = 0; i < count; ++i) {
     const CUDA_LAUNCH_PARAMS& p = list[i];
     const unsigned grid[] = {p.gridDimX, p.gridDimY, p.gridDimZ}, block[] = {p.blockDimX, p.blockDimY, p.blockDimZ};
-    if (const CUresult bad = launch_kernel(p.function, grid, block, p.sharedMemBytes, p.hStream, p.kernelParams, 0); bad != CUDA_SUCCESS)
+    if (const CUresult bad = launch_kernel(p.function, grid, block, p.sharedMemBytes, p.hStream, p.kernelParams, 0);
+        bad != CUDA_SUCCESS)
       return bad;
   }
   return CUDA_SUCCESS;

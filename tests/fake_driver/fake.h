@@ -1,15 +1,17 @@
 #pragma once
-// The fake driver as tests see it: a library of its own (so that its functions do not meet the client's of the same names),
-// loaded by path, with a few functions beside CUDA's.
+// The fake driver as tests see it: a library of its own (so that its functions do not meet the client's of the same
+// names), loaded by path, with a few functions beside CUDA's.
 //
-// What it does: memory has real storage, so that copies and memsets can be checked; streams execute at once; events happen at once
-// unless the GPU is paused. Images are PTX texts: their .entry directives give kernels and parameters. Kernels do nothing but be
-// remembered, except those named below. Other images are taken to hold every kernel asked for, without parameters, so that real
-// libraries get through their start. Everything else answers CUDA_ERROR_NOT_SUPPORTED, or what a test scripted.
+// What it does: memory has real storage, so that copies and memsets can be checked; streams execute at once; events
+// happen at once unless the GPU is paused. Images are PTX texts: their .entry directives give kernels and parameters.
+// Kernels do nothing but be remembered, except those named below. Other images are taken to hold every kernel asked
+// for, without parameters, so that real libraries get through their start. Everything else answers
+// CUDA_ERROR_NOT_SUPPORTED, or what a test scripted.
 //
 //   fill32(u64 address, u32 count, u32 value)    writes words to device or mapped host memory
 //   crash()                                      the context fails with CUDA_ERROR_ILLEGAL_ADDRESS from now on
-//   hang()                                       never ends: whatever waits for the GPU waits for ever, the end of a context as well
+//   hang()                                       never ends: whatever waits for the GPU waits for ever, the end of a
+//   context as well
 
 #include <cuda.h>
 
@@ -21,8 +23,9 @@
 
 namespace fargpu::fake {
 
-/// `__managed__` variables of every module, all of one storage, filled with a byte. They lie where a session with this band of the
-/// driver's has them: the second shares a page with the first, the third a granule of the client's with both.
+/// `__managed__` variables of every module, all of one storage, filled with a byte. They lie where a session with this
+/// band of the driver's has them: the second shares a page with the first, the third a granule of the client's with
+/// both.
 struct ManagedVariable {
   const char* name;
   std::uint64_t address;

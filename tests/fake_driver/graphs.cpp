@@ -1,4 +1,5 @@
-// What the fake driver does with graphs: it keeps nodes and edges, and runs a launch at once, each node behind those before it.
+// What the fake driver does with graphs: it keeps nodes and edges, and runs a launch at once, each node behind those
+// before it.
 
 #include "graphs.h"
 
@@ -215,8 +216,8 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
   *capture = make_graph();
   return CUDA_SUCCESS;
 }
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode*, const CUgraphEdgeData*, std::size_t,
-                                     CUstreamCaptureMode) {
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode*, const CUgraphEdgeData*,
+                                     std::size_t, CUstreamCaptureMode) {
   const Lock lock(mutex());
   Graph** const capture = capture_of(stream);
   if (!capture || *capture || !live<Graph>(graph)) return CUDA_ERROR_ILLEGAL_STATE;
@@ -239,7 +240,8 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   return CUDA_SUCCESS;
 }
 CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                   const CUgraphNode** dependencies, const CUgraphEdgeData** edges, std::size_t* count) {
+                                   const CUgraphNode** dependencies, const CUgraphEdgeData** edges,
+                                   std::size_t* count) {
   const Lock lock(mutex());
   static CUgraphNode last;
   Graph** const capture = capture_of(stream);
@@ -253,12 +255,13 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
   if (edges) *edges = nullptr;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* dependencies, const CUgraphEdgeData*, std::size_t count,
-                                              unsigned flags) {
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* dependencies, const CUgraphEdgeData*,
+                                              std::size_t count, unsigned flags) {
   const Lock lock(mutex());
   Graph** const capture = capture_of(stream);
   if (!capture || !*capture) return CUDA_ERROR_ILLEGAL_STATE;
-  if (count != 1 || flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES || !live<Node>(dependencies[0])) return CUDA_ERROR_NOT_SUPPORTED;
+  if (count != 1 || flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES || !live<Node>(dependencies[0]))
+    return CUDA_ERROR_NOT_SUPPORTED;
   (*capture)->captured = live<Node>(dependencies[0]);
   return CUDA_SUCCESS;
 }
@@ -303,8 +306,8 @@ CUresult cuGraphNodeFindInClone(CUgraphNode* out, CUgraphNode node, CUgraph clon
   *out = handle_of(found);
   return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* before, const CUgraphEdgeData*, std::size_t count,
-                           CUgraphNodeParams* params) {
+CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* before, const CUgraphEdgeData*,
+                           std::size_t count, CUgraphNodeParams* params) {
   const Lock lock(mutex());
   Graph* const g = live<Graph>(graph);
   if (!g) return CUDA_ERROR_INVALID_VALUE;
@@ -349,7 +352,8 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, std::size_t* count) 
   for (const auto& node : g->nodes) found.push_back(handle_of(node.get()));
   return give_list(found, nodes, count);
 }
-CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, std::size_t* count) {
+CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data,
+                            std::size_t* count) {
   const Lock lock(mutex());
   Graph* const g = live<Graph>(graph);
   if (!g) return CUDA_ERROR_INVALID_VALUE;
@@ -377,7 +381,8 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* graph) {
   *graph = reinterpret_cast<CUgraph>(n->graphs[0].get());
   return CUDA_SUCCESS;
 }
-CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* handle, CUgraph graph, CUcontext, unsigned value, unsigned) {
+CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* handle, CUgraph graph, CUcontext, unsigned value,
+                                        unsigned) {
   const Lock lock(mutex());
   static std::uint32_t next = 1;
   if (!live<Graph>(graph)) return CUDA_ERROR_INVALID_VALUE;
@@ -390,7 +395,8 @@ CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned) {
   std::FILE* const file = g ? std::fopen(path, "w") : nullptr;
   if (!file) return CUDA_ERROR_INVALID_VALUE;
   std::fputs("digraph dot {\n", file);
-  for (const auto& node : g->nodes) std::fprintf(file, "\"%p\" [label=\"%d\"];\n", static_cast<void*>(node.get()), node->type);
+  for (const auto& node : g->nodes)
+    std::fprintf(file, "\"%p\" [label=\"%d\"];\n", static_cast<void*>(node.get()), node->type);
   std::fputs("}\n", file);
   std::fclose(file);
   return CUDA_SUCCESS;
@@ -413,7 +419,8 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS
   Node* const n = node_of(node, CU_GRAPH_NODE_TYPE_KERNEL, out);
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   n->arguments.clear();
-  for (const auto& [offset, bytes] : parameters_of(n->function)) n->arguments.push_back(n->launch.parameters.data() + offset);
+  for (const auto& [offset, bytes] : parameters_of(n->function))
+    n->arguments.push_back(n->launch.parameters.data() + offset);
   *out = {};
   if (n->as_kernel) out->kern = reinterpret_cast<CUkernel>(n->function);
   else out->func = n->function;
@@ -549,7 +556,9 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, 
   const Lock lock(mutex());
   return live<Graph>(exec) && live<Node>(node) && live<Graph>(child) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-CUresult cuGraphUpload(CUgraphExec exec, CUstream) { return live<Graph>(exec) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+CUresult cuGraphUpload(CUgraphExec exec, CUstream) {
+  return live<Graph>(exec) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
   const Lock lock(mutex());
   const Graph* const g = live<Graph>(exec);

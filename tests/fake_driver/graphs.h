@@ -46,8 +46,8 @@ struct Graph {
 /// Where a stream keeps the graph into which it is captured; null if there is no such stream.
 Graph** capture_of(CUstream stream);
 /// A launch with its arguments gathered.
-CUresult make_launch(CUfunction function, const unsigned* grid, const unsigned* block, unsigned shared_bytes, void** params,
-                     Launch& launch);
+CUresult make_launch(CUfunction function, const unsigned* grid, const unsigned* block, unsigned shared_bytes,
+                     void** params, Launch& launch);
 const std::vector<std::pair<std::size_t, std::size_t>>& parameters_of(CUfunction function);
 void run_launch(const Launch& launch);
 CUresult run_memset(const CUDA_MEMSET_NODE_PARAMS_v2& memset);

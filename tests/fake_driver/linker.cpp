@@ -37,8 +37,8 @@ CUresult cuLinkCreate_v2(unsigned count, CUjit_option* options, void** values, C
   return CUDA_SUCCESS;
 }
 
-CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, std::size_t bytes, const char* name, unsigned, CUjit_option*,
-                          void**) {
+CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, std::size_t bytes, const char* name,
+                          unsigned, CUjit_option*, void**) {
   const Lock lock(mutex());
   Linker* const linker = live<Linker>(state);
   if (!linker) return CUDA_ERROR_INVALID_HANDLE;

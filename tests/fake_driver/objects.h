@@ -49,8 +49,8 @@ std::byte what_was_left();
 /// Storage behind a device or pinned address, if all of it is there.
 std::byte* translate(std::uint64_t address, std::uint64_t bytes);
 
-/// Copies as a GPU does, whose accesses no sanitizer of the process sees: client and worker, one process in the tests, order them by a ring
-/// that each has mapped at its own address, which ThreadSanitizer would not know for one.
+/// Copies as a GPU does, whose accesses no sanitizer of the process sees: client and worker, one process in the tests,
+/// order them by a ring that each has mapped at its own address, which ThreadSanitizer would not know for one.
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes);
 
 /// Keeps memory that cuMemCreate made; null if there is none of this handle.

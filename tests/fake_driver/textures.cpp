@@ -1,4 +1,5 @@
-// Texture and surface objects and references of the fake driver: they remember what they were told, and nothing samples them.
+// Texture and surface objects and references of the fake driver: they remember what they were told, and nothing samples
+// them.
 
 #include <cstring>
 #include <map>
@@ -64,8 +65,12 @@ CUresult check_resource(const CUDA_RESOURCE_DESC& resource) {
   switch (resource.resType) {
     case CU_RESOURCE_TYPE_ARRAY: there = objects().contains(resource.res.array.hArray); break;
     case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY: there = objects().contains(resource.res.mipmap.hMipmappedArray); break;
-    case CU_RESOURCE_TYPE_LINEAR: there = translate(resource.res.linear.devPtr, resource.res.linear.sizeInBytes) != nullptr; break;
-    case CU_RESOURCE_TYPE_PITCH2D: there = translate(resource.res.pitch2D.devPtr, resource.res.pitch2D.pitchInBytes) != nullptr; break;
+    case CU_RESOURCE_TYPE_LINEAR:
+      there = translate(resource.res.linear.devPtr, resource.res.linear.sizeInBytes) != nullptr;
+      break;
+    case CU_RESOURCE_TYPE_PITCH2D:
+      there = translate(resource.res.pitch2D.devPtr, resource.res.pitch2D.pitchInBytes) != nullptr;
+      break;
   }
   return there ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -176,14 +181,16 @@ CUresult cuTexRefSetAddress_v2(std::size_t* offset, CUtexref handle, CUdeviceptr
   if (offset) *offset = address % 512;
   return CUDA_SUCCESS;
 }
-CUresult cuTexRefSetAddress2D_v3(CUtexref handle, const CUDA_ARRAY_DESCRIPTOR* description, CUdeviceptr address, std::size_t) {
+CUresult cuTexRefSetAddress2D_v3(CUtexref handle, const CUDA_ARRAY_DESCRIPTOR* description, CUdeviceptr address,
+                                 std::size_t) {
   const Lock lock(mutex());
   reference(handle)->address = address;
   reference(handle)->format = description->Format;
   reference(handle)->channels = static_cast<int>(description->NumChannels);
   return CUDA_SUCCESS;
 }
-CUresult cuTexRefSetAddress2D_v2(CUtexref handle, const CUDA_ARRAY_DESCRIPTOR* description, CUdeviceptr address, std::size_t pitch) {
+CUresult cuTexRefSetAddress2D_v2(CUtexref handle, const CUDA_ARRAY_DESCRIPTOR* description, CUdeviceptr address,
+                                 std::size_t pitch) {
   return behaviour::cuTexRefSetAddress2D_v3(handle, description, address, pitch);
 }
 CUresult cuTexRefSetFormat(CUtexref handle, CUarray_format format, int channels) {

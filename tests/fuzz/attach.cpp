@@ -1,5 +1,5 @@
-// The first messages of strangers: hello, attach and its ticket, and whatever else a control message can be. A worker that is given
-// one answers or leaves, and every part of it can be read or is refused as malformed.
+// The first messages of strangers: hello, attach and its ticket, and whatever else a control message can be. A worker
+// that is given one answers or leaves, and every part of it can be read or is refused as malformed.
 
 #include <sys/mman.h>
 

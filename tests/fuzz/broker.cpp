@@ -1,6 +1,7 @@
-// The broker before strangers and clients: control messages on up to three connections at once, by its Unix socket. What it answers are
-// frames in order that can be read, and once the connections are closed nothing of them is left. An input is pieces: of which connection,
-// how, how many bytes, and those bytes, which get a frame's head with the right numbers unless the piece says that they are to go as they are.
+// The broker before strangers and clients: control messages on up to three connections at once, by its Unix socket.
+// What it answers are frames in order that can be read, and once the connections are closed nothing of them is left. An
+// input is pieces: of which connection, how, how many bytes, and those bytes, which get a frame's head with the right
+// numbers unless the piece says that they are to go as they are.
 
 #include <algorithm>
 #include <array>
@@ -32,7 +33,8 @@ void add_piece(fuzz::Input& input, unsigned connection, How how, std::span<const
   fuzz::append_value(input, static_cast<std::uint16_t>(bytes.size()));
   fuzz::append(input, bytes);
 }
-void add(fuzz::Input& input, unsigned connection, const std::function<void(wire::Control::Builder)>& fill, How how = framed) {
+void add(fuzz::Input& input, unsigned connection, const std::function<void(wire::Control::Builder)>& fill,
+         How how = framed) {
   MessageWriter writer;
   fill(writer.root<wire::Control>());
   add_piece(input, connection, how, writer.finish());
@@ -79,13 +81,15 @@ std::vector<Input> seeds() {
     control.getHello().setJob(capnp::Data::Reader(job, sizeof(job)));
   };
   session(say(0, hello), say(0, status));
-  session(say(0, hello_with_token), say(0, [](auto control) { control.initAdministrationRequest().setPolicy("fair"); }), say(0, status));
+  session(say(0, hello_with_token), say(0, [](auto control) { control.initAdministrationRequest().setPolicy("fair"); }),
+          say(0, status));
   session(say(0, hello_with_token), say(0, [](auto control) {
             auto share = control.initAdministrationRequest().initShare();
             share.setSession(1);
             share.setWeight(300);
           }));
-  session(say(0, hello), say(0, held_lease), say(1, in_job), say(1, status), say(2, hello), say(2, held_lease), say(2, status));
+  session(say(0, hello), say(0, held_lease), say(1, in_job), say(1, status), say(2, hello), say(2, held_lease),
+          say(2, status));
   session(say(0, hello), say(0, held_lease, then_close), say(1, hello_with_token), say(1, held_lease), say(1, status));
   session(say(0, hello),
           say(0,

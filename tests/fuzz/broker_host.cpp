@@ -47,8 +47,8 @@ int __wrap_posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t*, int des
   return 0;
 }
 
-int __wrap_posix_spawn(pid_t* process, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*, char* const*,
-                       char* const*) {
+int __wrap_posix_spawn(pid_t* process, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*,
+                       char* const*, char* const*) {
   using namespace fargpu::fuzz;
   const int link = std::exchange(link_of_next, -1);
   ::fcntl(link, F_SETFL, ::fcntl(link, F_GETFL) | O_NONBLOCK);
@@ -91,7 +91,9 @@ void say_ready(wire::WorkerMessage::Builder message) {
 
 BrokerHost::BrokerHost(const std::string& settings) {
   host = this;
-  on_start = [](PretendedWorker& worker) { expect(server::send_link(worker.link, say_ready), "no room for a worker's first word"); };
+  on_start = [](PretendedWorker& worker) {
+    expect(server::send_link(worker.link, say_ready), "no room for a worker's first word");
+  };
   std::string name = std::filesystem::temp_directory_path() / "fargpu-fuzz-XXXXXX";
   expect(::mkdtemp(name.data()) != nullptr, "no folder for the broker");
   folder_ = name;
@@ -99,16 +101,18 @@ BrokerHost::BrokerHost(const std::string& settings) {
   std::string tokens = "known lab never ";
   for (const std::byte byte : hash) tokens += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
   std::ofstream(folder_ / "tokens") << tokens << "\n";
-  std::ofstream(folder_ / "settings.toml") << "token_file = \"" << (folder_ / "tokens").string() << "\"\n"
-                                           << settings << "[tenant.default]\nmemory = \"8GiB\"\nsessions = 3\npriority = \"normal\"\n"
-                                           << "[tenant.lab]\ncompute = \"100%\"\nadministrator = true\n";
+  std::ofstream(folder_ / "settings.toml")
+      << "token_file = \"" << (folder_ / "tokens").string() << "\"\n"
+      << settings << "[tenant.default]\nmemory = \"8GiB\"\nsessions = 3\npriority = \"normal\"\n"
+      << "[tenant.lab]\ncompute = \"100%\"\nadministrator = true\n";
   const std::string config = folder_ / "settings.toml", listen = "unix:" + (folder_ / "socket").string();
   const char* const arguments[] = {
       "fargpud", "--config", config.c_str(),   "--listen", listen.c_str(),   "--worker", "/proc/self/exe",
       "--nvml",  "",         "--image-folder", "",         "--sessions-max", "8",        "--refusals-per-address-max",
       "1000000"};
   int exit_code = 0;
-  expect(server::read_settings(std::size(arguments), const_cast<char**>(arguments), settings_, exit_code) == server::Command::serve,
+  expect(server::read_settings(std::size(arguments), const_cast<char**>(arguments), settings_, exit_code) ==
+             server::Command::serve,
          "no settings");
   settings_.refusals_per_address_max = ~std::uint64_t{0};  // more than read_settings() would let anybody say
   // It has much to say: told only when asked.
@@ -166,8 +170,8 @@ bool BrokerHost::end_the_unlinked() {
 }
 
 void BrokerHost::end(pid_t process, int signal) {
-  const auto found =
-      std::find_if(processes_.begin(), processes_.end(), [&](const PretendedWorker& worker) { return worker.process == process; });
+  const auto found = std::find_if(processes_.begin(), processes_.end(),
+                                  [&](const PretendedWorker& worker) { return worker.process == process; });
   expect(found != processes_.end(), "a signal to a process that is no worker's");
   if (std::exchange(found->ended, true)) return;
   ended.push_back({process, signal});
@@ -188,7 +192,8 @@ void Caller::send(std::span<const std::uint8_t> bytes, bool with_head) {
   Input frame;
   if (with_head) append_value(frame, header);
   frame.insert(frame.end(), message.begin(), message.end());
-  [[maybe_unused]] const ssize_t gone = ::send(socket_, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);  // or refused before
+  // Or refused before.
+  [[maybe_unused]] const ssize_t gone = ::send(socket_, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   BrokerHost::instance().go_on();
   hear();
 }
@@ -219,7 +224,8 @@ void Caller::hear() {
            "no frame of a broker, or out of its order");
     const std::size_t whole = sizeof(header) + header.message_bytes;
     if (answers_.size() < whole) broken("a part of a frame");
-    const std::vector<std::byte> message(answers_.begin() + sizeof(header), answers_.begin() + static_cast<std::ptrdiff_t>(whole));
+    const std::vector<std::byte> message(answers_.begin() + sizeof(header),
+                                         answers_.begin() + static_cast<std::ptrdiff_t>(whole));
     MessageReader reader(message);
     const auto answer = reader.root<wire::Control>();
     capnp::MallocMessageBuilder copy;

@@ -1,6 +1,6 @@
 #pragma once
-// A broker in this process, at a Unix socket, for the targets that talk to one. Its workers are pretended: no processes, only the ends of
-// the links that they would have.
+// A broker in this process, at a Unix socket, for the targets that talk to one. Its workers are pretended: no
+// processes, only the ends of the links that they would have.
 
 #include <sys/types.h>
 #include <sys/un.h>
@@ -33,8 +33,8 @@ void say_ready(wire::WorkerMessage::Builder message);
 
 class BrokerHost {
  public:
-  /// The only one, made when it is first asked for with this text behind the settings; never destroyed, since it refers to itself in all that
-  /// waits.
+  /// The only one, made when it is first asked for with this text behind the settings; never destroyed, since it refers
+  /// to itself in all that waits.
   static BrokerHost& instance(const std::string& settings = "");
 
   int connect();

@@ -1,6 +1,6 @@
-// A worker's session before a client that sends anything, over the fake driver, which believes what it is told: what the worker lets
-// through to it that it should not ends the process. An input is a session's frames as they travel; their numbers are put right here, so
-// that what is in them counts.
+// A worker's session before a client that sends anything, over the fake driver, which believes what it is told: what
+// the worker lets through to it that it should not ends the process. An input is a session's frames as they travel;
+// their numbers are put right here, so that what is in them counts.
 
 #include <sys/mman.h>
 
@@ -27,7 +27,8 @@ constexpr std::uint64_t device_base = 0x5500'0000'0000, host_base = 0x7e80'4000'
 constexpr std::uint64_t device_base = 0x1100'0000'0000, host_base = 0x2b5d'4000'0000;
 #endif
 constexpr Window device_window{device_base, std::uint64_t{64} << 30}, host_window{host_base, std::uint64_t{64} << 30};
-constexpr std::uint64_t device_bytes_max = 8u << 20, host_bytes_max = 16u << 20;  // what there is of it is filled and copied
+constexpr std::uint64_t device_bytes_max = 8u << 20,
+                        host_bytes_max = 16u << 20;  // what there is of it is filled and copied
 
 /// A client that sends its frames and leaves. What it is sent must be frames too.
 class Client final : public Channel {
@@ -99,10 +100,12 @@ std::vector<std::byte> frames_of(fuzz::Bytes input) {
 
 void reserve_windows(server::DriverTable& driver) {
   CUdeviceptr got = 0;
-  fuzz::expect(driver.cuMemAddressReserve(&got, device_window.bytes, 0, device_window.base, 0) == CUDA_SUCCESS && got == device_window.base,
+  fuzz::expect(driver.cuMemAddressReserve(&got, device_window.bytes, 0, device_window.base, 0) == CUDA_SUCCESS &&
+                   got == device_window.base,
                "no room for the device window");
   void* const wish = reinterpret_cast<void*>(host_window.base);
-  fuzz::expect(::mmap(wish, host_window.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) == wish,
+  fuzz::expect(::mmap(wish, host_window.bytes, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) == wish,
                "no room for the host window");
 }
 

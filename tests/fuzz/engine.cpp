@@ -1,7 +1,7 @@
-// What stands in for libFuzzer, which GCC has none of, and is told in the same words: calls a target with its seeds and the files of the
-// folders it is given, changed at random for so long, or with single files. Where the target's code was compiled with
-// -fsanitize-coverage=trace-pc, inputs that lead somewhere new are kept and changed further. An input that ends the process is written to
-// a file first; the program given that file repeats it.
+// What stands in for libFuzzer, which GCC has none of, and is told in the same words: calls a target with its seeds and
+// the files of the folders it is given, changed at random for so long, or with single files. Where the target's code
+// was compiled with -fsanitize-coverage=trace-pc, inputs that lead somewhere new are kept and changed further. An input
+// that ends the process is written to a file first; the program given that file repeats it.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -154,7 +154,8 @@ class Changes {
                                                     0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, 0x7fffffffffffffff,
                                                     ~0ull,      ~0ull - 7};
         const std::uint64_t number = numbers[below(std::size(numbers))];
-        std::memcpy(input.data() + place, &number, std::min<std::size_t>(std::size_t{1} << below(4), input.size() - place));
+        std::memcpy(input.data() + place, &number,
+                    std::min<std::size_t>(std::size_t{1} << below(4), input.size() - place));
         return;
       }
       case 3: {  // a little more or less
@@ -184,7 +185,9 @@ class Changes {
         const auto begin = other.begin() + static_cast<std::ptrdiff_t>(from);
         const auto end = begin + static_cast<std::ptrdiff_t>(1 + below(other.size() - from));
         if (below(2)) input.insert(at(place), begin, end);
-        else std::copy_n(begin, std::min<std::ptrdiff_t>(end - begin, static_cast<std::ptrdiff_t>(input.size() - place)), at(place));
+        else
+          std::copy_n(begin, std::min<std::ptrdiff_t>(end - begin, static_cast<std::ptrdiff_t>(input.size() - place)),
+                      at(place));
         return;
       }
       default: input.resize(place);
@@ -212,7 +215,8 @@ int main(int count, char** arguments) {
   std::vector<std::string> files, seed_files;
   for (const std::string argument : std::span(arguments + 1, arguments + count)) {
     const std::size_t equals = argument.find('=');
-    const std::string option = argument.substr(0, equals), value = equals == std::string::npos ? "" : argument.substr(equals + 1);
+    const std::string option = argument.substr(0, equals),
+                      value = equals == std::string::npos ? "" : argument.substr(equals + 1);
     if (option == "-max_total_time") {
       seconds = std::stod(value);
     } else if (option == "-runs") {
@@ -227,12 +231,14 @@ int main(int count, char** arguments) {
       artifact_prefix = value;
     } else if (argument.starts_with('-')) {
       std::fprintf(stderr,
-                   "usage: %s [-max_total_time=SECONDS] [-runs=N] [-seed=N] [-max_len=BYTES] [-timeout=SECONDS] [-artifact_prefix=PATH] "
+                   "usage: %s [-max_total_time=SECONDS] [-runs=N] [-seed=N] [-max_len=BYTES] [-timeout=SECONDS] "
+                   "[-artifact_prefix=PATH] "
                    "[FOLDER...|FILE...]\n",
                    arguments[0]);
       return 2;
     } else if (std::filesystem::is_directory(argument)) {
-      for (const auto& entry : std::filesystem::directory_iterator(argument)) seed_files.push_back(entry.path().string());
+      for (const auto& entry : std::filesystem::directory_iterator(argument))
+        seed_files.push_back(entry.path().string());
     } else {
       files.push_back(argument);
     }
@@ -263,7 +269,8 @@ int main(int count, char** arguments) {
     ++done;
     if (something_new() && corpus.size() < corpus_max) corpus.push_back(std::move(input));
   }
-  std::printf("Done %llu runs in %.0f second(s), %zu inputs kept\n", static_cast<unsigned long long>(done), spent(), corpus.size());
+  std::printf("Done %llu runs in %.0f second(s), %zu inputs kept\n", static_cast<unsigned long long>(done), spent(),
+              corpus.size());
   std::fflush(nullptr);
   if (at_end) at_end();
   std::_Exit(0);  // what the target keeps for all inputs is nobody's to take down

@@ -1,4 +1,5 @@
-// FrameReader: whatever bytes arrive, in whatever pieces, it hands over exactly the frames that are in them, or says what is wrong.
+// FrameReader: whatever bytes arrive, in whatever pieces, it hands over exactly the frames that are in them, or says
+// what is wrong.
 
 #include <algorithm>
 #include <optional>
@@ -42,7 +43,8 @@ class Arriving final : public Channel {
 struct Collector final : FrameHandler {
   explicit Collector(unsigned rhythm) : rhythm(rhythm) {}
   std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte> message) override {
-    fuzz::expect(header.bulk_bytes > 0 && message.size() == header.message_bytes, "place() for a frame that is not there");
+    fuzz::expect(header.bulk_bytes > 0 && message.size() == header.message_bytes,
+                 "place() for a frame that is not there");
     rhythm = rhythm * 1103515245 + 12345;
     if (rhythm >> 16 & 1) return std::nullopt;
     // Of the exact length, so that a step beyond is seen; more than any input has would only take time.
@@ -53,9 +55,9 @@ struct Collector final : FrameHandler {
   }
   void take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk_bytes) override {
     fuzz::expect(reinterpret_cast<std::uintptr_t>(message.data()) % 8 == 0, "a message that cannot be read in place");
-    fuzz::expect(
-        bulk_bytes.size() == header.bulk_bytes && (bulk_bytes.empty() || bulk_bytes.size() > 16'384 || bulk_bytes.data() == bulk.data()),
-        "bulk bytes elsewhere");
+    fuzz::expect(bulk_bytes.size() == header.bulk_bytes &&
+                     (bulk_bytes.empty() || bulk_bytes.size() > 16'384 || bulk_bytes.data() == bulk.data()),
+                 "bulk bytes elsewhere");
     taken.push_back({header, {message.begin(), message.end()}, {bulk_bytes.begin(), bulk_bytes.end()}});
   }
   unsigned rhythm;
@@ -84,11 +86,14 @@ std::vector<Frame> read_plainly(std::span<const std::byte> bytes) {
     const FrameHeader& h = frame.header;
     const bool compressed = is_compressed(h);
     const auto kind = static_cast<unsigned>(h.kind) & ~unsigned{frame_compressed};
-    if (h.message_bytes % 8 != 0 || h.message_bytes > limits::message_bytes_max || h.bulk_bytes > limits::bulk_bytes_max) break;
+    if (h.message_bytes % 8 != 0 || h.message_bytes > limits::message_bytes_max ||
+        h.bulk_bytes > limits::bulk_bytes_max)
+      break;
     if (kind < 1 || kind > 6 || (compressed && h.bulk_bytes == 0)) break;
     const std::size_t whole = sizeof(h) + h.message_bytes + padded(h.bulk_bytes);
     if (bytes.size() < whole || h.sequence != frames.size() + 1) break;
-    const auto message = bytes.subspan(sizeof(h), h.message_bytes), bulk = bytes.subspan(sizeof(h) + h.message_bytes, h.bulk_bytes);
+    const auto message = bytes.subspan(sizeof(h), h.message_bytes),
+               bulk = bytes.subspan(sizeof(h) + h.message_bytes, h.bulk_bytes);
     frame.message.assign(message.begin(), message.end());
     frame.bulk.assign(bulk.begin(), bulk.end());
     if (compressed && !unpack(frame)) break;
@@ -151,9 +156,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::expect(collector.taken.size() <= plain.size(), "frames that are not there");
   for (std::size_t i = 0; i < collector.taken.size(); ++i) {
     const Frame &got = collector.taken[i], &wanted = plain[i];
-    fuzz::expect(
-        std::memcmp(&got.header, &wanted.header, sizeof(FrameHeader)) == 0 && got.message == wanted.message && got.bulk == wanted.bulk,
-        "a frame that differs from what was sent");
+    fuzz::expect(std::memcmp(&got.header, &wanted.header, sizeof(FrameHeader)) == 0 && got.message == wanted.message &&
+                     got.bulk == wanted.bulk,
+                 "a frame that differs from what was sent");
   }
   return 0;
 }

@@ -1,5 +1,6 @@
 #pragma once
-// What a fuzz target gives: one function that takes any bytes at all, by libFuzzer's name for it, and inputs to begin with.
+// What a fuzz target gives: one function that takes any bytes at all, by libFuzzer's name for it, and inputs to begin
+// with.
 
 #include <algorithm>
 #include <cstddef>
@@ -20,7 +21,8 @@ using Input = std::vector<std::uint8_t>;
 /// Inputs that what is fuzzed accepts, made by what makes them in earnest.
 std::vector<Input> seeds();
 
-/// What a target wants done when its inputs are over and the process ends; null for nothing. (Nothing is destroyed then.)
+/// What a target wants done when its inputs are over and the process ends; null for nothing. (Nothing is destroyed
+/// then.)
 inline void (*at_end)() = nullptr;
 
 /// Ends the process with a line that says what did not hold.

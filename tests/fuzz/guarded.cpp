@@ -19,7 +19,8 @@ Guarded::Guarded() : filled_(slots) {
   constexpr std::size_t slot_bytes = bytes_max + front_bytes + page_bytes * 2;
   static_assert(slot_bytes % 8 == 0);
   const std::size_t whole = (slot_bytes + page_bytes - 1) / page_bytes * page_bytes * slots;
-  void* const mapped = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const mapped =
+      ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   expect(mapped != MAP_FAILED, "no memory for the calls");
   base_ = static_cast<std::byte*>(mapped);
   for (std::size_t slot = 0; slot < slots; ++slot)
@@ -27,14 +28,16 @@ Guarded::Guarded() : filled_(slots) {
 }
 
 std::byte* Guarded::place(Piece piece) const {
-  constexpr std::size_t slot_bytes = (bytes_max + front_bytes + page_bytes * 2 + page_bytes - 1) / page_bytes * page_bytes;
+  constexpr std::size_t slot_bytes =
+      (bytes_max + front_bytes + page_bytes * 2 + page_bytes - 1) / page_bytes * page_bytes;
   return base_ + (piece.slot + 1) * slot_bytes - page_bytes - piece.bytes;
 }
 
 void Guarded::check_front(Piece piece) const {
   const std::byte* const begin = place(piece) - front_bytes;
   for (std::size_t i = 0; i < front_bytes; i += sizeof(secret))
-    expect(std::memcmp(begin + i, &secret, sizeof(secret)) == 0, "memory in front of what a call was given was written");
+    expect(std::memcmp(begin + i, &secret, sizeof(secret)) == 0,
+           "memory in front of what a call was given was written");
 }
 
 void Guarded::check_quiet(std::size_t slot) const {
@@ -48,7 +51,8 @@ void Guarded::check_quiet(std::size_t slot) const {
 
 void Guarded::fill(Piece piece) const {
   std::byte* const begin = place(piece);
-  for (std::size_t i = 0; i < front_bytes; i += sizeof(secret)) std::memcpy(begin - front_bytes + i, &secret, sizeof(secret));
+  for (std::size_t i = 0; i < front_bytes; i += sizeof(secret))
+    std::memcpy(begin - front_bytes + i, &secret, sizeof(secret));
   std::memset(begin, std::to_integer<int>(mark), piece.bytes);
 }
 

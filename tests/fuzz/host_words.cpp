@@ -97,7 +97,8 @@ void taken(const volatile void* at, std::size_t bytes) {
     return;
   }
   expect(bytes <= allocation_bytes_max, "memory of a size that a host made up");
-  expect(!at || (allocated += bytes) < allocated_before + memory_bytes_max, "more memory than any host may make a client take");
+  expect(!at || (allocated += bytes) < allocated_before + memory_bytes_max,
+         "more memory than any host may make a client take");
 }
 
 void given(const volatile void* at) {
@@ -110,7 +111,8 @@ std::vector<int> files;
 std::vector<std::pair<void*, std::size_t>> mappings;
 
 struct NoPages final : client::PagedMemory {
-  explicit NoPages(client::Session& session) : PagedMemory(session.calls, session.contexts, "none", {Window{}, Window{}}, Use::in_turns) {}
+  explicit NoPages(client::Session& session)
+      : PagedMemory(session.calls, session.contexts, "none", {Window{}, Window{}}, Use::in_turns) {}
   void send_range(client::Thread&, Block&, std::uint64_t, std::uint64_t) override {}
   void fetch_range(client::Thread&, Block&, std::uint64_t, std::uint64_t) override {}
 };
@@ -157,7 +159,8 @@ void expect_lost() {
   int count = 0;
   CUdeviceptr memory = 0;
   expect(cuInit(0) == CUDA_ERROR_DEVICE_UNAVAILABLE && cuDeviceGetCount(&count) == CUDA_ERROR_DEVICE_UNAVAILABLE &&
-             cuMemAlloc_v2(&memory, 1) == CUDA_ERROR_DEVICE_UNAVAILABLE && cuCtxSynchronize() == CUDA_ERROR_DEVICE_UNAVAILABLE,
+             cuMemAlloc_v2(&memory, 1) == CUDA_ERROR_DEVICE_UNAVAILABLE &&
+             cuCtxSynchronize() == CUDA_ERROR_DEVICE_UNAVAILABLE,
          "a call that does not say that the session is lost");
 }
 
@@ -211,7 +214,8 @@ std::vector<Line> lines_of(Bytes input) {
     FrameHeader header;
     header.sequence = ++sequence;
     header.message_bytes = static_cast<std::uint32_t>(saying.message.size());
-    if ((saying.word.spoilt & 0xf0) == spoils) std::memcpy(&header.message_bytes, &saying.word.detail, sizeof(saying.word.detail));
+    if ((saying.word.spoilt & 0xf0) == spoils)
+      std::memcpy(&header.message_bytes, &saying.word.detail, sizeof(saying.word.detail));
     auto& bytes = made.back().bytes;
     if (saying.word.kind != babbles) append_value(bytes, header);
     bytes.insert(bytes.end(), saying.message.begin(), saying.message.end());
@@ -240,7 +244,8 @@ int take_line() {
   ::setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
   if (next_line < lines.size()) {
     const Line& line = lines[next_line++];
-    [[maybe_unused]] const ssize_t said = ::send(ends[0], line.bytes.data(), line.bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    [[maybe_unused]] const ssize_t said =
+        ::send(ends[0], line.bytes.data(), line.bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     for (const std::uint8_t kind : line.descriptors) {
       const int passed = descriptor_of(kind);
       const std::byte byte{0};
@@ -302,7 +307,8 @@ void attach_and_run(Bytes input, bool answers_attach) {
 
 /// Keeps what the client's end of a session of the fixture receives.
 struct Listening final : test::WrappedChannel {
-  Listening(std::unique_ptr<Channel> channel, std::vector<std::byte>& heard) : WrappedChannel(std::move(channel)), heard_(heard) {}
+  Listening(std::unique_ptr<Channel> channel, std::vector<std::byte>& heard)
+      : WrappedChannel(std::move(channel)), heard_(heard) {}
   std::size_t receive_some(std::span<std::byte> buffer) override {
     const std::size_t bytes = WrappedChannel::receive_some(buffer);
     heard_.insert(heard_.end(), buffer.begin(), buffer.begin() + static_cast<std::ptrdiff_t>(bytes));
@@ -313,8 +319,11 @@ struct Listening final : test::WrappedChannel {
 
 /// What a right host says to a program that makes these calls.
 std::vector<std::byte> heard_of(std::span<const std::uint8_t> numbers) {
-  std::vector<std::byte>& heard = *new std::vector<std::byte>;  // the session is never deleted, and neither is its channel
-  test::wrap_channel = [&](std::unique_ptr<Channel> channel) { return std::make_unique<Listening>(std::move(channel), heard); };
+  // The session is never deleted, and neither is its channel.
+  std::vector<std::byte>& heard = *new std::vector<std::byte>;
+  test::wrap_channel = [&](std::unique_ptr<Channel> channel) {
+    return std::make_unique<Listening>(std::move(channel), heard);
+  };
   {
     test::Remote remote;
     static Guarded& memory = *new Guarded;
@@ -339,7 +348,8 @@ std::vector<Input> seeds() {
     FrameHeader header;
     std::memcpy(&header, heard.data(), sizeof(header));
     const std::size_t first = sizeof(header) + header.message_bytes;
-    if (right_answer().empty()) right_answer().assign(heard.begin(), heard.begin() + static_cast<std::ptrdiff_t>(first));
+    if (right_answer().empty())
+      right_answer().assign(heard.begin(), heard.begin() + static_cast<std::ptrdiff_t>(first));
     Input input{static_cast<std::uint8_t>(Way::calls), static_cast<std::uint8_t>(numbers.size())};
     input.insert(input.end(), numbers.begin(), numbers.end());
     const Input words = input_of(std::span(heard).subspan(first));
@@ -362,20 +372,22 @@ std::vector<Input> seeds() {
   record({"streams", "library", "facts of a kernel", "wait for all", "unload"});
   record({"link"});
   record({"allocate", "streams", "pinned memory", "copies of pinned memory", "wait for all", "free pinned memory"});
-  record({"streams", "load a module", "find a function", "pinned memory", "pinned memory that kernels use", "wait for all",
-          "free pinned memory"});
+  record({"streams", "load a module", "find a function", "pinned memory", "pinned memory that kernels use",
+          "wait for all", "free pinned memory"});
   record({"allocate", "streams", "register memory", "wait for all", "unregister memory"});
-  record({"allocate", "streams", "load a module", "find a function", "register memory", "registered memory that kernels use",
-          "unregister memory"});
+  record({"allocate", "streams", "load a module", "find a function", "register memory",
+          "registered memory that kernels use", "unregister memory"});
   record({"streams", "managed memory", "use managed memory", "free managed memory"});
   record({"streams", "pools", "memory of streams", "wait for all"});
   record({"virtual memory", "share an allocation", "end virtual memory"});
   record({"allocate", "events", "share memory"});
   record({"allocate", "arrays", "textures"});
-  record({"allocate", "streams", "load a module", "find a function", "a graph", "facts of a graph", "facts of nodes", "end graphs"});
-  record({"allocate", "streams", "load a module", "find a function", "a graph", "run a graph", "change a graph", "wait for all",
+  record({"allocate", "streams", "load a module", "find a function", "a graph", "facts of a graph", "facts of nodes",
           "end graphs"});
-  record({"allocate", "streams", "events", "a graph", "nodes of every kind", "instantiate with parameters", "end graphs"});
+  record({"allocate", "streams", "load a module", "find a function", "a graph", "run a graph", "change a graph",
+          "wait for all", "end graphs"});
+  record(
+      {"allocate", "streams", "events", "a graph", "nodes of every kind", "instantiate with parameters", "end graphs"});
   record({"a graph", "user objects", "end graphs"});
   record({"allocate", "streams", "load a module", "find a function", "pinned memory", "capture", "end graphs"});
   record({"contexts", "limits", "end a context", "reset"});
@@ -427,14 +439,17 @@ std::vector<Input> seeds() {
       h.setLocalProof(capnp::Data::Reader(numbers, 16));
     };
     say(0, hello);
-    say(0, [&](wire::Control::Builder control) { control.initLeaseAnswer().setTicket(capnp::Data::Reader(numbers, sizeof(numbers))); });
+    say(0, [&](wire::Control::Builder control) {
+      control.initLeaseAnswer().setTicket(capnp::Data::Reader(numbers, sizeof(numbers)));
+    });
     if (near) {
       MessageReader reader(answer);
       capnp::MallocMessageBuilder copy;
       copy.setRoot(reader.root<wire::Control>());
       copy.getRoot<wire::Control>().getAttachAnswer().setRingBytes(4096);
       MessageWriter writer;
-      capnp::MallocMessageBuilder flat(static_cast<unsigned>(copy.sizeInWords()) + 1, capnp::AllocationStrategy::FIXED_SIZE);
+      capnp::MallocMessageBuilder flat(static_cast<unsigned>(copy.sizeInWords()) + 1,
+                                       capnp::AllocationStrategy::FIXED_SIZE);
       flat.setRoot(copy.getRoot<wire::Control>().asReader());
       const auto segment = flat.getSegmentsForOutput()[0].asBytes();
       word(asked, {reinterpret_cast<const std::byte*>(segment.begin()), segment.size()}, connects | passes);
@@ -464,7 +479,8 @@ void watch_memory() {}
 }  // namespace
 // Not inlined: GCC would see `free` beside `new`.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
-  fargpu::fuzz::expect(!fargpu::fuzz::pretending || bytes <= fargpu::fuzz::allocation_bytes_max, "memory of a size that a host made up");
+  fargpu::fuzz::expect(!fargpu::fuzz::pretending || bytes <= fargpu::fuzz::allocation_bytes_max,
+                       "memory of a size that a host made up");
   void* const at = std::malloc(std::max<std::size_t>(bytes, 1));
   if (!at) throw std::bad_alloc();
   fargpu::fuzz::taken(at, ::malloc_usable_size(at));
@@ -478,8 +494,10 @@ void watch_memory() {}
 #endif
 
 namespace fargpu::client {
-void real_start_thread(const char* name, std::function<void()> body) asm("__real__ZN6fargpu6client12start_threadEPKcSt8functionIFvvEE");
-void wrapped_start_thread(const char* name, std::function<void()> body) asm("__wrap__ZN6fargpu6client12start_threadEPKcSt8functionIFvvEE");
+void real_start_thread(const char* name,
+                       std::function<void()> body) asm("__real__ZN6fargpu6client12start_threadEPKcSt8functionIFvvEE");
+void wrapped_start_thread(const char* name, std::function<void()> body) asm(
+    "__wrap__ZN6fargpu6client12start_threadEPKcSt8functionIFvvEE");
 void wrapped_start_thread(const char* name, std::function<void()> body) {
   if (fuzz::pretending) fuzz::start_thread(name, std::move(body));
   else real_start_thread(name, std::move(body));
@@ -510,7 +528,8 @@ int __real_memfd_create(const char* name, unsigned flags);
 int __wrap_memfd_create(const char* name, unsigned flags) {
   using namespace fargpu::fuzz;
   const int file = __real_memfd_create(name, flags);
-  if (pretending && file >= 0 && (std::string_view(name) == "fargpu-managed" || std::string_view(name) == "fargpu-host-pages"))
+  if (pretending && file >= 0 &&
+      (std::string_view(name) == "fargpu-managed" || std::string_view(name) == "fargpu-host-pages"))
     files.push_back(file);
   return file;
 }

@@ -59,7 +59,8 @@ Input wrapper() {
 }  // namespace
 
 std::vector<Input> seeds() {
-  Input text = from_text("// comment\n/* another */ .version 8.0\n.target sm_90\n.address_size 64\n.entry k() { ret; }\n");
+  Input text =
+      from_text("// comment\n/* another */ .version 8.0\n.target sm_90\n.address_size 64\n.entry k() { ret; }\n");
   text.push_back(0);
   return {container(0), container(100), cubin(), wrapper(), text};
 }
@@ -70,7 +71,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace fargpu;
   const auto bytes = std::as_bytes(std::span(data, size));
   if (const auto image = find_image(bytes.data(), bytes.size())) {
-    fuzz::expect(image->bytes.data() == bytes.data() && image->bytes.size() <= bytes.size(), "an image that is longer than what is there");
+    fuzz::expect(image->bytes.data() == bytes.data() && image->bytes.size() <= bytes.size(),
+                 "an image that is longer than what is there");
     fuzz::expect(!image->wrapped, "a wrapper that leads out of a file");
     fuzz::expect(keeps_within(bytes), "an image that is found and does not keep within");
     // What was found is found again in itself.

@@ -1,5 +1,5 @@
-// In place of engine.cpp, where the build is with clang's libFuzzer: what the targets need of it, and the seeds of the target in the first
-// folder that is given, which libFuzzer begins with and adds to.
+// In place of engine.cpp, where the build is with clang's libFuzzer: what the targets need of it, and the seeds of the
+// target in the first folder that is given, which libFuzzer begins with and adds to.
 
 #include <sys/stat.h>
 

@@ -72,9 +72,11 @@ void PretendedHost::take_frames() {
     const std::size_t whole = sizeof(header) + header.message_bytes + padded(header.bulk_bytes);
     if (said_.size() - at < whole) break;
     expect(header.sequence == ++said_frames_, "a frame of the client out of its order");
-    if (header.kind == FrameKind::call && header.detail & call_wants_reply) asked_.push_back({header.opcode, header.sequence});
+    if (header.kind == FrameKind::call && header.detail & call_wants_reply)
+      asked_.push_back({header.opcode, header.sequence});
     const auto* const begin = reinterpret_cast<const char*>(said_.data() + at);
-    expect(::memmem(begin, whole, &secret, sizeof(secret)) == nullptr, "the client sends what the program did not offer");
+    expect(::memmem(begin, whole, &secret, sizeof(secret)) == nullptr,
+           "the client sends what the program did not offer");
     at += whole;
   }
   said_.erase(said_.begin(), said_.begin() + static_cast<std::ptrdiff_t>(at));
@@ -105,7 +107,9 @@ std::size_t PretendedHost::receive_some(std::span<std::byte> buffer) {
 }
 
 void PretendedHost::answer(Asked asked) {
-  const auto answers = [&](const Saying& saying) { return kind_of(saying) == FrameKind::reply && saying.word.opcode == asked.opcode; };
+  const auto answers = [&](const Saying& saying) {
+    return kind_of(saying) == FrameKind::reply && saying.word.opcode == asked.opcode;
+  };
   const auto begin = sayings_.begin() + static_cast<std::ptrdiff_t>(next_);
   auto found = std::find_if(begin, sayings_.end(), answers);
   const bool again = found == sayings_.end();
@@ -157,7 +161,8 @@ void PretendedHost::say(const Saying& saying, std::uint32_t number) {
   header.message_bytes = static_cast<std::uint32_t>(saying.message.size() + (spoilt & message_length ? 8 : 0));
   header.bulk_bytes = saying.word.bulk_bytes;
   if (!(spoilt & bulk_length)) {
-    header.bulk_bytes = static_cast<std::uint32_t>(std::min<std::size_t>({header.bulk_bytes, limits::bulk_bytes_max, bulk_left_}));
+    header.bulk_bytes =
+        static_cast<std::uint32_t>(std::min<std::size_t>({header.bulk_bytes, limits::bulk_bytes_max, bulk_left_}));
     bulk_left_ -= header.bulk_bytes;
   }
   if ((saying.word.spoilt & 0xf0) == packs) mark_compressed(header, header.bulk_bytes);

@@ -48,7 +48,8 @@ Input input_of(std::span<const std::byte> frames);
 class PretendedHost final : public Channel {
  public:
   /// `first`: its whole answer to attach, a frame.
-  PretendedHost(std::vector<std::byte> first, std::vector<Saying> sayings) : sayings_(std::move(sayings)), out_(std::move(first)) {}
+  PretendedHost(std::vector<std::byte> first, std::vector<Saying> sayings)
+      : sayings_(std::move(sayings)), out_(std::move(first)) {}
 
   std::size_t send_some(std::span<const Channel::Bytes> pieces) override;
   std::size_t receive_some(std::span<std::byte> buffer) override;

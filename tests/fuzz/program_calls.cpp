@@ -100,7 +100,8 @@ const Calls all_calls[] = {
        cuDeviceGetUuid_v2(out<CUuuid>(p), 0);
        cuDeviceGetLuid(out<char>(p, 8), out<unsigned>(p), 0);
        cuDeviceTotalMem_v2(out<std::size_t>(p), 0);
-       for (const int attribute : {1, 2, 16, 39, 75, 101}) cuDeviceGetAttribute(out<int>(p), static_cast<CUdevice_attribute>(attribute), 0);
+       for (const int attribute : {1, 2, 16, 39, 75, 101})
+         cuDeviceGetAttribute(out<int>(p), static_cast<CUdevice_attribute>(attribute), 0);
        cuDeviceGetPCIBusId(out<char>(p, 13), 13, 0);
        cuDeviceGetByPCIBusId(out<CUdevice>(p), text(p, "0000:00:00.0"));
        cuDeviceCanAccessPeer(out<int>(p), 0, 1);
@@ -306,7 +307,8 @@ const Calls all_calls[] = {
      [](P& p) {
        auto* const address = out<CUdeviceptr>(p);
        cuModuleGetGlobal_v2(out<CUdeviceptr>(p), out<std::size_t>(p), p.module, text(p, "variable"));
-       keep(cuModuleGetGlobal_v2(address, out<std::size_t>(p), p.module, text(p, "managed_table")), address, p.variable);
+       keep(cuModuleGetGlobal_v2(address, out<std::size_t>(p), p.module, text(p, "managed_table")), address,
+            p.variable);
        touch(p.variable + 70'000, 10, false);
        touch(p.variable, 1, true);
      }},
@@ -343,7 +345,8 @@ const Calls all_calls[] = {
     {"launch otherwise",
      [](P& p) {
        std::size_t size = 16;
-       void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, bytes(p, 16), CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+       void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, bytes(p, 16), CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
+                        CU_LAUNCH_PARAM_END};
        cuLaunchKernel(p.function, 1, 1, 1, 32, 1, 1, 0, stream(p), nullptr, extra);
        CUlaunchAttribute attribute{};
        attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
@@ -354,7 +357,8 @@ const Calls all_calls[] = {
      }},
     {"launch many",
      [](P& p) {
-       for (int i = 0; i < 140; ++i) cuLaunchKernel(p.function, 1, 1, 1, 32, 1, 1, 0, stream(p), kernel_parameters(), nullptr);
+       for (int i = 0; i < 140; ++i)
+         cuLaunchKernel(p.function, 1, 1, 1, 32, 1, 1, 0, stream(p), kernel_parameters(), nullptr);
      }},
     {"unload",
      [](P& p) {
@@ -382,7 +386,8 @@ const Calls all_calls[] = {
        cuKernelGetName(out<const char*>(p), p.kernel);
        cuKernelGetParamInfo(p.kernel, 0, out<std::size_t>(p), out<std::size_t>(p));
        cuKernelGetLibrary(out<CUlibrary>(p), p.kernel);
-       cuLaunchKernel(reinterpret_cast<CUfunction>(p.kernel), 1, 1, 1, 1, 1, 1, 0, stream(p), kernel_parameters(), nullptr);
+       cuLaunchKernel(reinterpret_cast<CUfunction>(p.kernel), 1, 1, 1, 1, 1, 1, 0, stream(p), kernel_parameters(),
+                      nullptr);
      }},
     {"link",
      [](P& p) {
@@ -395,8 +400,8 @@ const Calls all_calls[] = {
        values[2] = p.lent.lend(20);
        values[3] = reinterpret_cast<void*>(20);
        keep(cuLinkCreate_v2(4, options, values, state), state, p.link);
-       cuLinkAddData_v2(p.link, CU_JIT_INPUT_PTX, const_cast<char*>(test::kernels), std::strlen(test::kernels) + 1, text(p, "input"), 0,
-                        nullptr, nullptr);
+       cuLinkAddData_v2(p.link, CU_JIT_INPUT_PTX, const_cast<char*>(test::kernels), std::strlen(test::kernels) + 1,
+                        text(p, "input"), 0, nullptr, nullptr);
        auto* const image = out<void*>(p);
        auto* const size = out<std::size_t>(p);
        if (cuLinkComplete(p.link, image, size) == CUDA_SUCCESS) cuModuleLoadData(out<CUmodule>(p), *image);
@@ -522,8 +527,11 @@ const Calls all_calls[] = {
     {"share an allocation",
      [](P& p) {
        int* const file = out<int>(p);
-       if (cuMemExportToShareableHandle(file, p.allocation, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS) return;
-       cuMemImportFromShareableHandle(out<CUmemGenericAllocationHandle>(p), reinterpret_cast<void*>(static_cast<std::intptr_t>(*file)),
+       if (cuMemExportToShareableHandle(file, p.allocation, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) !=
+           CUDA_SUCCESS)
+         return;
+       cuMemImportFromShareableHandle(out<CUmemGenericAllocationHandle>(p),
+                                      reinterpret_cast<void*>(static_cast<std::intptr_t>(*file)),
                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
        ::close(*file);
      }},
@@ -579,7 +587,8 @@ const Calls all_calls[] = {
        const CUDA_HOST_NODE_PARAMS host{host_function, nullptr};
        node = out<CUgraphNode>(p);
        keep(cuGraphAddHostNode(node, p.graph, nullptr, 0, &host), node, p.host_node);
-       const CUDA_MEMCPY3D in = copy_of(p.small, p.lent.lend(48), 48, true), from = copy_of(p.small, p.lent.lend(40), 40, false);
+       const CUDA_MEMCPY3D in = copy_of(p.small, p.lent.lend(48), 48, true),
+                           from = copy_of(p.small, p.lent.lend(40), 40, false);
        node = out<CUgraphNode>(p);
        keep(cuGraphAddMemcpyNode(node, p.graph, nullptr, 0, &in, p.context), node, p.copy_node);
        cuGraphAddMemcpyNode(out<CUgraphNode>(p), p.graph, &p.node, 1, &from, p.context);
@@ -620,7 +629,8 @@ const Calls all_calls[] = {
        CUgraphNodeParams params{};
        params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
        auto* const handle = out<CUgraphConditionalHandle>(p);
-       if (cuGraphConditionalHandleCreate(handle, p.graph, p.context, 0, 0) == CUDA_SUCCESS) params.conditional.handle = *handle;
+       if (cuGraphConditionalHandleCreate(handle, p.graph, p.context, 0, 0) == CUDA_SUCCESS)
+         params.conditional.handle = *handle;
        params.conditional.type = CU_GRAPH_COND_TYPE_IF;
        params.conditional.size = 1;
        params.conditional.ctx = p.context;
@@ -702,8 +712,8 @@ const Calls all_calls[] = {
        cuLaunchHostFunc(stream(p), host_function, nullptr);
        if (p.pinned) cuMemcpyDtoHAsync_v2(p.pinned, p.small, 100, stream(p));
        cuStreamIsCapturing(stream(p), out<CUstreamCaptureStatus>(p));
-       cuStreamGetCaptureInfo_v3(stream(p), out<CUstreamCaptureStatus>(p), out<cuuint64_t>(p), out<CUgraph>(p), out<const CUgraphNode*>(p),
-                                 out<const CUgraphEdgeData*>(p), out<std::size_t>(p));
+       cuStreamGetCaptureInfo_v3(stream(p), out<CUstreamCaptureStatus>(p), out<cuuint64_t>(p), out<CUgraph>(p),
+                                 out<const CUgraphNode*>(p), out<const CUgraphEdgeData*>(p), out<std::size_t>(p));
        auto* const graph = out<CUgraph>(p);
        keep(cuStreamEndCapture(stream(p), graph), graph, p.captured);
        cuGraphInstantiateWithFlags(out<CUgraphExec>(p), p.captured, 0);
@@ -793,8 +803,8 @@ void make_calls(Program& program, std::uint8_t number) {
 std::vector<std::uint8_t> calls_named(std::initializer_list<const char*> names) {
   std::vector<std::uint8_t> numbers;
   for (const std::string_view name : names) {
-    const auto* const found =
-        std::find_if(std::begin(all_calls), std::end(all_calls), [&](const Calls& calls) { return calls.name == name; });
+    const auto* const found = std::find_if(std::begin(all_calls), std::end(all_calls),
+                                           [&](const Calls& calls) { return calls.name == name; });
     expect(found != std::end(all_calls), "calls that there are none of");
     numbers.push_back(static_cast<std::uint8_t>(found - all_calls));
   }

@@ -42,8 +42,9 @@ struct Program {
   CUdevResource resource{};
   void *pinned = nullptr, *large_pinned = nullptr;
   std::byte* registered = nullptr;
-  static constexpr std::size_t small_bytes = 4096, large_bytes = 4u << 20, pinned_bytes = 8192, large_pinned_bytes = 2u << 20,
-                               registered_bytes = 6000, managed_bytes = 200'000, window_bytes = 2u << 20;
+  static constexpr std::size_t small_bytes = 4096, large_bytes = 4u << 20, pinned_bytes = 8192,
+                               large_pinned_bytes = 2u << 20, registered_bytes = 6000, managed_bytes = 200'000,
+                               window_bytes = 2u << 20;
 };
 
 /// How many there are.

@@ -70,7 +70,8 @@ Input fatbin(std::string_view text) {
 }  // namespace
 
 std::vector<Input> seeds() {
-  const std::string linked = softgpu::make_linked_image({std::string(small.substr(0, small.find(".func"))), std::string(small)});
+  const std::string linked =
+      softgpu::make_linked_image({std::string(small.substr(0, small.find(".func"))), std::string(small)});
   return {from_text(small), fatbin(small), from_text(linked)};
 }
 

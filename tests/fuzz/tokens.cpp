@@ -31,7 +31,8 @@ class MemoryFile {
  public:
   MemoryFile() : descriptor_(::memfd_create("tokens", MFD_CLOEXEC)) { expect(descriptor_ >= 0, "no file in memory"); }
   void fill(std::span<const std::uint8_t> bytes) {
-    expect(::ftruncate(descriptor_, 0) == 0 && ::pwrite(descriptor_, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
+    expect(::ftruncate(descriptor_, 0) == 0 &&
+               ::pwrite(descriptor_, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
            "the file cannot be written");
   }
   std::string path() const { return fmt::format("/proc/self/fd/{}", descriptor_); }

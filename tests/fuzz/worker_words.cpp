@@ -1,6 +1,7 @@
-// What a worker says to its broker. A worker executes what strangers sent, and may be theirs: whatever it says, the broker goes on, answers
-// its clients in frames that can be read, and another tenant's session and what it shares stay as they were.
-// An input is pieces: of which of the workers that the broker has started, what happens, and the bytes of a packet on its link.
+// What a worker says to its broker. A worker executes what strangers sent, and may be theirs: whatever it says, the
+// broker goes on, answers its clients in frames that can be read, and another tenant's session and what it shares stay
+// as they were. An input is pieces: of which of the workers that the broker has started, what happens, and the bytes of
+// a packet on its link.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -47,7 +48,9 @@ void begin_session(const char* token, std::uint32_t gpus) {
   });
   caller.send([&](wire::Control::Builder control) { control.initLeaseRequest().setGpus(gpus); });
   if (ticket.empty()) return;
-  session.send([&](wire::Control::Builder control) { control.initAttach().setTicket(capnp::Data::Reader(ticket.data(), ticket.size())); });
+  session.send([&](wire::Control::Builder control) {
+    control.initAttach().setTicket(capnp::Data::Reader(ticket.data(), ticket.size()));
+  });
 }
 
 void look(const char* token) {
@@ -86,8 +89,8 @@ pid_t neighbour() {
     BrokerHost& host = BrokerHost::instance("policy = \"fair\"\n");
     begin_session("fargpu_known", 2);
     const auto& workers = host.workers().all();
-    const auto found =
-        std::find_if(workers.begin(), workers.end(), [](const server::Worker& w) { return w.state == server::Worker::State::session; });
+    const auto found = std::find_if(workers.begin(), workers.end(),
+                                    [](const server::Worker& w) { return w.state == server::Worker::State::session; });
     fuzz::expect(found != workers.end(), "no session for the neighbour");
     for (const PretendedWorker& worker : host.processes()) {
       if (worker.process != found->process) continue;
@@ -145,11 +148,14 @@ void begin_anew() {
   const auto& workers = host.workers().all();
   fuzz::expect(host.workers().sessions() == 1, "a session without its worker");
   fuzz::expect(std::none_of(workers.begin(), workers.end(),
-                            [&](const server::Worker& w) { return w.state != server::Worker::State::ready && w.process != kept; }),
+                            [&](const server::Worker& w) {
+                              return w.state != server::Worker::State::ready && w.process != kept;
+                            }),
                "a worker that is neither ready nor gone");
 }
 
-void add(fuzz::Input& input, What what, unsigned worker, const std::function<void(wire::WorkerMessage::Builder)>& fill = {}) {
+void add(fuzz::Input& input, What what, unsigned worker,
+         const std::function<void(wire::WorkerMessage::Builder)>& fill = {}) {
   MessageWriter writer;
   if (fill) fill(writer.root<wire::WorkerMessage>());
   const auto bytes = writer.finish();
@@ -170,7 +176,8 @@ std::vector<Input> seeds() {
     (steps(input), ...);
     all.push_back(std::move(input));
   };
-  const auto step = [](What what, unsigned worker = 0, const std::function<void(wire::WorkerMessage::Builder)>& fill = {}) {
+  const auto step = [](What what, unsigned worker = 0,
+                       const std::function<void(wire::WorkerMessage::Builder)>& fill = {}) {
     return [=](Input& input) { add(input, what, worker, fill); };
   };
   const auto key = [](unsigned char first) {
@@ -211,7 +218,9 @@ std::vector<Input> seeds() {
     message.getShare().setKey(key(8));
     message.getShare().setCameBy(key(7));
   };
-  const auto unshare_neighbours = [](wire::WorkerMessage::Builder message) { message.setUnshare(capnp::Data::Reader(neighbours_key, 16)); };
+  const auto unshare_neighbours = [](wire::WorkerMessage::Builder message) {
+    message.setUnshare(capnp::Data::Reader(neighbours_key, 16));
+  };
   const auto ended = [](wire::WorkerMessage::Builder message) { message.setEnded("the client has left"); };
   const auto failed = [](wire::WorkerMessage::Builder message) { message.setFailed("no driver"); };
   const auto one_device = [](wire::WorkerMessage::Builder message) {
@@ -223,13 +232,16 @@ std::vector<Input> seeds() {
     peer.setTo(1);
     peer.initAttributes(1);
   };
-  words(step(session_begins), step(says, 0, usage), step(says, 0, activity(true, false)), step(says, 0, activity(false, true)),
-        step(says, 0, activity(false, false)), step(says, 0, ended));
-  words(step(session_begins), step(says_with_descriptor, 0, share(0)), step(says, 0, fetch), step(says, 0, unshare), step(says, 0, fetch));
-  words(step(session_begins), step(says, 0, share(-1)), step(says, 1, say_ready), step(session_begins), step(says, 1, fetch), step(dies));
+  words(step(session_begins), step(says, 0, usage), step(says, 0, activity(true, false)),
+        step(says, 0, activity(false, true)), step(says, 0, activity(false, false)), step(says, 0, ended));
+  words(step(session_begins), step(says_with_descriptor, 0, share(0)), step(says, 0, fetch), step(says, 0, unshare),
+        step(says, 0, fetch));
+  words(step(session_begins), step(says, 0, share(-1)), step(says, 1, say_ready), step(session_begins),
+        step(says, 1, fetch), step(dies));
   words(step(session_begins), step(session_begins), step(says_with_descriptor, 0, share(0)), step(says, 1, fetch),
         step(says_with_descriptor, 1, share_on), step(says, 0, unshare), step(says, 1, let_go), step(dies, 1));
-  words(step(session_begins), step(says_with_descriptor, 0, share(0)), step(says, 0, fetch), step(dies), step(says, 1, let_go));
+  words(step(session_begins), step(says_with_descriptor, 0, share(0)), step(says, 0, fetch), step(dies),
+        step(says, 1, let_go));
   words(step(session_begins), step(says, 0, fetch_neighbours), step(says, 0, unshare_neighbours));
   words(step(session_begins), step(says, 1, say_ready), step(says, 2, say_ready));
   words(step(session_begins), step(says, 1, failed), step(session_begins_on_one), step(says, 1, say_ready));

@@ -30,7 +30,7 @@ class Suite:
         self.broker = self.proxy = None
         self.began = time.time()
 
-    # --- running ----------------------------------------------------------------------------------------------
+    # --- running -----------------------------------------------------------------------------------------------------
 
     def start_broker(self):
         log = open(os.path.join(self.out, "fargpud.log"), "w")
@@ -159,7 +159,7 @@ class Suite:
         names = f"; not: {' '.join(failed)}" if failed else ""
         self.row(f"{name} on the local driver", not failed, f"{len(answers) - len(failed)} of {len(answers)} pass{names}{note}")
 
-    # --- comparing --------------------------------------------------------------------------------------------
+    # --- comparing ---------------------------------------------------------------------------------------------------
 
     def row(self, name, good, note=""):
         self.rows.append((name, "ok" if good else "FAILED", note))

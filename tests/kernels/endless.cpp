@@ -1,4 +1,5 @@
-// Takes memory, launches a kernel that ends only when its flag is set, says so, and waits for it. The argument is the image with it.
+// Takes memory, launches a kernel that ends only when its flag is set, says so, and waits for it. The argument is the
+// image with it.
 
 #include <cuda.h>
 

@@ -112,7 +112,9 @@ struct Grid {
 
 /// For kernels of one thread per element.
 constexpr unsigned block_size = 128;
-inline unsigned blocks_for(size_t count, unsigned block = block_size) { return static_cast<unsigned>((count + block - 1) / block); }
+inline unsigned blocks_for(size_t count, unsigned block = block_size) {
+  return static_cast<unsigned>((count + block - 1) / block);
+}
 
 /// The kernels of the program, loaded into the current context.
 class Kernels {
@@ -127,9 +129,11 @@ class Kernels {
   }
 
   template <class... Arguments>
-  CUresult try_launch(const char* name, Grid grid, Grid block, unsigned shared_bytes, CUstream stream, Arguments... arguments) const {
+  CUresult try_launch(const char* name, Grid grid, Grid block, unsigned shared_bytes, CUstream stream,
+                      Arguments... arguments) const {
     void* pointers[] = {static_cast<void*>(&arguments)..., nullptr};
-    return cuLaunchKernel(get(name), grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes, stream, pointers, nullptr);
+    return cuLaunchKernel(get(name), grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes, stream, pointers,
+                          nullptr);
   }
   /// Launches and waits.
   template <class... Arguments>
@@ -167,7 +171,8 @@ std::vector<T> random_values(size_t count, T least, T most) {
   for (T& value : values) {
     if constexpr (std::is_floating_point_v<T>) value = std::uniform_real_distribution<T>(least, most)(generator());
     else
-      value = static_cast<T>(std::uniform_int_distribution<int64_t>(static_cast<int64_t>(least), static_cast<int64_t>(most))(generator()));
+      value = static_cast<T>(
+          std::uniform_int_distribution<int64_t>(static_cast<int64_t>(least), static_cast<int64_t>(most))(generator()));
   }
   return values;
 }
@@ -177,7 +182,9 @@ std::string show(T value) {
   char text[64];
   if constexpr (std::is_floating_point_v<T>)
     std::snprintf(text, sizeof text, "%.9g (%a)", static_cast<double>(value), static_cast<double>(value));
-  else std::snprintf(text, sizeof text, "%lld (%#llx)", static_cast<long long>(value), static_cast<unsigned long long>(value));
+  else
+    std::snprintf(text, sizeof text, "%lld (%#llx)", static_cast<long long>(value),
+                  static_cast<unsigned long long>(value));
   return text;
 }
 
@@ -190,7 +197,8 @@ bool is_same(T a, T b) {
 }
 
 template <class T>
-void expect_same(const std::vector<T>& got, const std::vector<T>& wanted, const std::function<std::string(size_t)>& describe = {}) {
+void expect_same(const std::vector<T>& got, const std::vector<T>& wanted,
+                 const std::function<std::string(size_t)>& describe = {}) {
   HOLDS(got.size() == wanted.size());
   int shown = 0;
   for (size_t i = 0; i < got.size(); ++i) {
@@ -262,7 +270,8 @@ inline bool run_case(const Case& one) {
   if (context != nullptr) cuCtxDestroy(context);
   bool has_passed = failure_text().empty();
   std::printf("%s %s\n", has_passed ? "PASS" : "FAIL", one.name);
-  if (!has_passed) std::printf("%s  (TEST_SEED=%llu)\n", failure_text().c_str(), static_cast<unsigned long long>(seed()));
+  if (!has_passed)
+    std::printf("%s  (TEST_SEED=%llu)\n", failure_text().c_str(), static_cast<unsigned long long>(seed()));
   std::fflush(stdout);
   return has_passed;
 }

@@ -31,7 +31,8 @@ __device__ int module_value = 3;
 extern "C" __global__ void read_module_value(int* out) { *out = module_value; }
 
 // Grids of several devices meet, again and again: what each block wrote before, all blocks find after.
-extern "C" __global__ void meet(unsigned* arrived, unsigned* words, unsigned* errors, unsigned first, unsigned blocks, unsigned rounds) {
+extern "C" __global__ void meet(unsigned* arrived, unsigned* words, unsigned* errors, unsigned first, unsigned blocks,
+                                unsigned rounds) {
   const unsigned own = first + blockIdx.x;
   for (unsigned round = 1; round <= rounds; ++round) {
     if (threadIdx.x == 0) *reinterpret_cast<volatile unsigned*>(words + own) = round * 100 + own;
@@ -196,7 +197,8 @@ CASE(shared_handles) {
   int descriptor = -1;
   OK(cuMemExportToShareableHandle(&descriptor, exported, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   HOLDS(descriptor >= 0);
-  OK(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(intptr_t{descriptor}), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  OK(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(intptr_t{descriptor}),
+                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   CUdeviceptr first, second;
   OK(cuMemAddressReserve(&first, bytes, 0, 0, 0));
   OK(cuMemAddressReserve(&second, bytes, 0, 0, 0));
@@ -214,7 +216,8 @@ CASE(shared_handles) {
   OK(cuMemRelease(imported));
 }
 
-// Whether memory that is allocated is missing, and is there again when it is freed. Other programs change what is free, too.
+// Whether memory that is allocated is missing, and is there again when it is freed. Other programs change what is free,
+// too.
 bool allocation_counts() {
   size_t total_bytes, before, with, after;
   CUdeviceptr memory;
@@ -325,7 +328,8 @@ CASE(host_memory) {
   constexpr int count = 10000;
   // Allocated by the driver.
   int* pinned;
-  OK(cuMemHostAlloc(reinterpret_cast<void**>(&pinned), count * 4, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+  OK(cuMemHostAlloc(reinterpret_cast<void**>(&pinned), count * 4,
+                    CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
   CUdeviceptr address;
   OK(cuMemHostGetDevicePointer(&address, pinned, 0));
   unsigned flags;
@@ -398,7 +402,8 @@ CASE(pointer_attributes) {
   OK(cuPointerGetAttribute(&other, CU_POINTER_ATTRIBUTE_BUFFER_ID, another.address()));
   HOLDS(id != other);
   int on_host;
-  GIVES(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, reinterpret_cast<CUdeviceptr>(&on_host)));
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, reinterpret_cast<CUdeviceptr>(&on_host)));
   // Asked for several at once, unknown addresses are no error.
   CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_CONTEXT};
   void* answers[] = {&type, &context};
@@ -590,8 +595,9 @@ CASE(launches_together) {
     OK(cuCtxSetCurrent(second));
     OK(cuMemcpyDtoH(&got[1], to_there.address() + 4 * 2000, 4));
     HOLDS(got[0] == 2 * (3 + 2000) && got[1] == 2 * (5 + 2000));
-    OK(cuLaunchCooperativeKernelMultiDevice(
-        list, 2, CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC | CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC));
+    OK(cuLaunchCooperativeKernelMultiDevice(list, 2,
+                                            CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC |
+                                                CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC));
     OK(cuStreamSynchronize(other));
     OK(cuStreamSynchronize(stream));
     CUDA_LAUNCH_PARAMS wrong[2] = {list[0], list[0]};
@@ -615,7 +621,8 @@ CASE(grids_meet) {
   int can = 0, reach = 0;
   OK(cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH, 0));
   OK(cuDeviceCanAccessPeer(&reach, 1, 0));
-  if (can == 0 || reach == 0) return skip("the driver launches on one device at a time, or the devices do not reach each other's memory");
+  if (can == 0 || reach == 0)
+    return skip("the driver launches on one device at a time, or the devices do not reach each other's memory");
   constexpr unsigned each = 4, rounds = 20;
   Kernels kernels;
   CUstream stream, other;
@@ -636,7 +643,8 @@ CASE(grids_meet) {
     for (int i = 0; i < 2; ++i) {
       void* const own[] = {&arrived, &words, &errors, &begin[i], &all, &times};
       std::copy(std::begin(own), std::end(own), arguments[i]);
-      list[i] = {(i == 0 ? kernels : there).get("meet"), each, 1, 1, 64, 1, 1, 0, i == 0 ? stream : other, arguments[i]};
+      list[i] = {
+          (i == 0 ? kernels : there).get("meet"), each, 1, 1, 64, 1, 1, 0, i == 0 ? stream : other, arguments[i]};
     }
     OK(cuLaunchCooperativeKernelMultiDevice(list, 2, 0));
     OK(cuStreamSynchronize(other));
@@ -760,8 +768,10 @@ CASE(linked_code) {
   void* values[] = {errors, reinterpret_cast<void*>(sizeof errors)};
   CUlinkState state;
   OK(cuLinkCreate(2, options, values, &state));
-  OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(caller), std::strlen(caller) + 1, "caller", 0, nullptr, nullptr));
-  OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(callee), std::strlen(callee) + 1, "callee", 0, nullptr, nullptr));
+  OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(caller), std::strlen(caller) + 1, "caller", 0, nullptr,
+                   nullptr));
+  OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(callee), std::strlen(callee) + 1, "callee", 0, nullptr,
+                   nullptr));
   void* image;
   size_t bytes;
   OK(cuLinkComplete(state, &image, &bytes));

@@ -169,8 +169,8 @@ extern "C" __global__ void black_scholes(const float* price, const float* strike
 }
 
 // A sparse matrix in rows, one warp per row.
-extern "C" __global__ void sparse_product(const int* row_start, const int* columns, const double* values, const double* x, double* y,
-                                          int rows) {
+extern "C" __global__ void sparse_product(const int* row_start, const int* columns, const double* values,
+                                          const double* x, double* y, int rows) {
   int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (row >= rows) return;
   double sum = 0;
@@ -180,7 +180,8 @@ extern "C" __global__ void sparse_product(const int* row_start, const int* colum
 }
 
 // Breadth-first search, one level per launch.
-extern "C" __global__ void search_level(const int* edge_start, const int* edges, int* levels, int level, int vertices, int* has_changed) {
+extern "C" __global__ void search_level(const int* edge_start, const int* edges, int* levels, int level, int vertices,
+                                        int* has_changed) {
   int vertex = blockIdx.x * blockDim.x + threadIdx.x;
   if (vertex >= vertices || levels[vertex] != level) return;
   for (int i = edge_start[vertex]; i < edge_start[vertex + 1]; ++i)
@@ -396,7 +397,8 @@ CASE(philox) {
       uint32_t c[4] = {number, 0, thread, 0}, k[2] = {uint32_t(seed), uint32_t(seed >> 32)};
       for (int round = 0; round < 10; ++round) {
         uint64_t p0 = uint64_t{0xd2511f53} * c[0], p1 = uint64_t{0xcd9e8d57} * c[2];
-        uint32_t next[4] = {uint32_t(p1 >> 32) ^ c[1] ^ k[0], uint32_t(p1), uint32_t(p0 >> 32) ^ c[3] ^ k[1], uint32_t(p0)};
+        uint32_t next[4] = {uint32_t(p1 >> 32) ^ c[1] ^ k[0], uint32_t(p1), uint32_t(p0 >> 32) ^ c[3] ^ k[1],
+                            uint32_t(p0)};
         std::copy(next, next + 4, c);
         k[0] += 0x9e3779b9;
         k[1] += 0xbb67ae85;
@@ -461,8 +463,8 @@ CASE(sparse_product) {
   Kernels kernels;
   Buffer<int> starts(row_start), column_buffer(columns);
   Buffer<double> value_buffer(values), vector(x), out(rows);
-  kernels.run("sparse_product", {blocks_for(rows * 32)}, {block_size}, starts.address(), column_buffer.address(), value_buffer.address(),
-              vector.address(), out.address(), rows);
+  kernels.run("sparse_product", {blocks_for(rows * 32)}, {block_size}, starts.address(), column_buffer.address(),
+              value_buffer.address(), vector.address(), out.address(), rows);
   expect_same(out.get(), wanted);
 }
 
@@ -489,8 +491,8 @@ CASE(graph_search) {
   Buffer<int> starts(start), edge_buffer(edges), level_buffer(levels), has_changed(1);
   for (int level = 0; level < vertices; ++level) {
     has_changed.clear();
-    kernels.run("search_level", {blocks_for(vertices)}, {block_size}, starts.address(), edge_buffer.address(), level_buffer.address(),
-                level, vertices, has_changed.address());
+    kernels.run("search_level", {blocks_for(vertices)}, {block_size}, starts.address(), edge_buffer.address(),
+                level_buffer.address(), level, vertices, has_changed.address());
     if (has_changed.get()[0] == 0) break;
   }
   expect_same(level_buffer.get(), wanted);
@@ -503,11 +505,13 @@ CASE(game_of_life) {
   Buffer<unsigned char> even(cells), odd(cells.size());
   for (int step = 0; step < 8; ++step) {
     bool is_even = step % 2 == 0;
-    kernels.run("game_of_life", {size / 16, size / 16}, {16, 16}, (is_even ? even : odd).address(), (is_even ? odd : even).address(), size);
+    kernels.run("game_of_life", {size / 16, size / 16}, {16, 16}, (is_even ? even : odd).address(),
+                (is_even ? odd : even).address(), size);
     std::vector<unsigned char> next(cells.size());
     for (int i = 0; i < size * size; ++i) {
       int x = i % size, y = i / size, neighbours = -cells[i];
-      for (int k = 0; k < 9; ++k) neighbours += cells[(y + k / 3 + size - 1) % size * size + (x + k % 3 + size - 1) % size];
+      for (int k = 0; k < 9; ++k)
+        neighbours += cells[(y + k / 3 + size - 1) % size * size + (x + k % 3 + size - 1) % size];
       next[i] = neighbours == 3 || (neighbours == 2 && cells[i]);
     }
     cells = next;
@@ -551,7 +555,9 @@ CASE(edit_distance) {
   for (int i = 0; i <= n; ++i)
     for (int j = 0; j <= n; ++j)
       best[i][j] =
-          i == 0 || j == 0 ? i + j : std::min({best[i - 1][j] + 1, best[i][j - 1] + 1, best[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+          i == 0 || j == 0
+              ? i + j
+              : std::min({best[i - 1][j] + 1, best[i][j - 1] + 1, best[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
   Kernels kernels;
   Buffer<char> x(a), y(b);
   Buffer<int> out(1);

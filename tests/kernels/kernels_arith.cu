@@ -37,8 +37,10 @@ __device__ void integer_operations(const T* a, const T* b, T* out, int pairs) {
   put(x >= y);
 }
 
-#define INTEGER_KERNEL(name, type) \
-  extern "C" __global__ void name(const type* a, const type* b, type* out, int pairs) { integer_operations<type>(a, b, out, pairs); }
+#define INTEGER_KERNEL(name, type)                                                      \
+  extern "C" __global__ void name(const type* a, const type* b, type* out, int pairs) { \
+    integer_operations<type>(a, b, out, pairs);                                         \
+  }
 INTEGER_KERNEL(integers_s16, short)
 INTEGER_KERNEL(integers_u16, unsigned short)
 INTEGER_KERNEL(integers_s32, int)
@@ -83,7 +85,8 @@ extern "C" __global__ void intrinsics_u32(const unsigned* a, const unsigned* b, 
   put(static_cast<unsigned>((static_cast<long long>(sx) * sy) >> 16));
 }
 
-extern "C" __global__ void intrinsics_u64(const unsigned long long* a, const unsigned long long* b, unsigned long long* out, int pairs) {
+extern "C" __global__ void intrinsics_u64(const unsigned long long* a, const unsigned long long* b,
+                                          unsigned long long* out, int pairs) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= pairs) return;
   unsigned long long x = a[i], y = b[i];
@@ -99,7 +102,8 @@ extern "C" __global__ void intrinsics_u64(const unsigned long long* a, const uns
 }
 
 // 128-bit arithmetic, which compiles to chains of additions with carry.
-extern "C" __global__ void wide_integers(const unsigned long long* a, const unsigned long long* b, unsigned long long* out, int pairs) {
+extern "C" __global__ void wide_integers(const unsigned long long* a, const unsigned long long* b,
+                                         unsigned long long* out, int pairs) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= pairs) return;
   unsigned __int128 x = static_cast<unsigned __int128>(a[i]) << 64 | b[i];
@@ -309,8 +313,9 @@ void make_pairs(const std::vector<T>& values, std::vector<T>& a, std::vector<T>&
 template <class T>
 std::vector<T> integer_values() {
   using L = std::numeric_limits<T>;
-  std::vector<T> values = {T(0),    T(1),  T(2), T(7), T(-1), T(-2), L::min(), L::max(), T(L::max() / 2), T(L::max() / 3), T(L::min() + 1),
-                           T(0x55), T(100)};
+  std::vector<T> values = {
+      T(0),    T(1),  T(2), T(7), T(-1), T(-2), L::min(), L::max(), T(L::max() / 2), T(L::max() / 3), T(L::min() + 1),
+      T(0x55), T(100)};
   for (T value : random_values<T>(20, L::min() / 2, L::max() / 2)) values.push_back(value);
   return values;
 }
@@ -350,7 +355,8 @@ template <class T>
 std::vector<T> run_pairs(const char* name, const std::vector<T>& a, const std::vector<T>& b, int operations) {
   Kernels kernels;
   Buffer<T> x(a), y(b), out(a.size() * static_cast<size_t>(operations));
-  kernels.run(name, {blocks_for(a.size())}, {block_size}, x.address(), y.address(), out.address(), static_cast<int>(a.size()));
+  kernels.run(name, {blocks_for(a.size())}, {block_size}, x.address(), y.address(), out.address(),
+              static_cast<int>(a.size()));
   return out.get();
 }
 
@@ -358,7 +364,8 @@ template <class T>
 std::function<std::string(size_t)> describe_pairs(const std::vector<T>& a, const std::vector<T>& b) {
   return [&](size_t i) {
     size_t pair = i % a.size();
-    return "operation " + std::to_string(i / a.size()) + " of " + kernels::show(a[pair]) + " and " + kernels::show(b[pair]);
+    return "operation " + std::to_string(i / a.size()) + " of " + kernels::show(a[pair]) + " and " +
+           kernels::show(b[pair]);
   };
 }
 
@@ -404,7 +411,8 @@ uint32_t funnel(uint32_t low, uint32_t high, uint32_t count, bool left, bool cla
 uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) {
   uint64_t bytes = uint64_t{b} << 32 | a;
   uint32_t result = 0;
-  for (int i = 0; i < 4; ++i) result |= static_cast<uint32_t>(bytes >> (8 * (selector >> (4 * i) & 7)) & 0xff) << (8 * i);
+  for (int i = 0; i < 4; ++i)
+    result |= static_cast<uint32_t>(bytes >> (8 * (selector >> (4 * i) & 7)) & 0xff) << (8 * i);
   return result;
 }
 
@@ -477,7 +485,8 @@ CASE(intrinsics_u32) {
     for (int n = 0; n < 4; ++n) {
       dot += byte(x, n) * byte(y, n);
       sdot += static_cast<uint32_t>(sbyte(x, n) * sbyte(y, n));
-      distance |= static_cast<uint32_t>(std::abs(static_cast<int>(byte(x, n)) - static_cast<int>(byte(y, n)))) << (8 * n);
+      distance |= static_cast<uint32_t>(std::abs(static_cast<int>(byte(x, n)) - static_cast<int>(byte(y, n))))
+                  << (8 * n);
     }
     uint32_t dot2 = 5 + half(x, 0) * byte(y, 0) + half(x, 1) * byte(y, 1);
     auto sdot2 = static_cast<uint32_t>(5 + shalf(x, 0) * sbyte(y, 2) + shalf(x, 1) * sbyte(y, 3));
@@ -666,8 +675,8 @@ long long to_integer(From number, int mode) {
 
 CASE(conversions) {
   std::vector<float> f = float_values<float>();
-  for (float value : {2147483647.0f, 2147483648.0f, 4294967295.0f, -0.5f, 0.49999997f, 65504.0f, 65519.9f, 65520.0f, 5.9e-8f, 3e-8f,
-                      6.1e-5f, 3.39e38f, 1e-40f})
+  for (float value : {2147483647.0f, 2147483648.0f, 4294967295.0f, -0.5f, 0.49999997f, 65504.0f, 65519.9f, 65520.0f,
+                      5.9e-8f, 3e-8f, 6.1e-5f, 3.39e38f, 1e-40f})
     f.push_back(value);
   std::vector<double> d(f.begin(), f.end());
   for (size_t i = 0; i < d.size(); ++i) d[i] *= 1.0000000001;
@@ -677,7 +686,8 @@ CASE(conversions) {
   Buffer<float> x(f);
   Buffer<double> y(d);
   Buffer<long long> out(count * operations);
-  kernels.run("conversions", {blocks_for(count)}, {block_size}, x.address(), y.address(), out.address(), static_cast<int>(count));
+  kernels.run("conversions", {blocks_for(count)}, {block_size}, x.address(), y.address(), out.address(),
+              static_cast<int>(count));
   std::vector<long long> wanted(count * operations);
   auto float_bits = [](float value) -> long long {
     int32_t bits;
@@ -714,7 +724,9 @@ CASE(conversions) {
   for (size_t i = 0; i < count; ++i)
     for (size_t k = 9; k <= 12; ++k)
       if (std::isnan(f[i])) got[k * count + i] = wanted[k * count + i] = 0;
-  expect_same(got, wanted, [&](size_t i) { return "conversion " + std::to_string(i / count) + " of " + kernels::show(f[i % count]); });
+  expect_same(got, wanted, [&](size_t i) {
+    return "conversion " + std::to_string(i / count) + " of " + kernels::show(f[i % count]);
+  });
 }
 
 CASE(conversions_from_integers) {
@@ -727,7 +739,8 @@ CASE(conversions_from_integers) {
   Kernels kernels;
   Buffer<long long> x(in);
   Buffer<uint32_t> out(count * operations);
-  kernels.run("conversions_from_integers", {blocks_for(count)}, {block_size}, x.address(), out.address(), static_cast<int>(count));
+  kernels.run("conversions_from_integers", {blocks_for(count)}, {block_size}, x.address(), out.address(),
+              static_cast<int>(count));
   std::vector<uint32_t> wanted(count * operations);
   auto bits = [](float value) {
     uint32_t result;
@@ -744,7 +757,9 @@ CASE(conversions_from_integers) {
     volatile unsigned long long u64 = static_cast<unsigned long long>(in[i]);
     volatile int x32 = static_cast<int>(in[i]);
     volatile unsigned u32 = static_cast<unsigned>(in[i]);
-    auto to_float = [&](auto& value, int mode) { return bits(with_rounding(mode, [&] { return static_cast<float>(value); })); };
+    auto to_float = [&](auto& value, int mode) {
+      return bits(with_rounding(mode, [&] { return static_cast<float>(value); }));
+    };
     uint32_t results[operations] = {
         to_float(x32, FE_TONEAREST),
         to_float(x32, FE_TOWARDZERO),
@@ -763,8 +778,9 @@ CASE(conversions_from_integers) {
         static_cast<uint16_t>(x64)};
     for (int k = 0; k < operations; ++k) wanted[k * count + i] = results[k];
   }
-  expect_same(out.get(), wanted,
-              [&](size_t i) { return "conversion " + std::to_string(i / count) + " of " + kernels::show(in[i % count]); });
+  expect_same(out.get(), wanted, [&](size_t i) {
+    return "conversion " + std::to_string(i / count) + " of " + kernels::show(in[i % count]);
+  });
 }
 
 CASE(halves) {
@@ -842,7 +858,8 @@ CASE(double_functions) {
   size_t count = in.size();
   Kernels kernels;
   Buffer<double> x(in), out(count * operations);
-  kernels.run("double_functions", {blocks_for(count)}, {block_size}, x.address(), out.address(), static_cast<int>(count));
+  kernels.run("double_functions", {blocks_for(count)}, {block_size}, x.address(), out.address(),
+              static_cast<int>(count));
   std::vector<double> wanted(count * operations);
   for (size_t i = 0; i < count; ++i) {
     double v = in[i], p = std::fabs(v) + 0.5;

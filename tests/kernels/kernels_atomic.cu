@@ -46,7 +46,8 @@ extern "C" __global__ void atomics_s64(long long* slots) {
 }
 
 // Sums of small whole numbers are exact in any order.
-extern "C" __global__ void atomics_real(float* f32, double* f64, __half* f16, __half2* f16x2, __nv_bfloat16* bf16, __nv_bfloat162* bf16x2) {
+extern "C" __global__ void atomics_real(float* f32, double* f64, __half* f16, __half2* f16x2, __nv_bfloat16* bf16,
+                                        __nv_bfloat162* bf16x2) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   atomicAdd(f32, static_cast<float>(i % 10));
   atomicAdd(f64, static_cast<double>(i) * 0.25);
@@ -102,7 +103,8 @@ extern "C" __global__ void shared_atomics(const int* in, int* out, int count) {
   __shared__ int bins[64];
   if (threadIdx.x < 64) bins[threadIdx.x] = 0;
   __syncthreads();
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) atomicAdd(&bins[in[i] & 63], 1);
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
+    atomicAdd(&bins[in[i] & 63], 1);
   __syncthreads();
   if (threadIdx.x < 64) atomicAdd_system(&out[threadIdx.x], bins[threadIdx.x]);
 }
@@ -226,7 +228,8 @@ CASE(reals) {
   f16x2.clear();
   bf16.clear();
   bf16x2.clear();
-  kernels.run("atomics_real", {8}, {128}, f32.address(), f64.address(), f16.address(), f16x2.address(), bf16.address(), bf16x2.address());
+  kernels.run("atomics_real", {8}, {128}, f32.address(), f64.address(), f16.address(), f16x2.address(), bf16.address(),
+              bf16x2.address());
   float sum = 0;
   for (int i = 0; i < threads; ++i) sum += static_cast<float>(i % 10);
   expect_same(f32.get(), {sum});
@@ -259,7 +262,8 @@ CASE(compare_and_swap) {
   Kernels kernels;
   std::vector<float> in = random_values<float>(5000, 0.0f, 1.0f);
   Buffer<float> x(in), out(std::vector<float>{0});
-  kernels.run("maximum_by_cas", {blocks_for(in.size())}, {block_size}, x.address(), out.address(), static_cast<int>(in.size()));
+  kernels.run("maximum_by_cas", {blocks_for(in.size())}, {block_size}, x.address(), out.address(),
+              static_cast<int>(in.size()));
   expect_same(out.get(), {*std::max_element(in.begin(), in.end())});
 
   Buffer<unsigned short> narrow(std::vector<unsigned short>{1, 7});

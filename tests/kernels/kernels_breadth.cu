@@ -163,7 +163,8 @@ CASE(occupancy_in_every_form) {
   CUfunction store = kernels.get("store");
   int blocks, with_flags, grid, block;
   OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, store, 128, 0));
-  OK(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&with_flags, store, 128, 0, CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE));
+  OK(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&with_flags, store, 128, 0,
+                                                          CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE));
   HOLDS(blocks == with_flags && blocks > 0);
   OK(cuOccupancyMaxPotentialBlockSize(&grid, &block, store, nullptr, 0, 0));
   HOLDS(block > 0 && block <= attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK));
@@ -189,7 +190,8 @@ CASE(images_from_files) {
   HOLDS(file >= 0);
   std::string ptx =
       ".version 8.0\n.target sm_70\n.address_size 64\n"
-      ".visible .entry from_file(.param .u64 out) { .reg .b64 %a; ld.param.u64 %a, [out]; st.global.u32 [%a], 77; ret; }\n";
+      ".visible .entry from_file(.param .u64 out) { .reg .b64 %a; ld.param.u64 %a, [out]; st.global.u32 [%a], 77; ret; "
+      "}\n";
   HOLDS(write(file, ptx.data(), ptx.size()) == static_cast<ssize_t>(ptx.size()));
   close(file);
   CUlibrary library;

@@ -139,7 +139,9 @@ __device__ __noinline__ bool is_odd(int n);
 __device__ __noinline__ bool is_even(int n) { return n == 0 || is_odd(n - 1); }
 __device__ __noinline__ bool is_odd(int n) { return n != 0 && is_even(n - 1); }
 
-extern "C" __global__ void mutual_recursion(int* out) { out[threadIdx.x] = is_even(threadIdx.x) ? 2 : is_odd(threadIdx.x) ? 1 : 0; }
+extern "C" __global__ void mutual_recursion(int* out) {
+  out[threadIdx.x] = is_even(threadIdx.x) ? 2 : is_odd(threadIdx.x) ? 1 : 0;
+}
 
 using Function = int (*)(int, int);
 __device__ int f_add(int a, int b) { return a + b; }
@@ -381,7 +383,8 @@ CASE(loops) {
   kernels.run("collatz", {blocks_for(count)}, {block_size}, out.address(), count);
   std::vector<int> wanted(count);
   for (int i = 0; i < count; ++i)
-    for (uint64_t value = static_cast<uint64_t>(i) + 1; value != 1; ++wanted[i]) value = value & 1 ? 3 * value + 1 : value / 2;
+    for (uint64_t value = static_cast<uint64_t>(i) + 1; value != 1; ++wanted[i])
+      value = value & 1 ? 3 * value + 1 : value / 2;
   expect_same(out.get(), wanted);
 
   kernels.run("nested_loops", {2}, {128}, nested.address());
@@ -411,7 +414,8 @@ CASE(switches) {
   std::vector<int> in = random_values<int>(count, 0, 30000), wanted(count);
   for (int i = 0; i < count; ++i) {
     int v = in[i];
-    int results[16] = {v + 3, v * 5, v ^ 77, v - 1000, v - 1000, v << 3, v >> 1, v * v, -v, v / 3, v % 11, 12345, 0, 0, 0, 0};
+    int results[16] = {v + 3, v * 5, v ^ 77, v - 1000, v - 1000, v << 3, v >> 1, v * v,
+                       -v,    v / 3, v % 11, 12345,    0,        0,      0,      0};
     wanted[i] = results[v % 16];
   }
   Kernels kernels;
@@ -472,7 +476,8 @@ CASE(stack_overflow) {
   OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024));
   OK(kernels.try_launch("recursion_to", {}, {1}, 0, nullptr, 1000000, out.address()));
   CUresult result = cuCtxSynchronize();
-  HOLDS(result == CUDA_ERROR_ILLEGAL_ADDRESS || result == CUDA_ERROR_HARDWARE_STACK_ERROR || result == CUDA_ERROR_LAUNCH_FAILED);
+  HOLDS(result == CUDA_ERROR_ILLEGAL_ADDRESS || result == CUDA_ERROR_HARDWARE_STACK_ERROR ||
+        result == CUDA_ERROR_LAUNCH_FAILED);
 }
 
 CASE(calls) {

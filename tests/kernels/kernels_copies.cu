@@ -1,4 +1,5 @@
-// Asynchronous copies between memory of the host and of the device, of every kind, while something else reads and writes their neighbours.
+// Asynchronous copies between memory of the host and of the device, of every kind, while something else reads and
+// writes their neighbours.
 
 #include "harness.h"
 
@@ -153,7 +154,8 @@ CUDA_MEMCPY3D params(const Rows& rows, void* host, CUdeviceptr device, bool to_d
 template <class Step>
 void for_rows(const Rows& rows, Step&& step) {
   for (size_t z = 0; z < rows.depth; ++z)
-    for (size_t y = 0; y < rows.height; ++y) step((z * rows.height + y) * rows.host_pitch, (z * rows.height + y) * rows.device_pitch);
+    for (size_t y = 0; y < rows.height; ++y)
+      step((z * rows.height + y) * rows.host_pitch, (z * rows.height + y) * rows.device_pitch);
 }
 
 // There and back, each side with gaps that must stay as they are.
@@ -185,7 +187,8 @@ void there_and_back(Kind kind, const Rows& rows) {
 CASE(each_kind) {
   Neighbours neighbours;
   for (const Kind kind : {Kind::pinned, Kind::registered, Kind::pageable}) {
-    for (const size_t bytes : {size_t{64}, size_t{100'003}, size_t{131'072}, size_t{262'145}, size_t{1'048'576}, size_t{5'000'001}})
+    for (const size_t bytes :
+         {size_t{64}, size_t{100'003}, size_t{131'072}, size_t{262'145}, size_t{1'048'576}, size_t{5'000'001}})
       there_and_back(kind, {bytes, 1, 1, bytes, bytes});
     there_and_back(kind, {1000, 700, 1, 1000, 1024});
     there_and_back(kind, {1000, 700, 1, 1024, 1000});
@@ -246,7 +249,8 @@ struct Change {
   size_t count;
   static void CUDA_CB run(void* self) {
     const auto* const change = static_cast<Change*>(self);
-    for (size_t i = 0; i < change->count; i += 97) change->bytes[i] = static_cast<unsigned char>(change->bytes[i] * 5 + 1);
+    for (size_t i = 0; i < change->count; i += 97)
+      change->bytes[i] = static_cast<unsigned char>(change->bytes[i] * 5 + 1);
   }
 };
 
@@ -272,7 +276,8 @@ CASE(any_order) {
     OK(cuMemsetD8Async(device.address(), 7, room, stream.cuda));
     std::vector<std::unique_ptr<Change> > changes;
     for (unsigned step = 0; step < 50; ++step) {
-      const size_t bytes = 1 + below(step % 3 == 0 ? room / 64 : room / 2), at = below(room - bytes + 1), from = below(room - bytes + 1);
+      const size_t bytes = 1 + below(step % 3 == 0 ? room / 64 : room / 2), at = below(room - bytes + 1),
+                   from = below(room - bytes + 1);
       const size_t which = below(2);
       unsigned char* const host = hosts[which]->data();
       Bytes& model = models[which];
@@ -293,7 +298,8 @@ CASE(any_order) {
           break;
         case 5: {
           const size_t few = std::min<size_t>(bytes, 50'000);
-          OK(module.try_launch("twist", {16}, {128}, 0, stream.cuda, device.address() + at, static_cast<unsigned long long>(few), step));
+          OK(module.try_launch("twist", {16}, {128}, 0, stream.cuda, device.address() + at,
+                               static_cast<unsigned long long>(few), step));
           for (size_t i = at; i < at + few; ++i) there[i] = static_cast<unsigned char>(there[i] * 3 + step);
           break;
         }

@@ -9,7 +9,8 @@
 extern "C" __global__ void print_values(int number, double real) {
   if (threadIdx.x != 0) return;
   printf("plain text, 100%%\n");
-  printf("[%d] [%5d] [%-5d] [%05d] [%+d] [%x] [%#X] [%o] [%u]\n", number, number, number, number, number, number, number, number, number);
+  printf("[%d] [%5d] [%-5d] [%05d] [%+d] [%x] [%#X] [%o] [%u]\n", number, number, number, number, number, number,
+         number, number, number);
   printf("[%f] [%.3f] [%10.2e] [%g] [%G] [%a]\n", real, real, real, real, real * 1e20, real);
   printf("[%s] [%10s] [%-10s] [%.2s] [%c]\n", "text", "right", "left", "cut", 'c');
   printf("[%lld] [%llx] [%hd] [%ld]\n", 1ll << 40, ~0ull, short(-7), -(1l << 50));
@@ -161,7 +162,8 @@ CASE(print_overflow) {
 CASE(assert_fails) {
   Kernels kernels;
   kernels.run("asserts", {2}, {64}, 128);
-  OK(kernels.try_launch("asserts", {2}, {64}, 0, nullptr, 124));  // of one warp: among several the order of the lines varies
+  OK(kernels.try_launch("asserts", {2}, {64}, 0, nullptr,
+                        124));  // of one warp: among several the order of the lines varies
   expect_sticky(CUDA_ERROR_ASSERT);
 }
 
@@ -335,7 +337,8 @@ CASE(launch_checks) {
   void* arguments[] = {&address, nullptr};
   CUfunction bounded = kernels.get("bounded");
   auto launch = [&](kernels::Grid grid, kernels::Grid block, unsigned shared_bytes) {
-    return cuLaunchKernel(bounded, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes, nullptr, arguments, nullptr);
+    return cuLaunchKernel(bounded, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes, nullptr, arguments,
+                          nullptr);
   };
   OK(launch({}, {128}, 0));
   GIVES(CUDA_ERROR_INVALID_VALUE, launch({0}, {1}, 0));

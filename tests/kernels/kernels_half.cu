@@ -155,7 +155,9 @@ extern "C" __global__ void mma_with_ldmatrix(const __half* a, const __half* b, f
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(ra[0]), "=r"(ra[1]), "=r"(ra[2]), "=r"(ra[3])
                : "r"(address_a));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(rb[0]), "=r"(rb[1]) : "r"(address_b));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(rb[0]), "=r"(rb[1])
+               : "r"(address_b));
   float d[4] = {0, 0, 0, 0};
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -172,7 +174,8 @@ extern "C" __global__ void mma_with_ldmatrix(const __half* a, const __half* b, f
 // m16n8k32 of signed bytes, fragments laid out as the PTX ISA shows.
 extern "C" __global__ void mma_bytes(const int* a, const int* b, int* c) {
   int lane = threadIdx.x, group = lane / 4, member = lane % 4;
-  int ra[4] = {a[group * 8 + member], a[(group + 8) * 8 + member], a[group * 8 + member + 4], a[(group + 8) * 8 + member + 4]};
+  int ra[4] = {a[group * 8 + member], a[(group + 8) * 8 + member], a[group * 8 + member + 4],
+               a[(group + 8) * 8 + member + 4]};
   int rb[2] = {b[group * 8 + member], b[group * 8 + member + 4]};  // columns of b
   int d[4] = {0, 0, 0, 0};
   asm volatile(
@@ -280,13 +283,14 @@ void expect_for_all(const std::vector<uint16_t>& got, int operation, const Forma
 template <class T>
 double clamp_to(double value) {
   if (std::isnan(value) || value == 0) return 0;  // integers have no negative zero
-  return std::min(std::max(value, static_cast<double>(std::numeric_limits<T>::min())), static_cast<double>(std::numeric_limits<T>::max()));
+  return std::min(std::max(value, static_cast<double>(std::numeric_limits<T>::min())),
+                  static_cast<double>(std::numeric_limits<T>::max()));
 }
 
 /// a in rows, b in columns of `depth` numbers.
 template <class T>
-std::vector<double> product(const std::vector<T>& a, const std::vector<T>& b, int rows, int columns, int depth, bool a_in_columns = false,
-                            bool b_in_rows = false, double start = 0) {
+std::vector<double> product(const std::vector<T>& a, const std::vector<T>& b, int rows, int columns, int depth,
+                            bool a_in_columns = false, bool b_in_rows = false, double start = 0) {
   std::vector<double> result(static_cast<size_t>(rows * columns), start);
   for (int i = 0; i < rows; ++i)
     for (int j = 0; j < columns; ++j)
@@ -356,9 +360,10 @@ CASE(half_pairs) {
         return std::isnan(u) ? q : std::isnan(v) ? p : chosen == u ? p : q;
       };
       unsigned one = half.round(1), other = a[i] >> (16 * (1 - part)) & 0xffff;
-      unsigned wanted[operations] = {half.round(u + v), half.round(u - v),       half.round(u * v),       half.round(std::fma(u, v, v)),
-                                     p ^ 0x8000,        choose(std::fmax(u, v)), choose(std::fmin(u, v)), u == v ? one : 0,
-                                     u < v ? one : 0,   u > v ? one : 0,         u <= v ? one : 0,        other};
+      unsigned wanted[operations] = {
+          half.round(u + v), half.round(u - v),       half.round(u * v),       half.round(std::fma(u, v, v)),
+          p ^ 0x8000,        choose(std::fmax(u, v)), choose(std::fmin(u, v)), u == v ? one : 0,
+          u < v ? one : 0,   u > v ? one : 0,         u <= v ? one : 0,        other};
       for (int k = 0; k < operations; ++k) {
         unsigned result = got[static_cast<size_t>(k) * pairs + i] >> (16 * part) & 0xffff;
         if (result == wanted[k] || (half.is_nan(result) && half.is_nan(wanted[k]))) continue;
@@ -405,7 +410,8 @@ CASE(bfloat_numbers) {
   kernels.run("bfloat_unary", {256}, {256}, out.address());
   std::vector<uint16_t> got = out.get();
   auto check = [&](int operation, auto function, bool toward_zero = false) {
-    expect_for_all(got, operation, bfloat, [&](unsigned i) { return bfloat.round(function(bfloat.value(i)), false, toward_zero); });
+    expect_for_all(got, operation, bfloat,
+                   [&](unsigned i) { return bfloat.round(function(bfloat.value(i)), false, toward_zero); });
   };
   double third = bfloat.value(bfloat.round(0.3f));
   expect_for_all(got, 0, bfloat, [](unsigned i) { return i ^ 0x8000; });
@@ -467,7 +473,8 @@ CASE(wmma) {
   Buffer<uint16_t> half_small(to_format(small, half)), sums(256);
   kernels.run("wmma_half_sums", {}, {32}, half_small.address(), half_small.address(), sums.address());
   std::vector<uint16_t> wanted_sums;
-  for (double value : product(small, small, 16, 16, 16, false, true, 2)) wanted_sums.push_back(static_cast<uint16_t>(half.round(value)));
+  for (double value : product(small, small, 16, 16, 16, false, true, 2))
+    wanted_sums.push_back(static_cast<uint16_t>(half.round(value)));
   expect_same(sums.get(), wanted_sums);
 
   std::vector<signed char> bytes_a = random_values<signed char>(256, -128, 127);

@@ -1,4 +1,5 @@
-// Host memory that kernels read and write: large blocks, whose pages go back and forth, and memory that the program registered.
+// Host memory that kernels read and write: large blocks, whose pages go back and forth, and memory that the program
+// registered.
 
 #include "harness.h"
 
@@ -140,7 +141,8 @@ void store(int& place, int value) { __atomic_store_n(&place, value, __ATOMIC_SEQ
 // Two arrays are read and a third is written.
 CASE(zero_copy) {
   Kernels kernels;
-  Pinned a(4 * mib, CU_MEMHOSTALLOC_DEVICEMAP), b(4 * mib, CU_MEMHOSTALLOC_DEVICEMAP), out(4 * mib, CU_MEMHOSTALLOC_DEVICEMAP);
+  Pinned a(4 * mib, CU_MEMHOSTALLOC_DEVICEMAP), b(4 * mib, CU_MEMHOSTALLOC_DEVICEMAP),
+      out(4 * mib, CU_MEMHOSTALLOC_DEVICEMAP);
   int count = static_cast<int>(a.count());
   for (int round = 1; round < 4; ++round) {
     a.number(round);
@@ -254,7 +256,8 @@ CASE(copies) {
   OK(cuMemcpyDtoHAsync(values.get() + 100, device.address(), 4000, stream));
   launch_step(kernels, stream, address, 1, 200);
   OK(cuStreamSynchronize(stream));
-  HOLDS(values[99] == 155 && values[100] == 157 && values[199] == 157 && values[200] == 78 && values[1099] == 78 && values[1100] == 77);
+  HOLDS(values[99] == 155 && values[100] == 157 && values[199] == 157 && values[200] == 78 && values[1099] == 78 &&
+        values[1100] == 77);
   // Between it and other memory of the host.
   std::vector<int> pageable(values.count(), 3);
   OK(cuMemcpy(address, reinterpret_cast<CUdeviceptr>(pageable.data()), 400));
@@ -331,7 +334,8 @@ CASE(several_threads) {
       for (int round = 0; round < rounds && good; ++round) {
         values[8 + t * 2] = ++written;
         good = kernels.try_launch("set", {}, {1}, 0, stream, address + 4 * (100 + t * 2), ++wanted) == CUDA_SUCCESS &&
-               cuStreamSynchronize(stream) == CUDA_SUCCESS && values[100 + t * 2] == wanted && values[8 + t * 2] == written;
+               cuStreamSynchronize(stream) == CUDA_SUCCESS && values[100 + t * 2] == wanted &&
+               values[8 + t * 2] == written;
       }
       right[t] = good && cuStreamDestroy(stream) == CUDA_SUCCESS;
     });
@@ -367,7 +371,8 @@ CASE(graphs) {
   OK(cuGraphDestroy(graph));
 }
 
-// A graph copies from and to a block before and after a kernel that uses it, and was made when no kernel had used it yet.
+// A graph copies from and to a block before and after a kernel that uses it, and was made when no kernel had used it
+// yet.
 CASE(copied_by_graphs) {
   Kernels kernels;
   for (size_t bytes : {size_t{4096}, 4 * mib}) {
@@ -466,8 +471,9 @@ CASE(read_during_the_call) {
     int* memory;
     CUdeviceptr seen;
   };
-  const Source sources[] = {
-      {pinned.get(), pinned.mapped()}, {registered.get(), registered.mapped()}, {reinterpret_cast<int*>(managed), managed}};
+  const Source sources[] = {{pinned.get(), pinned.mapped()},
+                            {registered.get(), registered.mapped()},
+                            {reinterpret_cast<int*>(managed), managed}};
   for (const Source& source : sources) {
     for (size_t i = 0; i < count; ++i) source.memory[i] = 1;
     OK(cuMemcpyDtoDAsync(out.address(), source.seen, 32, stream));
@@ -571,7 +577,8 @@ CASE(system_calls) {
   std::fclose(file);
 }
 
-// Calls with vectors of buffers: every second part of the block is written or read by one call, with gaps that stay as they are.
+// Calls with vectors of buffers: every second part of the block is written or read by one call, with gaps that stay as
+// they are.
 CASE(vectors_of_buffers) {
   Kernels kernels;
   Pinned values(4 * mib);
@@ -603,9 +610,10 @@ CASE(vectors_of_buffers) {
     bool by_socket;
   };
   const Pair pairs[] = {
-      {"writev, readv", [&](int to) { return writev(to, vector, parts); }, [&](int from) { return readv(from, vector, parts); }, false},
-      {"pwritev, preadv", [&](int to) { return pwritev(to, vector, parts, 0); }, [&](int from) { return preadv(from, vector, parts, 0); },
-       false},
+      {"writev, readv", [&](int to) { return writev(to, vector, parts); },
+       [&](int from) { return readv(from, vector, parts); }, false},
+      {"pwritev, preadv", [&](int to) { return pwritev(to, vector, parts, 0); },
+       [&](int from) { return preadv(from, vector, parts, 0); }, false},
       {"pwritev2, preadv2", [&](int to) { return pwritev2(to, vector, parts, 0, 0); },
        [&](int from) { return preadv2(from, vector, parts, 0, 0); }, false},
       {"sendmsg, recvmsg", [&](int to) { return sendmsg(to, &message.msg_hdr, 0); },
@@ -630,7 +638,8 @@ CASE(vectors_of_buffers) {
     ssize_t written = 0;
     std::thread other_end;
     std::vector<int> sent(pair.by_socket ? parts * part : 0);
-    if (pair.by_socket) other_end = std::thread([&] { HOLDS(recv(ends[1], sent.data(), whole, MSG_WAITALL) == whole); });
+    if (pair.by_socket)
+      other_end = std::thread([&] { HOLDS(recv(ends[1], sent.data(), whole, MSG_WAITALL) == whole); });
     written = pair.by_socket ? pair.write(ends[0]) : at_start(pair.write);  // what the GPU wrote
     if (written != whole) report("%s: wrote %zd bytes of %zd (%s)", pair.name, written, whole, std::strerror(errno));
     if (other_end.joinable()) {
@@ -694,7 +703,8 @@ CASE(freed_while_used) {
     Pinned values(8 * mib);
     for (size_t i = 0; i < mib; ++i) values[i] = round;
     CUdeviceptr address = values.mapped();
-    OK(kernels.try_launch("add", {blocks_for(mib)}, {block_size}, 0, nullptr, address, address, device.address(), static_cast<int>(mib)));
+    OK(kernels.try_launch("add", {blocks_for(mib)}, {block_size}, 0, nullptr, address, address, device.address(),
+                          static_cast<int>(mib)));
     launch_step(kernels, nullptr, address, 1, 100);
     values.free();
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemHostGetDevicePointer(&address, reinterpret_cast<void*>(address), 0));
@@ -736,7 +746,9 @@ CASE(gigabytes) {
       constexpr int launches = 50;
       auto begin = std::chrono::steady_clock::now();
       for (int i = 0; i < launches; ++i) OK(kernels.try_launch("nothing", {}, {1}, 0, nullptr));
-      least = std::min(least, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / launches);
+      least =
+          std::min(least, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() /
+                              launches);
       OK(cuCtxSynchronize());
     }
     return least;

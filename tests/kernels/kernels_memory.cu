@@ -99,8 +99,8 @@ extern "C" __global__ void generic_pointers(const int* global, int* out) {
   const int* pointers[] = {global, shared, local, constant_table};
   const int* chosen = pointers[threadIdx.x & 3];
   out[threadIdx.x] = sum_through(chosen, 16);
-  bool is_right = __isGlobal(global) && __isShared(shared) && __isLocal(local) && __isConstant(constant_table) && !__isGlobal(shared) &&
-                  !__isShared(local) && !__isLocal(global);
+  bool is_right = __isGlobal(global) && __isShared(shared) && __isLocal(local) && __isConstant(constant_table) &&
+                  !__isGlobal(shared) && !__isShared(local) && !__isLocal(global);
   if (!is_right) out[threadIdx.x] = 0;
 }
 
@@ -123,14 +123,15 @@ extern "C" __global__ void record_parameter(const Record record, int index, floa
   out[2] = record.vector[index];
 }
 
-extern "C" __global__ void parameters_of_all_sizes(char a, short b, int c, long long d, char e, double f, float3 g, unsigned char h,
-                                                   double* out) {
+extern "C" __global__ void parameters_of_all_sizes(char a, short b, int c, long long d, char e, double f, float3 g,
+                                                   unsigned char h, double* out) {
   double values[] = {double(a), double(b), double(c), double(d), double(e), f, g.x, g.y, double(g.z), double(h)};
   for (int i = 0; i < 10; ++i) out[i] = values[i];
 }
 
-extern "C" __global__ void vector_accesses(const uint4* in4, const ushort4* in_short, const uchar4* in_byte, const double2* in_double,
-                                           uint4* out4, ushort4* out_short, uchar4* out_byte, double2* out_double) {
+extern "C" __global__ void vector_accesses(const uint4* in4, const ushort4* in_short, const uchar4* in_byte,
+                                           const double2* in_double, uint4* out4, ushort4* out_short, uchar4* out_byte,
+                                           double2* out_double) {
   int i = threadIdx.x;
   uint4 a = in4[i];
   out4[i] = make_uint4(a.w, a.z, a.y, a.x);
@@ -209,9 +210,11 @@ extern "C" __global__ void global_index(unsigned* out) {
   unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   unsigned lane, warp, warps;
   asm("mov.u32 %0, %%laneid;" : "=r"(lane));
-  asm volatile("mov.u32 %0, %%warpid;" : "=r"(warp));  // the slot of the multiprocessor, which others may share (PTX ISA, %warpid)
+  // The slot of the multiprocessor, which others may share (PTX ISA, %warpid)
+  asm volatile("mov.u32 %0, %%warpid;" : "=r"(warp));
   asm("mov.u32 %0, %%nwarpid;" : "=r"(warps));
-  out[block * threads + thread] = block * 1000 + thread + (lane == thread % 32 ? 0 : 100000) + (warp < warps ? 0 : 1000000);
+  out[block * threads + thread] =
+      block * 1000 + thread + (lane == thread % 32 ? 0 : 100000) + (warp < warps ? 0 : 1000000);
 }
 
 #else
@@ -239,7 +242,8 @@ CASE(vector_add) {
   auto a = random_values<float>(count, -1e3f, 1e3f), b = random_values<float>(count, -1.f, 1.f);
   Kernels kernels;
   Buffer<float> x(a), y(b), z(count);
-  kernels.run("vector_add", {blocks_for(count)}, {block_size}, x.address(), y.address(), z.address(), static_cast<int>(count));
+  kernels.run("vector_add", {blocks_for(count)}, {block_size}, x.address(), y.address(), z.address(),
+              static_cast<int>(count));
   for (size_t i = 0; i < count; ++i) a[i] += b[i];
   expect_same(z.get(), a);
 }
@@ -364,7 +368,8 @@ CASE(dynamic_shared) {
     CUfunction function = kernels.get("reverse_in_dynamic_shared");
     unsigned bytes = static_cast<unsigned>(count) * 4;
     if (bytes > 48 * 1024) {
-      GIVES(CUDA_ERROR_INVALID_VALUE, kernels.try_launch("reverse_in_dynamic_shared", {}, {256}, bytes, nullptr, data.address(), count));
+      GIVES(CUDA_ERROR_INVALID_VALUE,
+            kernels.try_launch("reverse_in_dynamic_shared", {}, {256}, bytes, nullptr, data.address(), count));
       OK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(bytes)));
     }
     kernels.run_with_shared("reverse_in_dynamic_shared", {}, {256}, bytes, data.address(), count);
@@ -435,8 +440,9 @@ CASE(records) {
     wanted.large *= 3;
     wanted.real /= 4;
     wanted.vector[i % 3] = 5;
-    HOLDS(got[i].tag == wanted.tag && got[i].small == wanted.small && got[i].medium == wanted.medium && got[i].large == wanted.large &&
-          got[i].real == wanted.real && std::memcmp(got[i].vector, wanted.vector, sizeof wanted.vector) == 0);
+    HOLDS(got[i].tag == wanted.tag && got[i].small == wanted.small && got[i].medium == wanted.medium &&
+          got[i].large == wanted.large && got[i].real == wanted.real &&
+          std::memcmp(got[i].vector, wanted.vector, sizeof wanted.vector) == 0);
   }
 }
 
@@ -452,8 +458,8 @@ CASE(parameters) {
     float x, y, z;
   };
   Buffer<double> doubles(10);
-  kernels.run("parameters_of_all_sizes", {}, {1}, char{-5}, short{-300}, 70000, -5000000000LL, char{7}, 0.125, Float3{1, 2, 3},
-              static_cast<unsigned char>(200), doubles.address());
+  kernels.run("parameters_of_all_sizes", {}, {1}, char{-5}, short{-300}, 70000, -5000000000LL, char{7}, 0.125,
+              Float3{1, 2, 3}, static_cast<unsigned char>(200), doubles.address());
   std::vector<double> wanted = {-5, -300, 70000, -5e9, 7, 0.125, 1, 2, 3, 200};
   expect_same(doubles.get(), wanted);
 
@@ -486,8 +492,8 @@ CASE(vectors) {
   Buffer<unsigned short> in_short(shorts), out_short(shorts.size());
   Buffer<unsigned char> in_byte(bytes), out_byte(bytes.size());
   Buffer<double> in_double(doubles), out_double(doubles.size());
-  kernels.run("vector_accesses", {}, {32}, in4.address(), in_short.address(), in_byte.address(), in_double.address(), out4.address(),
-              out_short.address(), out_byte.address(), out_double.address());
+  kernels.run("vector_accesses", {}, {32}, in4.address(), in_short.address(), in_byte.address(), in_double.address(),
+              out4.address(), out_short.address(), out_byte.address(), out_double.address());
   auto mirrored = [](auto values, size_t group) {
     for (size_t i = 0; i < values.size(); i += group)
       std::reverse(values.begin() + static_cast<long>(i), values.begin() + static_cast<long>(i + group));
@@ -516,7 +522,8 @@ CASE(transpose) {
     for (int x = 0; x < width; ++x) wanted[x * height + y] = values[y * width + x];
   Kernels kernels;
   Buffer<float> in(values), out(values.size());
-  kernels.run("transpose", {(width + 31) / 32, (height + 31) / 32}, {32, 8}, in.address(), out.address(), width, height);
+  kernels.run("transpose", {(width + 31) / 32, (height + 31) / 32}, {32, 8}, in.address(), out.address(), width,
+              height);
   expect_same(out.get(), wanted);
 }
 

@@ -227,7 +227,8 @@ CASE(per_thread_streams) {
     int seven = 7;
     void* arguments[] = {&value_address, &seven};
     result = cuCtxSetCurrent(context);
-    if (result == CUDA_SUCCESS) result = cuLaunchKernel(set, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, arguments, nullptr);
+    if (result == CUDA_SUCCESS)
+      result = cuLaunchKernel(set, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, arguments, nullptr);
     if (result == CUDA_SUCCESS) result = cuStreamSynchronize(CU_STREAM_PER_THREAD);
   }).join();
   OK(result);
@@ -302,7 +303,8 @@ CASE(host_functions) {
       },
       &log));
   OK(cuStreamAddCallback(
-      stream, [](CUstream, CUresult status, void* data) { static_cast<Log*>(data)->entries.push_back(100 + status); }, &log, 0));
+      stream, [](CUstream, CUresult status, void* data) { static_cast<Log*>(data)->entries.push_back(100 + status); },
+      &log, 0));
   OK(cuStreamSynchronize(stream));
   HOLDS((log.entries == std::vector<int>{9, 100}));
 }
@@ -478,7 +480,8 @@ CASE(green_contexts) {
   unsigned count = 1;
   OK(cuDevSmResourceSplitByCount(&group, &count, &all, &rest, 0, 3));
   HOLDS(count == 1 && group.sm.smCount == 8 && rest.sm.smCount == all.sm.smCount - 8);
-  GIVES(CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION, cuDevSmResourceSplitByCount(&group, &count, &all, nullptr, 0, all.sm.smCount + 1));
+  GIVES(CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION,
+        cuDevSmResourceSplitByCount(&group, &count, &all, nullptr, 0, all.sm.smCount + 1));
   CUdevResourceDesc description;
   OK(cuDevResourceGenerateDesc(&description, &group, 1));
   CUgreenCtx green, found;
@@ -548,14 +551,17 @@ CASE(many_streams) {
   Buffer<int> values(streams);
   values.clear();
   std::vector<std::unique_ptr<Stream> > all;
-  for (int i = 0; i < streams; ++i) all.push_back(std::make_unique<Stream>(i % 2 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
+  for (int i = 0; i < streams; ++i)
+    all.push_back(std::make_unique<Stream>(i % 2 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
   for (int round = 0; round < rounds; ++round)
     for (int i = 0; i < streams; ++i)
-      OK(kernels.try_launch("scale_and_add", {}, {1}, 0, *all[i], values.address() + 4 * static_cast<unsigned>(i), 3, i));
+      OK(kernels.try_launch("scale_and_add", {}, {1}, 0, *all[i], values.address() + 4 * static_cast<unsigned>(i), 3,
+                            i));
   OK(cuCtxSynchronize());
   std::vector<int> wanted(streams);
   for (int round = 0; round < rounds; ++round)
-    for (int i = 0; i < streams; ++i) wanted[i] = static_cast<int>(static_cast<unsigned>(wanted[i]) * 3 + static_cast<unsigned>(i));
+    for (int i = 0; i < streams; ++i)
+      wanted[i] = static_cast<int>(static_cast<unsigned>(wanted[i]) * 3 + static_cast<unsigned>(i));
   expect_same(values.get(), wanted);
 }
 
@@ -578,7 +584,8 @@ CASE(many_threads) {
       note(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
       note(cuMemAlloc(&memory, 4));
       note(cuMemsetD32Async(memory, 0, 1, stream));
-      for (int round = 0; round < rounds; ++round) note(kernels.try_launch("add", {}, {1}, 0, stream, memory, t + round));
+      for (int round = 0; round < rounds; ++round)
+        note(kernels.try_launch("add", {}, {1}, 0, stream, memory, t + round));
       note(cuMemcpyDtoHAsync(&sums[t], memory, 4, stream));
       note(cuStreamSynchronize(stream));
       note(cuMemFree(memory));

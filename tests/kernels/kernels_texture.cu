@@ -48,7 +48,8 @@ extern "C" __global__ void rotate(cudaTextureObject_t texture, float* out, int w
   int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
   if (x >= width || y >= height) return;
   float u = (x + 0.5f) / width - 0.5f, v = (y + 0.5f) / height - 0.5f;
-  out[y * width + x] = tex2D<float>(texture, u * cosf(angle) - v * sinf(angle) + 0.5f, v * cosf(angle) + u * sinf(angle) + 0.5f);
+  out[y * width + x] =
+      tex2D<float>(texture, u * cosf(angle) - v * sinf(angle) + 0.5f, v * cosf(angle) + u * sinf(angle) + 0.5f);
 }
 
 // Takes some time, so that what follows in its stream waits.
@@ -111,7 +112,8 @@ constexpr ElementFormat formats[] = {
 /// An image in linear memory of the host whose elements read as numbers from -1 to 1.
 class Image {
  public:
-  Image(const ElementFormat& format, int width, int height, int depth) : format(format), width(width), height(height), depth(depth) {
+  Image(const ElementFormat& format, int width, int height, int depth)
+      : format(format), width(width), height(height), depth(depth) {
     size_t values = static_cast<size_t>(width) * height * depth * format.channels;
     bytes.resize(values * format.channel_bytes);
     if (format.is_float) {
@@ -145,10 +147,12 @@ class Image {
       return value;
     }
     if (format.channel_bytes == 1)
-      return format.is_signed ? std::max(static_cast<float>(static_cast<signed char>(*p)) / 127, -1.0f) : static_cast<float>(*p) / 255;
+      return format.is_signed ? std::max(static_cast<float>(static_cast<signed char>(*p)) / 127, -1.0f)
+                              : static_cast<float>(*p) / 255;
     uint16_t word;
     std::memcpy(&word, p, 2);
-    return format.is_signed ? std::max(static_cast<float>(static_cast<int16_t>(word)) / 32767, -1.0f) : static_cast<float>(word) / 65535;
+    return format.is_signed ? std::max(static_cast<float>(static_cast<int16_t>(word)) / 32767, -1.0f)
+                            : static_cast<float>(word) / 65535;
   }
 };
 
@@ -204,7 +208,8 @@ class Texture {
   CUtexObject object_ = 0;
 };
 
-CUDA_TEXTURE_DESC description_of(CUaddress_mode address, CUfilter_mode filter, bool normalized, unsigned dimensions = 3) {
+CUDA_TEXTURE_DESC description_of(CUaddress_mode address, CUfilter_mode filter, bool normalized,
+                                 unsigned dimensions = 3) {
   CUDA_TEXTURE_DESC description = {};
   for (unsigned d = 0; d < dimensions; ++d) description.addressMode[d] = address;
   description.filterMode = filter;
@@ -227,7 +232,8 @@ int addressed(int i, int size, CUaddress_mode mode) {
 
 /// CUDA C++ Programming Guide, "Texture Fetching": nearest element, or linear interpolation with
 /// weights of eight fractional bits.
-Texel sample(const Image& image, const float* at, unsigned dimensions, CUaddress_mode mode, CUfilter_mode filter, bool normalized) {
+Texel sample(const Image& image, const float* at, unsigned dimensions, CUaddress_mode mode, CUfilter_mode filter,
+             bool normalized) {
   int size[3] = {image.width, image.height, image.depth}, low[3] = {0, 0, 0};
   float weight[3] = {0, 0, 0};
   for (unsigned d = 0; d < dimensions; ++d) {
@@ -269,10 +275,11 @@ void check_sampling(const char* kernel, unsigned dimensions, int coordinates) {
         for (bool normalized : {false, true}) {
           bool repeats = mode == CU_TR_ADDRESS_MODE_WRAP || mode == CU_TR_ADDRESS_MODE_MIRROR;
           if (repeats && !normalized) continue;
-          // In dimensions that the image does not have the mode is left alone: an H200 mixes a border there with the elements.
+          // In dimensions that the image does not have the mode is left alone: an H200 mixes a border there with the
+          // elements.
           Texture texture(array.resource(), description_of(mode, filter, normalized, dimensions));
-          std::vector<float> at =
-              random_values<float>(static_cast<size_t>(count * coordinates), normalized ? -1.5f : -6.0f, normalized ? 2.5f : 18.0f);
+          std::vector<float> at = random_values<float>(static_cast<size_t>(count * coordinates),
+                                                       normalized ? -1.5f : -6.0f, normalized ? 2.5f : 18.0f);
           Buffer<float> places(at);
           Buffer<Texel> out(count);
           kernels.run(kernel, {blocks_for(count)}, {block_size}, texture.get(), places.address(), out.address(), count);
@@ -284,9 +291,10 @@ void check_sampling(const char* kernel, unsigned dimensions, int coordinates) {
             float tolerance = filter == CU_TR_FILTER_MODE_LINEAR ? 0.03f : 1e-6f;
             for (unsigned k = format.channels; k < 4; ++k) wanted.c[k] = got[i].c[k];
             if (is_same_texel(got[i], wanted, tolerance)) continue;
-            report("%s, format %#x x%u, mode %d, filter %d%s, at %g %g: %g %g %g %g, not %g %g %g %g", kernel, format.format,
-                   format.channels, mode, filter, normalized ? ", normalized" : "", place[0], coordinates > 1 ? place[1] : 0.0f,
-                   got[i].c[0], got[i].c[1], got[i].c[2], got[i].c[3], wanted.c[0], wanted.c[1], wanted.c[2], wanted.c[3]);
+            report("%s, format %#x x%u, mode %d, filter %d%s, at %g %g: %g %g %g %g, not %g %g %g %g", kernel,
+                   format.format, format.channels, mode, filter, normalized ? ", normalized" : "", place[0],
+                   coordinates > 1 ? place[1] : 0.0f, got[i].c[0], got[i].c[1], got[i].c[2], got[i].c[3], wanted.c[0],
+                   wanted.c[1], wanted.c[2], wanted.c[3]);
             throw kernels::Failed();
           }
         }
@@ -354,7 +362,8 @@ CASE(cube) {
   kernels.run("read_cube", {}, {32}, texture.get(), places.address(), out.address(), 6);
   std::vector<Texel> got = out.get();
   for (int face = 0; face < 6; ++face)
-    HOLDS(is_same_texel(got[face], image.at(static_cast<int>((s[face] + 1) * 2), static_cast<int>((t[face] + 1) * 2), face), 0));
+    HOLDS(is_same_texel(got[face],
+                        image.at(static_cast<int>((s[face] + 1) * 2), static_cast<int>((t[face] + 1) * 2), face), 0));
 }
 
 CASE(levels) {
@@ -415,7 +424,8 @@ CASE(gather) {
     int x = static_cast<int>(std::floor(at[2 * i] - 0.5f));
     int y = static_cast<int>(std::floor(at[2 * i + 1] - 0.5f));
     auto green = [&](int dx, int dy) {
-      return image.at(addressed(x + dx, 8, CU_TR_ADDRESS_MODE_CLAMP), addressed(y + dy, 8, CU_TR_ADDRESS_MODE_CLAMP), 0).c[1];
+      return image.at(addressed(x + dx, 8, CU_TR_ADDRESS_MODE_CLAMP), addressed(y + dy, 8, CU_TR_ADDRESS_MODE_CLAMP), 0)
+          .c[1];
     };
     HOLDS(is_same_texel(got[i], {{green(0, 1), green(1, 1), green(1, 0), green(0, 0)}}, 0));
   }
@@ -499,7 +509,8 @@ CASE(surfaces) {
   std::memcpy(in.data(), image.bytes.data(), image.bytes.size());
   for (int y = 0; y < height; ++y)
     for (int x = 0; x < width; ++x)
-      for (int k = 0; k < 4; ++k) wanted[(y * width + width - 1 - x) * 4 + k] = static_cast<uint16_t>(2 * in[(y * width + x) * 4 + k]);
+      for (int k = 0; k < 4; ++k)
+        wanted[(y * width + width - 1 - x) * 4 + k] = static_cast<uint16_t>(2 * in[(y * width + x) * 4 + k]);
   expect_same(got, wanted);
 }
 

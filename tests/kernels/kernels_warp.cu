@@ -78,7 +78,8 @@ extern "C" __global__ void reduce_sum(const int* in, long long* out, int count) 
     sum = threadIdx.x < blockDim.x / 32 ? sums[threadIdx.x] : 0;
     sum = warp_sum(sum);
     if (threadIdx.x == 0)
-      atomicAdd(reinterpret_cast<unsigned long long*>(out), static_cast<unsigned long long>(static_cast<long long>(sum)));
+      atomicAdd(reinterpret_cast<unsigned long long*>(out),
+                static_cast<unsigned long long>(static_cast<long long>(sum)));
   }
 }
 
@@ -158,7 +159,8 @@ extern "C" __global__ void labeled_groups(const int* in, int* out) {
 extern "C" __global__ void grid_steps(int* data, int* scratch, int count, int steps) {
   cg::grid_group grid = cg::this_grid();
   for (int step = 0; step < steps; ++step) {
-    for (int i = grid.thread_rank(); i < count; i += grid.size()) scratch[i] = data[(i + 1) % count] + data[(i + count - 1) % count];
+    for (int i = grid.thread_rank(); i < count; i += grid.size())
+      scratch[i] = data[(i + 1) % count] + data[(i + count - 1) % count];
     grid.sync();
     for (int i = grid.thread_rank(); i < count; i += grid.size()) data[i] = scratch[i];
     grid.sync();
@@ -180,7 +182,8 @@ extern "C" __global__ void lane_registers(unsigned* out) {
 #if __CUDA_ARCH__ >= 900
 extern "C" __global__ void elected(int* out) {
   int is_elected = 0;
-  if (threadIdx.x >= 8) asm volatile("{ .reg .pred %%p; elect.sync _|%%p, 0xffffff00; selp.s32 %0, 1, 0, %%p; }" : "=r"(is_elected));
+  if (threadIdx.x >= 8)
+    asm volatile("{ .reg .pred %%p; elect.sync _|%%p, 0xffffff00; selp.s32 %0, 1, 0, %%p; }" : "=r"(is_elected));
   out[threadIdx.x] = is_elected;
 }
 
@@ -210,7 +213,8 @@ extern "C" __global__ void cluster_histogram(const int* in, int* out, int count)
     atomicAdd(cluster.map_shared_rank(bins, value / per_block) + value % per_block, 1);
   }
   cluster.sync();
-  for (int i = threadIdx.x; i < per_block; i += blockDim.x) atomicAdd(&out[cluster.block_rank() * per_block + i], bins[i]);
+  for (int i = threadIdx.x; i < per_block; i += blockDim.x)
+    atomicAdd(&out[cluster.block_rank() * per_block + i], bins[i]);
 }
 #endif
 
@@ -346,7 +350,8 @@ CASE(tiles) {
       int before = 0, sum = 0;
       for (int k = 0; k < rank; ++k) before += tile[k];
       for (int k = 0; k < size; ++k) sum += tile[k];
-      int all[6] = {sum, *std::min_element(tile, tile + size), before + in[i], before, tile[size / 2], rank * 100 + i / size};
+      int all[6] = {
+          sum, *std::min_element(tile, tile + size), before + in[i], before, tile[size / 2], rank * 100 + i / size};
       for (int k = 0; k < 6; ++k) results[k].push_back(all[k]);
     }
     for (const auto& result : results) wanted.insert(wanted.end(), result.begin(), result.end());
@@ -443,7 +448,8 @@ CASE(clusters) {
     for (int rank = 0; rank < 4; ++rank) wanted[i] += in[i / 256 * 256 + rank * 64 + i % 64] * (rank + 1);
   }
   expect_same(out.get(), wanted);
-  GIVES(CUDA_ERROR_INVALID_CLUSTER_SIZE, kernels.try_launch("cluster_sums", {6}, {64}, 0, nullptr, x.address(), out.address()));
+  GIVES(CUDA_ERROR_INVALID_CLUSTER_SIZE,
+        kernels.try_launch("cluster_sums", {6}, {64}, 0, nullptr, x.address(), out.address()));
 }
 
 CASE(cluster_launch_attribute) {

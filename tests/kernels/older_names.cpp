@@ -1,5 +1,5 @@
-// Functions under the names and in the forms that older toolkits gave them, which programs built then still call: each does what its
-// successor does. Says "the same" at its end.
+// Functions under the names and in the forms that older toolkits gave them, which programs built then still call: each
+// does what its successor does. Says "the same" at its end.
 
 #define __CUDA_API_VERSION_INTERNAL 1
 #include <cuda.h>

@@ -1,5 +1,5 @@
-// Two processes order their work on one piece of memory by events that they share: each waits on the GPU, not on the CPU, for what the
-// other has given to it. Says "in order" at its end.
+// Two processes order their work on one piece of memory by events that they share: each waits on the GPU, not on the
+// CPU, for what the other has given to it. Says "in order" at its end.
 
 #include <cuda.h>
 #include <sys/socket.h>
@@ -18,7 +18,8 @@ using namespace two_processes;
 namespace {
 
 constexpr std::size_t bytes = 32u << 20;
-constexpr int rounds = 6, writes = 24;  // what a round's work is long enough for: the other process looks while it is going on
+constexpr int rounds = 6,
+              writes = 24;  // what a round's work is long enough for: the other process looks while it is going on
 
 struct Message {
   CUipcEventHandle event;
@@ -33,7 +34,8 @@ CUstream start() {
 
 // Work that takes a while, at whose end the memory holds the value.
 void work(CUstream stream, CUdeviceptr memory, unsigned value) {
-  for (int i = writes; i-- > 0;) OK(cuMemsetD32Async(memory, value + 1000u * static_cast<unsigned>(i), bytes / 4, stream));
+  for (int i = writes; i-- > 0;)
+    OK(cuMemsetD32Async(memory, value + 1000u * static_cast<unsigned>(i), bytes / 4, stream));
 }
 
 // Waits on the stream for the event, then reads the last word.

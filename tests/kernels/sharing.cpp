@@ -1,5 +1,6 @@
-// Two processes, each with a session of its own, share memory of a device: by CUDA's IPC handles, and by file descriptors of
-// allocations. The parent writes, the child reads and writes, the parent reads. Says "shared" at its end.
+// Two processes, each with a session of its own, share memory of a device: by CUDA's IPC handles, and by file
+// descriptors of allocations. The parent writes, the child reads and writes, the parent reads. Says "shared" at its
+// end.
 
 #include <cuda.h>
 #include <sys/socket.h>
@@ -60,7 +61,8 @@ int child(int socket) {
   tell(socket);
   hear(socket);  // the parent's session is over
   CUdeviceptr late;
-  for (int tries = 0; cuIpcOpenMemHandle(&late, message.large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == CUDA_SUCCESS; ++tries) {
+  for (int tries = 0; cuIpcOpenMemHandle(&late, message.large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == CUDA_SUCCESS;
+       ++tries) {
     OK(cuIpcCloseMemHandle(late));
     if (tries == 500) fail("memory can still be opened though its process is gone");
     ::usleep(10000);

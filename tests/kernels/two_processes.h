@@ -1,5 +1,6 @@
 #pragma once
-// What programs of two processes have in common: words about failures, a socket between them, memory that came as a handle.
+// What programs of two processes have in common: words about failures, a socket between them, memory that came as a
+// handle.
 
 #include <cuda.h>
 #include <sys/socket.h>

@@ -1,6 +1,7 @@
-// What CUDA answers to calls that are wrong: null, stale, foreign and out-of-range arguments, calls in the wrong state. Each probe runs in a
-// process of its own and gives one line, `name: CUDA_ERROR_...`, or `name: signal N` where the library crashed. Run once on a driver and
-// once through fargpu on the same driver, the lines must be equal (compare.py says where they may differ).
+// What CUDA answers to calls that are wrong: null, stale, foreign and out-of-range arguments, calls in the wrong state.
+// Each probe runs in a process of its own and gives one line, `name: CUDA_ERROR_...`, or `name: signal N` where the
+// library crashed. Run once on a driver and once through fargpu on the same driver, the lines must be equal (compare.py
+// says where they may differ).
 //
 //   probes            runs all
 //   probes NAME...    runs these
@@ -41,7 +42,7 @@ const char* text_of(CUresult result) {
   return cuGetErrorName(result, &name) == CUDA_SUCCESS && name ? name : "an error without a name";
 }
 
-// --- what probes begin with; a failure here is none of the probe's ------------------------------------------------------
+// --- what probes begin with; a failure here is none of the probe's --------------------------------------------------
 
 void must(CUresult result, const char* what) {
   if (result == CUDA_SUCCESS) return;
@@ -154,7 +155,7 @@ void CUDA_CB nothing(void*) {}
 // A line each, as in a table.
 // clang-format off
 
-// --- before there is anything ---------------------------------------------------------------------------------------------
+// --- before there is anything ---------------------------------------------------------------------------------------
 
 PROBE(count_before_init) { int n; return cuDeviceGetCount(&n); }
 PROBE(allocate_before_init) { CUdeviceptr p; return cuMemAlloc(&p, 4); }
@@ -170,7 +171,7 @@ PROBE(memory_info_without_context) { MUST(cuInit(0)); std::size_t f, t; return c
 PROBE(device_of_no_context) { MUST(cuInit(0)); CUdevice d; return cuCtxGetDevice(&d); }
 PROBE(pop_nothing) { MUST(cuInit(0)); CUcontext c; return cuCtxPopCurrent(&c); }
 
-// --- devices ----------------------------------------------------------------------------------------------------------------
+// --- devices --------------------------------------------------------------------------------------------------------
 
 PROBE(device_negative) { MUST(cuInit(0)); CUdevice d; return cuDeviceGet(&d, -1); }
 PROBE(device_beyond) { MUST(cuInit(0)); CUdevice d; return cuDeviceGet(&d, 1000); }
@@ -192,7 +193,7 @@ PROBE(bus_id_nonsense) { MUST(cuInit(0)); CUdevice d; return cuDeviceGetByPCIBus
 PROBE(peer_of_no_device) { MUST(cuInit(0)); int v; return cuDeviceCanAccessPeer(&v, 0, 77); }
 PROBE(p2p_with_itself) { MUST(cuInit(0)); int v; return cuDeviceGetP2PAttribute(&v, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, 0, 0); }
 
-// --- contexts ---------------------------------------------------------------------------------------------------------------
+// --- contexts -------------------------------------------------------------------------------------------------------
 
 PROBE(retain_no_device) { MUST(cuInit(0)); CUcontext c; return cuDevicePrimaryCtxRetain(&c, 42); }
 PROBE(retain_nowhere) { MUST(cuInit(0)); return cuDevicePrimaryCtxRetain(nullptr, 0); }
@@ -218,7 +219,7 @@ PROBE(peer_access_bad_flags) { return cuCtxEnablePeerAccess(context(), 3); }
 PROBE(peer_access_null) { context(); return cuCtxEnablePeerAccess(nullptr, 0); }
 PROBE(disable_peer_never_enabled) { return cuCtxDisablePeerAccess(context()); }
 
-// --- memory -----------------------------------------------------------------------------------------------------------------
+// --- memory ---------------------------------------------------------------------------------------------------------
 
 PROBE(allocate_nothing) { context(); CUdeviceptr p; return cuMemAlloc(&p, 0); }
 PROBE(allocate_nowhere) { context(); return cuMemAlloc(nullptr, 4); }
@@ -253,7 +254,7 @@ PROBE(pointer_attribute_unknown) { context(); unsigned long long v; return cuPoi
 PROBE(pointer_attribute_nowhere) { context(); return cuPointerGetAttribute(nullptr, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory()); }
 PROBE(set_pointer_attribute_unsettable) { context(); int v = 1; return cuPointerSetAttribute(&v, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory()); }
 
-// --- copies and memsets -----------------------------------------------------------------------------------------------------
+// --- copies and memsets ---------------------------------------------------------------------------------------------
 
 PROBE(copy_to_null_device) { context(); char b[4] = {}; return cuMemcpyHtoD(0, b, 4); }
 PROBE(copy_from_null_host) { context(); return cuMemcpyHtoD(memory(), nullptr, 4); }
@@ -278,7 +279,7 @@ PROBE(set_foreign) { context(); return cuMemsetD8(0x1234000, 1, 4); }
 PROBE(set_2d_narrow_pitch) { context(); return cuMemsetD2D32(memory(), 8, 1, 16, 4); }
 PROBE(set_on_stale_stream) { context(); const CUdeviceptr p = memory(); return cuMemsetD8Async(p, 1, 4, stale_stream()); }
 
-// --- streams and events -----------------------------------------------------------------------------------------------------
+// --- streams and events ---------------------------------------------------------------------------------------------
 
 PROBE(stream_nowhere) { context(); return cuStreamCreate(nullptr, 0); }
 PROBE(stream_bad_flags) { context(); CUstream s; return cuStreamCreate(&s, 16); }
@@ -305,7 +306,7 @@ PROBE(elapsed_unrecorded) { context(); float t; return cuEventElapsedTime(&t, ev
 PROBE(elapsed_without_timing) { context(); float t; const CUevent a = event(CU_EVENT_DISABLE_TIMING), b = event(CU_EVENT_DISABLE_TIMING); MUST(cuEventRecord(a, nullptr)); MUST(cuEventRecord(b, nullptr)); MUST(cuCtxSynchronize()); return cuEventElapsedTime(&t, a, b); }
 PROBE(elapsed_nowhere) { context(); const CUevent a = event(); MUST(cuEventRecord(a, nullptr)); MUST(cuCtxSynchronize()); return cuEventElapsedTime(nullptr, a, a); }
 
-// --- images, functions, launches ----------------------------------------------------------------------------------------------
+// --- images, functions, launches ------------------------------------------------------------------------------------
 
 PROBE(load_null) { context(); CUmodule m; return cuModuleLoadData(&m, nullptr); }
 PROBE(load_nonsense) { context(); CUmodule m; return cuModuleLoadData(&m, "this is no image"); }
@@ -345,7 +346,7 @@ PROBE(occupancy_no_threads) { context(); int n; return cuOccupancyMaxActiveBlock
 PROBE(wild_store) { context(); CUdeviceptr p = 0x10; unsigned v = 1; void* parameters[] = {&p, &v}; MUST(cuLaunchKernel(function(), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr)); return cuCtxSynchronize(); }
 PROBE(after_a_wild_store) { context(); CUdeviceptr p = 0x10; unsigned v = 1; void* parameters[] = {&p, &v}; MUST(cuLaunchKernel(function(), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr)); (void)cuCtxSynchronize(); CUdeviceptr q; return cuMemAlloc(&q, 4); }
 
-// --- capture and graphs -------------------------------------------------------------------------------------------------------
+// --- capture and graphs ---------------------------------------------------------------------------------------------
 
 PROBE(capture_legacy) { context(); return cuStreamBeginCapture(nullptr, CU_STREAM_CAPTURE_MODE_GLOBAL); }
 PROBE(capture_bad_mode) { context(); return cuStreamBeginCapture(stream(), static_cast<CUstreamCaptureMode>(7)); }
@@ -379,7 +380,7 @@ PROBE(params_of_other_type) { context(); CUDA_KERNEL_NODE_PARAMS p; return cuGra
 PROBE(clone_null) { context(); CUgraph g; return cuGraphClone(&g, nullptr); }
 PROBE(child_is_itself) { context(); const CUgraph g = graph(); CUgraphNode n; return cuGraphAddChildGraphNode(&n, g, nullptr, 0, g); }
 
-// --- virtual memory and pools ---------------------------------------------------------------------------------------------------
+// --- virtual memory and pools ---------------------------------------------------------------------------------------
 
 PROBE(create_nothing) { context(); const CUmemAllocationProp p = on_device(); CUmemGenericAllocationHandle h; return cuMemCreate(&h, 0, &p, 0); }
 PROBE(create_odd_size) { context(); const CUmemAllocationProp p = on_device(); CUmemGenericAllocationHandle h; return cuMemCreate(&h, 1000, &p, 0); }
@@ -415,7 +416,7 @@ PROBE(async_allocate_nothing) { context(); CUdeviceptr p; return cuMemAllocAsync
 PROBE(async_free_null) { context(); return cuMemFreeAsync(0, nullptr); }
 PROBE(async_free_twice) { context(); CUdeviceptr p; MUST(cuMemAllocAsync(&p, 64, nullptr)); MUST(cuMemFreeAsync(p, nullptr)); return cuMemFreeAsync(p, nullptr); }
 
-// --- sharing, arrays, textures, the rest ------------------------------------------------------------------------------------------
+// --- sharing, arrays, textures, the rest ----------------------------------------------------------------------------
 
 PROBE(ipc_of_foreign) { context(); CUipcMemHandle h; return cuIpcGetMemHandle(&h, 0x1234000); }
 PROBE(ipc_open_own) { context(); CUipcMemHandle h; MUST(cuIpcGetMemHandle(&h, memory())); CUdeviceptr p; return cuIpcOpenMemHandle(&p, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS); }

@@ -64,7 +64,8 @@ class Kernel {
     void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
     if (CU(cuModuleLoadDataEx)(&module_, ptx.c_str(), 2, options, values) != CUDA_SUCCESS)
       throw std::runtime_error(std::string(log) + "\n" + ptx);
-    if (CU(cuModuleGetFunction)(&function_, module_, "kernel") != CUDA_SUCCESS) throw std::runtime_error("no function 'kernel'");
+    if (CU(cuModuleGetFunction)(&function_, module_, "kernel") != CUDA_SUCCESS)
+      throw std::runtime_error("no function 'kernel'");
   }
   ~Kernel() { CU(cuModuleUnload)(module_); }
   Kernel(const Kernel&) = delete;

@@ -61,7 +61,7 @@ inline constexpr int mantissa_places = std::numeric_limits<T>::digits - 1;
 template <int e, int m, bool i, class B>
 inline constexpr int mantissa_places<SmallFloat<e, m, i, B>> = m;
 
-// ---- the formats, described by what their bits mean ----
+// ---- the formats, described by what their bits mean ----------------------------------------------------------------
 
 template <class F>
 struct FormatOf {
@@ -83,7 +83,9 @@ template <class F>
 double value_of(F number) {
   using Format = FormatOf<F>;
   uint32_t rest = number.bits & (Format::sign - 1);
-  double result = rest < Format::end ? Format::magnitude(rest) : Format::end == rest && F::has_infinity ? INFINITY : NAN;
+  double result = rest < Format::end                       ? Format::magnitude(rest)
+                  : Format::end == rest && F::has_infinity ? INFINITY
+                                                           : NAN;
   return number.bits & Format::sign ? -result : result;
 }
 
@@ -148,7 +150,7 @@ inline float rounded_to_float(double value, Round mode) {
       mode, [](double from) { return static_cast<float>(from); }, value);
 }
 
-// ---- operands ----
+// ---- operands ------------------------------------------------------------------------------------------------------
 
 /// Always the same, unless TEST_SEED says otherwise; failures name it.
 inline uint64_t seed() {
@@ -177,15 +179,15 @@ std::vector<T> edges() {
     values = {false, true};
   } else if constexpr (std::is_integral_v<T>) {
     using L = std::numeric_limits<T>;
-    for (T value : {T(0), T(1), T(2), T(3), T(7), T(-1), T(-2), L::min(), T(L::min() + 1), L::max(), T(L::max() - 1), T(L::max() / 2 + 1),
-                    T(0x55), T(31), T(32), T(33), T(255)})
+    for (T value : {T(0), T(1), T(2), T(3), T(7), T(-1), T(-2), L::min(), T(L::min() + 1), L::max(), T(L::max() - 1),
+                    T(L::max() / 2 + 1), T(0x55), T(31), T(32), T(33), T(255)})
       values.push_back(value);
   } else if constexpr (is_small_float<T>) {
     using Format = FormatOf<T>;
     uint32_t one = static_cast<uint32_t>(Format::bias) << T::mantissa_bits;
     uint32_t least_normal = 1u << T::mantissa_bits;
-    for (uint32_t bits : {0u, 1u, least_normal - 1, least_normal, least_normal + 1, one - 1, one, one + 1, one + least_normal,
-                          one + least_normal / 2, Format::end - 1, Format::end, Format::sign - 1})
+    for (uint32_t bits : {0u, 1u, least_normal - 1, least_normal, least_normal + 1, one - 1, one, one + 1,
+                          one + least_normal, one + least_normal / 2, Format::end - 1, Format::end, Format::sign - 1})
       for (uint32_t sign : {0u, Format::sign}) values.push_back({static_cast<typename T::Bits>(bits | sign)});
   } else {
     using L = std::numeric_limits<T>;
@@ -236,7 +238,7 @@ T random_operand() {
   }
 }
 
-// ---- registers ----
+// ---- registers -----------------------------------------------------------------------------------------------------
 
 /// The bits of a value as a register of 16, 32 or 64 bits holds them.
 template <class T>
@@ -292,7 +294,8 @@ using Operands = std::array<uint64_t, operands_max>;
 /// Runs an instruction once per set of operands. In its text %d stands for the result's register
 /// and %a, %b, %c, %e for the operands'; %pa to %pe are predicates that say whether an operand is
 /// not zero, and %pd is one whose value becomes the result.
-inline std::vector<uint64_t> run_instruction(const std::string& text, int result_bits, const std::vector<int>& operand_bits,
+inline std::vector<uint64_t> run_instruction(const std::string& text, int result_bits,
+                                             const std::vector<int>& operand_bits,
                                              const std::vector<Operands>& inputs) {
   std::string body;
   const char* names = "abce";
@@ -300,7 +303,8 @@ inline std::vector<uint64_t> run_instruction(const std::string& text, int result
     std::string name(1, names[i]), bits = std::to_string(operand_bits[i]);
     body += "  .reg .b" + bits + " %" + name + "; .reg .pred %p" + name + ";\n";
     body += "  ld.global.b64 %raw, [%in+" + std::to_string(8 * i) + "];\n";
-    body += operand_bits[i] == 64 ? "  mov.b64 %" + name + ", %raw;\n" : "  cvt.u" + bits + ".u64 %" + name + ", %raw;\n";
+    body +=
+        operand_bits[i] == 64 ? "  mov.b64 %" + name + ", %raw;\n" : "  cvt.u" + bits + ".u64 %" + name + ", %raw;\n";
     body += "  setp.ne.u64 %p" + name + ", %raw, 0;\n";
   }
   std::string bits = std::to_string(result_bits);
@@ -345,11 +349,11 @@ class Check<R(A...)> {
       uint64_t wanted = 0;
       if (compare(cases[i], got[i], wanted)) continue;
       char line[400];
-      std::snprintf(line, sizeof line, "%s of %#llx, %#llx, %#llx, %#llx: %#llx, not %#llx (TEST_SEED=%llu)", text.c_str(),
-                    static_cast<unsigned long long>(inputs[i][0]), static_cast<unsigned long long>(inputs[i][1]),
-                    static_cast<unsigned long long>(inputs[i][2]), static_cast<unsigned long long>(inputs[i][3]),
-                    static_cast<unsigned long long>(got[i]), static_cast<unsigned long long>(wanted),
-                    static_cast<unsigned long long>(seed()));
+      std::snprintf(line, sizeof line, "%s of %#llx, %#llx, %#llx, %#llx: %#llx, not %#llx (TEST_SEED=%llu)",
+                    text.c_str(), static_cast<unsigned long long>(inputs[i][0]),
+                    static_cast<unsigned long long>(inputs[i][1]), static_cast<unsigned long long>(inputs[i][2]),
+                    static_cast<unsigned long long>(inputs[i][3]), static_cast<unsigned long long>(got[i]),
+                    static_cast<unsigned long long>(wanted), static_cast<unsigned long long>(seed()));
       FAIL_CHECK(line);
       return;
     }
@@ -410,36 +414,38 @@ struct ResultOf<R(A...)> {
 template <class Signature, class Reference>
 void check(const std::string& text, Reference reference) {
   using R = typename ResultOf<Signature>::type;
-  Check<Signature>::run(complete(text, ArgumentCount<Signature>::value), [&](const auto& operands, uint64_t got, uint64_t& wanted) {
-    wanted = bits_of(static_cast<R>(std::apply(reference, operands)));
-    return is_same<R>(got, wanted);
-  });
+  Check<Signature>::run(complete(text, ArgumentCount<Signature>::value),
+                        [&](const auto& operands, uint64_t got, uint64_t& wanted) {
+                          wanted = bits_of(static_cast<R>(std::apply(reference, operands)));
+                          return is_same<R>(got, wanted);
+                        });
 }
 
 /// The results must be near the reference's: they may be off by `allowance(exact, operands...)`.
 template <class Signature, class Allowance, class Reference>
 void check_within(const std::string& text, Allowance allowance, Reference reference) {
   using R = typename ResultOf<Signature>::type;
-  Check<Signature>::run(complete(text, ArgumentCount<Signature>::value), [&](const auto& operands, uint64_t got, uint64_t& wanted) {
-    double exact = std::apply(reference, operands);
-    double result;
-    if constexpr (is_small_float<R>) {
-      result = value_of(R{static_cast<typename R::Bits>(got)});
-      wanted = rounded<R>(exact).bits;
-    } else if constexpr (std::is_same_v<R, float>) {
-      result = std::bit_cast<float>(static_cast<uint32_t>(got));
-      wanted = bits_of(static_cast<float>(exact));
-    } else {
-      result = std::bit_cast<double>(got);
-      wanted = bits_of(exact);
-    }
-    if (std::isnan(exact)) return std::isnan(result);
-    if (is_same<R>(got, wanted)) return true;
-    if (std::isinf(result) || std::isinf(exact)) return result == exact;
-    if (exact == 0) return false;  // also a zero of the other sign
-    double allowed = std::apply([&](auto... v) { return allowance(exact, v...); }, operands);
-    return std::fabs(result - exact) <= allowed;
-  });
+  Check<Signature>::run(complete(text, ArgumentCount<Signature>::value),
+                        [&](const auto& operands, uint64_t got, uint64_t& wanted) {
+                          double exact = std::apply(reference, operands);
+                          double result;
+                          if constexpr (is_small_float<R>) {
+                            result = value_of(R{static_cast<typename R::Bits>(got)});
+                            wanted = rounded<R>(exact).bits;
+                          } else if constexpr (std::is_same_v<R, float>) {
+                            result = std::bit_cast<float>(static_cast<uint32_t>(got));
+                            wanted = bits_of(static_cast<float>(exact));
+                          } else {
+                            result = std::bit_cast<double>(got);
+                            wanted = bits_of(exact);
+                          }
+                          if (std::isnan(exact)) return std::isnan(result);
+                          if (is_same<R>(got, wanted)) return true;
+                          if (std::isinf(result) || std::isinf(exact)) return result == exact;
+                          if (exact == 0) return false;  // also a zero of the other sign
+                          double allowed = std::apply([&](auto... v) { return allowance(exact, v...); }, operands);
+                          return std::fabs(result - exact) <= allowed;
+                        });
 }
 
 /// |got - wanted| <= relative * |wanted| + absolute.

@@ -69,7 +69,8 @@ struct NamedRound {
   const char* name;
   Round mode;
 };
-constexpr NamedRound rounds[] = {{".rn", Round::nearest}, {".rz", Round::zero}, {".rm", Round::down}, {".rp", Round::up}};
+constexpr NamedRound rounds[] = {
+    {".rn", Round::nearest}, {".rz", Round::zero}, {".rm", Round::down}, {".rp", Round::up}};
 
 template <class T>
 void check_from_integer() {
@@ -148,8 +149,10 @@ TEST_CASE("to integers") {
   check_to_integers<double>();
   check_to_integers<Half>();
   check_to_integers<Bfloat>();
-  check<int32_t(float)>("cvt.rzi.ftz.s32.f32", [](float a) { return to_integer<int32_t>(flushed(a), integer_rounds[1]); });
-  check<int32_t(float)>("cvt.rpi.ftz.s32.f32", [](float a) { return to_integer<int32_t>(flushed(a), integer_rounds[3]); });
+  check<int32_t(float)>("cvt.rzi.ftz.s32.f32",
+                        [](float a) { return to_integer<int32_t>(flushed(a), integer_rounds[1]); });
+  check<int32_t(float)>("cvt.rpi.ftz.s32.f32",
+                        [](float a) { return to_integer<int32_t>(flushed(a), integer_rounds[3]); });
 }
 
 TEST_CASE("from integers") {
@@ -226,14 +229,17 @@ TEST_CASE("numbers of 8 bits") {
   auto from_half = [](auto tag, const char* text) {
     using F = decltype(tag);
     check<Pair<F>(Pair<Half>)>(text, [](Pair<Half> a) {
-      return Pair<F>{rounded<F>(value_of(a.low), Round::nearest, true), rounded<F>(value_of(a.high), Round::nearest, true)};
+      return Pair<F>{rounded<F>(value_of(a.low), Round::nearest, true),
+                     rounded<F>(value_of(a.high), Round::nearest, true)};
     });
   };
   from_half(E4m3{}, "cvt.rn.satfinite.e4m3x2.f16x2");
   from_half(E5m2{}, "cvt.rn.satfinite.e5m2x2.f16x2");
   auto to_half = [](auto tag, const char* text) {
     using F = decltype(tag);
-    check<Pair<Half>(Pair<F>)>(text, [](Pair<F> a) { return Pair<Half>{rounded<Half>(value_of(a.low)), rounded<Half>(value_of(a.high))}; });
+    check<Pair<Half>(Pair<F>)>(text, [](Pair<F> a) {
+      return Pair<Half>{rounded<Half>(value_of(a.low)), rounded<Half>(value_of(a.high))};
+    });
   };
   to_half(E4m3{}, "cvt.rn.f16x2.e4m3x2");
   to_half(E5m2{}, "cvt.rn.f16x2.e5m2x2");

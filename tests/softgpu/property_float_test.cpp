@@ -12,7 +12,8 @@ struct NamedRound {
   const char* name;
   Round mode;
 };
-constexpr NamedRound rounds[] = {{".rn", Round::nearest}, {".rz", Round::zero}, {".rm", Round::down}, {".rp", Round::up}};
+constexpr NamedRound rounds[] = {
+    {".rn", Round::nearest}, {".rz", Round::zero}, {".rm", Round::down}, {".rp", Round::up}};
 
 constexpr double least_normal = 0x1p-126;
 
@@ -25,7 +26,9 @@ std::string suffix() {
 }
 
 /// What single precision with .ftz makes of a result: tininess is found before rounding.
-float flushed_result(float value, double exact) { return std::fabs(exact) < least_normal ? std::copysign(0.0f, value) : value; }
+float flushed_result(float value, double exact) {
+  return std::fabs(exact) < least_normal ? std::copysign(0.0f, value) : value;
+}
 
 template <class T>
 void check_rounded() {
@@ -80,7 +83,8 @@ void check_signs_and_order() {
   check<T(T, T, float)>("slct" + t + ".f32", [](T a, T b, float c) { return c >= 0 ? a : b; });
   auto compare = [&](const char* relation, auto function) {
     check<bool(T, T)>("setp." + std::string(relation) + t + " %pd, %a, %b;", function);
-    check<uint32_t(T, T)>("set." + std::string(relation) + ".u32" + t, [&](T a, T b) { return function(a, b) ? ~0u : 0u; });
+    check<uint32_t(T, T)>("set." + std::string(relation) + ".u32" + t,
+                          [&](T a, T b) { return function(a, b) ? ~0u : 0u; });
     check<bool(T, T, bool)>("setp." + std::string(relation) + ".or" + t + " %pd, %a, %b, %pc;",
                             [&](T a, T b, bool c) { return function(a, b) || c; });
   };
@@ -117,7 +121,8 @@ TEST_CASE("arithmetic that flushes subnormal numbers") {
   Context context;
   using T = float;
   check<T(T, T)>("add.ftz.f32", [](T a, T b) { return flushed(flushed(a) + flushed(b)); });
-  check<T(T, T)>("sub.rz.ftz.f32", [](T a, T b) { return flushed(under(Round::zero, std::minus<T>(), flushed(a), flushed(b))); });
+  check<T(T, T)>("sub.rz.ftz.f32",
+                 [](T a, T b) { return flushed(under(Round::zero, std::minus<T>(), flushed(a), flushed(b))); });
   check<T(T, T)>("mul.ftz.f32", [](T a, T b) {
     a = flushed(a);
     b = flushed(b);
@@ -181,10 +186,12 @@ TEST_CASE("approximations of single precision") {
   constexpr double one_place = 0x1p-23, least = std::numeric_limits<T>::denorm_min();
   auto representable = [](double value) { return double{static_cast<float>(value)}; };
   check_near<T(T)>("rcp.approx.f32", one_place, least, [&](T a) { return representable(1.0 / a); });
-  check_near<T(T)>("rcp.approx.ftz.f32", one_place, 0, [&](T a) { return flushed(static_cast<float>(1.0 / flushed(a))); });
+  check_near<T(T)>("rcp.approx.ftz.f32", one_place, 0,
+                   [&](T a) { return flushed(static_cast<float>(1.0 / flushed(a))); });
   check_near<T(T)>("rsqrt.approx.f32", std::exp2(-22.9), 0, [](T a) { return 1.0 / std::sqrt(double{a}); });
   check_near<T(T)>("sqrt.approx.f32", one_place, least, [](T a) { return std::sqrt(double{a}); });
-  check_near<T(T)>("ex2.approx.f32", 2 * one_place, 2 * least, [&](T a) { return representable(std::exp2(double{a})); });
+  check_near<T(T)>("ex2.approx.f32", 2 * one_place, 2 * least,
+                   [&](T a) { return representable(std::exp2(double{a})); });
   check_within<T(T)>(
       "lg2.approx.f32", [](double exact, T a) { return 0x1p-22 * (a > 0.5f && a < 2 ? 1 : std::fabs(exact)); },
       [](T a) { return std::log2(double{a}); });
@@ -200,8 +207,8 @@ TEST_CASE("sine and cosine") {
   Context context;
   // Angles by their number of steps, so that all of a range is met.
   auto over = [](const char* function, const char* step, double step_value, double error) {
-    std::string text =
-        "{ .reg .f32 %x; cvt.rn.f32.s16 %x, %a; mul.f32 %x, %x, " + std::string(step) + "; " + function + ".approx.f32 %d, %x; }";
+    std::string text = "{ .reg .f32 %x; cvt.rn.f32.s16 %x, %a; mul.f32 %x, %x, " + std::string(step) + "; " + function +
+                       ".approx.f32 %d, %x; }";
     check_near<float(int16_t)>(text, 0, error, [&](int16_t a) {
       double x = static_cast<float>(a * step_value);
       return function[0] == 's' ? std::sin(x) : std::cos(x);
@@ -222,7 +229,9 @@ TEST_CASE("approximations of double precision") {
   Context context;
   // They look at the upper half of the operand only.
   auto upper = [](double a) { return std::bit_cast<double>(std::bit_cast<uint64_t>(a) & 0xffffffff00000000); };
-  auto flushed64 = [](double a) { return std::fabs(a) < std::numeric_limits<double>::min() ? std::copysign(0.0, a) : a; };
+  auto flushed64 = [](double a) {
+    return std::fabs(a) < std::numeric_limits<double>::min() ? std::copysign(0.0, a) : a;
+  };
   check_near<double(double)>("rcp.approx.ftz.f64", 0x1p-19, 0,
                              [&](double a) { return std::isnan(a) ? a : flushed64(1 / flushed64(upper(a))); });
   check_near<double(double)>("rsqrt.approx.ftz.f64", 0x1p-19, 0,

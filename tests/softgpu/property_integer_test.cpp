@@ -48,11 +48,14 @@ void check_arithmetic() {
   using U = Unsigned<T>;
   check<T(T, T)>(name<T>("add"), [](T a, T b) { return static_cast<T>(U(U(a) + U(b))); });
   check<T(T, T)>(name<T>("sub"), [](T a, T b) { return static_cast<T>(U(U(a) - U(b))); });
-  check<T(T, T)>(name<T>("mul.lo"), [](T a, T b) { return static_cast<T>(static_cast<unsigned __int128>(U(a)) * U(b)); });
+  check<T(T, T)>(name<T>("mul.lo"),
+                 [](T a, T b) { return static_cast<T>(static_cast<unsigned __int128>(U(a)) * U(b)); });
   check<T(T, T)>(name<T>("mul.hi"), high_part<T>);
-  check<T(T, T, T)>(name<T>("mad.lo"), [](T a, T b, T c) { return static_cast<T>(static_cast<unsigned __int128>(U(a)) * U(b) + U(c)); });
-  check<T(T, T, T)>(name<T>("mad.hi"),
-                    [](T a, T b, T c) { return static_cast<T>(static_cast<U>(high_part<T>(a, b)) + static_cast<U>(c)); });
+  check<T(T, T, T)>(name<T>("mad.lo"),
+                    [](T a, T b, T c) { return static_cast<T>(static_cast<unsigned __int128>(U(a)) * U(b) + U(c)); });
+  check<T(T, T, T)>(name<T>("mad.hi"), [](T a, T b, T c) {
+    return static_cast<T>(static_cast<U>(high_part<T>(a, b)) + static_cast<U>(c));
+  });
   check<T(T, T)>(name<T>("div"), [](T a, T b) {
     if (b == 0) return static_cast<T>(-1);
     return static_cast<T>(int128{a} / b);
@@ -74,8 +77,9 @@ void check_arithmetic() {
   if constexpr (sizeof(T) < 8) {
     using W = Wide<T>;
     check<W(T, T)>(name<T>("mul.wide"), [](T a, T b) { return static_cast<W>(W{a} * W{b}); });
-    check<W(T, T, W)>(name<T>("mad.wide"),
-                      [](T a, T b, W c) { return static_cast<W>(static_cast<Unsigned<W>>(W{a} * W{b}) + static_cast<Unsigned<W>>(c)); });
+    check<W(T, T, W)>(name<T>("mad.wide"), [](T a, T b, W c) {
+      return static_cast<W>(static_cast<Unsigned<W>>(W{a} * W{b}) + static_cast<Unsigned<W>>(c));
+    });
   }
 }
 
@@ -89,9 +93,12 @@ void check_bits() {
   check<T(T)>(bits<T>("cnot"), [](T a) { return static_cast<T>(a == 0); });
   check<T(T, uint32_t)>(bits<T>("shl"), [](T a, uint32_t b) { return b >= width<T> ? T{0} : static_cast<T>(a << b); });
   check<T(T, uint32_t)>(bits<T>("shr"), [](T a, uint32_t b) { return b >= width<T> ? T{0} : static_cast<T>(a >> b); });
-  check<S(S, uint32_t)>(name<S>("shr"), [](S a, uint32_t b) { return static_cast<S>(a >> std::min(b, uint32_t{width<T> - 1})); });
-  check<T(T, T, bool)>("selp.b" + std::to_string(width<T>) + " %d, %a, %b, %pc;", [](T a, T b, bool c) { return c ? a : b; });
-  check<T(T, T, int32_t)>("slct.b" + std::to_string(width<T>) + ".s32", [](T a, T b, int32_t c) { return c >= 0 ? a : b; });
+  check<S(S, uint32_t)>(name<S>("shr"),
+                        [](S a, uint32_t b) { return static_cast<S>(a >> std::min(b, uint32_t{width<T> - 1})); });
+  check<T(T, T, bool)>("selp.b" + std::to_string(width<T>) + " %d, %a, %b, %pc;",
+                       [](T a, T b, bool c) { return c ? a : b; });
+  check<T(T, T, int32_t)>("slct.b" + std::to_string(width<T>) + ".s32",
+                          [](T a, T b, int32_t c) { return c >= 0 ? a : b; });
 }
 
 template <class T>
@@ -163,14 +170,19 @@ TEST_CASE("24-bit multiplication") {
   Context context;
   auto low_u = [](uint32_t a) { return uint64_t{a & 0xffffff}; };
   auto low_s = [](int32_t a) { return int64_t{static_cast<int32_t>(static_cast<uint32_t>(a) << 8) >> 8}; };
-  check<uint32_t(uint32_t, uint32_t)>("mul24.lo.u32", [&](auto a, auto b) { return static_cast<uint32_t>(low_u(a) * low_u(b)); });
-  check<uint32_t(uint32_t, uint32_t)>("mul24.hi.u32", [&](auto a, auto b) { return static_cast<uint32_t>(low_u(a) * low_u(b) >> 16); });
-  check<int32_t(int32_t, int32_t)>("mul24.lo.s32", [&](auto a, auto b) { return static_cast<int32_t>(low_s(a) * low_s(b)); });
-  check<int32_t(int32_t, int32_t)>("mul24.hi.s32", [&](auto a, auto b) { return static_cast<int32_t>(low_s(a) * low_s(b) >> 16); });
-  check<uint32_t(uint32_t, uint32_t, uint32_t)>("mad24.lo.u32",
-                                                [&](auto a, auto b, auto c) { return static_cast<uint32_t>(low_u(a) * low_u(b)) + c; });
-  check<int32_t(int32_t, int32_t, int32_t)>(
-      "mad24.hi.sat.s32", [&](auto a, auto b, auto c) { return clamped<int32_t>(int128{low_s(a) * low_s(b) >> 16} + c); });
+  check<uint32_t(uint32_t, uint32_t)>("mul24.lo.u32",
+                                      [&](auto a, auto b) { return static_cast<uint32_t>(low_u(a) * low_u(b)); });
+  check<uint32_t(uint32_t, uint32_t)>("mul24.hi.u32",
+                                      [&](auto a, auto b) { return static_cast<uint32_t>(low_u(a) * low_u(b) >> 16); });
+  check<int32_t(int32_t, int32_t)>("mul24.lo.s32",
+                                   [&](auto a, auto b) { return static_cast<int32_t>(low_s(a) * low_s(b)); });
+  check<int32_t(int32_t, int32_t)>("mul24.hi.s32",
+                                   [&](auto a, auto b) { return static_cast<int32_t>(low_s(a) * low_s(b) >> 16); });
+  check<uint32_t(uint32_t, uint32_t, uint32_t)>(
+      "mad24.lo.u32", [&](auto a, auto b, auto c) { return static_cast<uint32_t>(low_u(a) * low_u(b)) + c; });
+  check<int32_t(int32_t, int32_t, int32_t)>("mad24.hi.sat.s32", [&](auto a, auto b, auto c) {
+    return clamped<int32_t>(int128{low_s(a) * low_s(b) >> 16} + c);
+  });
 }
 
 TEST_CASE("chains with carry") {
@@ -188,7 +200,8 @@ TEST_CASE("chains with carry") {
                  [](T a, T b) { return static_cast<T>((static_cast<unsigned __int128>(a) * (b & ~0u)) >> 32); });
   // Subtraction leaves a carry where nothing was borrowed.
   check<T(T, T)>("{ .reg .b64 %x; sub.cc.u64 %x, %a, %b; addc.u64 %d, 0, 0; }", [](T a, T b) { return T{a >= b}; });
-  check<T(T, T, T)>("{ .reg .b64 %x; add.cc.u64 %x, %a, %b; subc.u64 %d, %c, 0; }", [](T a, T b, T c) { return c - (a + b >= a); });
+  check<T(T, T, T)>("{ .reg .b64 %x; add.cc.u64 %x, %a, %b; subc.u64 %d, %c, 0; }",
+                    [](T a, T b, T c) { return c - (a + b >= a); });
   check<T(T, T, T)>("{ .reg .b64 %x; mad.hi.cc.u64 %x, %a, %b, %c; addc.u64 %d, 0, 0; }",
                     [](T a, T b, T c) { return T{high_part<T>(a, b) + c < c}; });
   check<int64_t(int64_t, int64_t, int64_t)>(
@@ -265,8 +278,8 @@ TEST_CASE("bytes and shifts of two registers") {
   auto modes = [&](const char* mode, auto indices) {
     check<T(T, T, T)>(std::string("prmt.b32.") + mode, [&](T a, T b, T c) {
       std::array<T, 4> i = indices(c & 3);
-      return joined(static_cast<T>(byte(a, b, i[0])), static_cast<T>(byte(a, b, i[1])), static_cast<T>(byte(a, b, i[2])),
-                    static_cast<T>(byte(a, b, i[3])));
+      return joined(static_cast<T>(byte(a, b, i[0])), static_cast<T>(byte(a, b, i[1])),
+                    static_cast<T>(byte(a, b, i[2])), static_cast<T>(byte(a, b, i[3])));
     });
   };
   using I = std::array<T, 4>;
@@ -280,7 +293,8 @@ TEST_CASE("bytes and shifts of two registers") {
   auto both = [](T a, T b) { return uint64_t{b} << 32 | a; };
   check<T(T, T, T)>("shf.l.wrap.b32", [&](T a, T b, T c) { return static_cast<T>(both(a, b) << (c & 31) >> 32); });
   check<T(T, T, T)>("shf.r.wrap.b32", [&](T a, T b, T c) { return static_cast<T>(both(a, b) >> (c & 31)); });
-  check<T(T, T, T)>("shf.l.clamp.b32", [&](T a, T b, T c) { return c >= 32 ? a : static_cast<T>(both(a, b) << c >> 32); });
+  check<T(T, T, T)>("shf.l.clamp.b32",
+                    [&](T a, T b, T c) { return c >= 32 ? a : static_cast<T>(both(a, b) << c >> 32); });
   check<T(T, T, T)>("shf.r.clamp.b32", [&](T a, T b, T c) { return c >= 32 ? b : static_cast<T>(both(a, b) >> c); });
   for (unsigned table : {0x80u, 0xf8u, 0x1du, 0x96u, 0xe8u, 0u, 255u})
     check<T(T, T, T)>("lop3.b32 %d, %a, %b, %c, " + std::to_string(table) + ";", [&](T a, T b, T c) {
@@ -324,7 +338,9 @@ TEST_CASE("dot products and pairs") {
   }
   using S = Pair<int16_t>;
   using U = Pair<uint16_t>;
-  check<U(U, U)>("add.u16x2", [](U a, U b) { return U{static_cast<uint16_t>(a.low + b.low), static_cast<uint16_t>(a.high + b.high)}; });
+  check<U(U, U)>("add.u16x2", [](U a, U b) {
+    return U{static_cast<uint16_t>(a.low + b.low), static_cast<uint16_t>(a.high + b.high)};
+  });
   check<U(U, U)>("min.u16x2", [](U a, U b) { return U{std::min(a.low, b.low), std::min(a.high, b.high)}; });
   check<S(S, S)>("max.s16x2", [](S a, S b) { return S{std::max(a.low, b.low), std::max(a.high, b.high)}; });
   check<S(S, S)>("min.s16x2.relu", [](S a, S b) {
@@ -337,13 +353,15 @@ TEST_CASE("integer comparisons") {
   Context context;
   auto compare = [&]<class T>(T) {
     auto one = [&](const char* relation, auto function) {
-      std::string text = "setp." + std::string(relation) + "." + (std::is_signed_v<T> ? "s" : "u") + std::to_string(width<T>);
+      std::string text =
+          "setp." + std::string(relation) + "." + (std::is_signed_v<T> ? "s" : "u") + std::to_string(width<T>);
       check<bool(T, T)>(text + " %pd, %a, %b;", function);
-      check<bool(T, T, bool)>(
-          "setp." + std::string(relation) + ".and." + (std::is_signed_v<T> ? "s" : "u") + std::to_string(width<T>) + " %pd, %a, %b, !%pc;",
-          [&](T a, T b, bool c) { return function(a, b) && !c; });
-      check<uint32_t(T, T)>("set." + std::string(relation) + ".u32." + (std::is_signed_v<T> ? "s" : "u") + std::to_string(width<T>),
-                            [&](T a, T b) { return function(a, b) ? ~0u : 0u; });
+      check<bool(T, T, bool)>("setp." + std::string(relation) + ".and." + (std::is_signed_v<T> ? "s" : "u") +
+                                  std::to_string(width<T>) + " %pd, %a, %b, !%pc;",
+                              [&](T a, T b, bool c) { return function(a, b) && !c; });
+      check<uint32_t(T, T)>(
+          "set." + std::string(relation) + ".u32." + (std::is_signed_v<T> ? "s" : "u") + std::to_string(width<T>),
+          [&](T a, T b) { return function(a, b) ? ~0u : 0u; });
     };
     one("eq", [](T a, T b) { return a == b; });
     one("ne", [](T a, T b) { return a != b; });
@@ -361,7 +379,9 @@ TEST_CASE("integer comparisons") {
   // The two results of one comparison, and the unsigned names of the relations.
   check<bool(uint32_t, uint32_t)>("{ .reg .pred %q; setp.lo.u32 %pd|%q, %a, %b; xor.pred %pd, %pd, %q; }",
                                   [](uint32_t, uint32_t) { return true; });
-  check<bool(uint32_t, uint32_t, bool)>("setp.hs.xor.u32 %pd, %a, %b, %pc;", [](uint32_t a, uint32_t b, bool c) { return (a >= b) != c; });
-  check<bool(uint32_t, uint32_t, bool)>("setp.ls.or.u32 %pd, %a, %b, %pc;", [](uint32_t a, uint32_t b, bool c) { return a <= b || c; });
+  check<bool(uint32_t, uint32_t, bool)>("setp.hs.xor.u32 %pd, %a, %b, %pc;",
+                                        [](uint32_t a, uint32_t b, bool c) { return (a >= b) != c; });
+  check<bool(uint32_t, uint32_t, bool)>("setp.ls.or.u32 %pd, %a, %b, %pc;",
+                                        [](uint32_t a, uint32_t b, bool c) { return a <= b || c; });
   check<float(int32_t, int32_t)>("set.lt.f32.s32", [](int32_t a, int32_t b) { return a < b ? 1.0f : 0.0f; });
 }

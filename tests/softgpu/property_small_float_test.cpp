@@ -54,7 +54,9 @@ void check_binary(const std::string& instruction, const std::string& type, Refer
 template <class F, class Reference>
 void check_unary(const std::string& instruction, const std::string& type, Reference reference) {
   check<F(F)>(instruction + type, reference);
-  check<Pair<F>(Pair<F>)>(instruction + type + "x2", [&](Pair<F> a) { return Pair<F>{reference(a.low), reference(a.high)}; });
+  check<Pair<F>(Pair<F>)>(instruction + type + "x2", [&](Pair<F> a) {
+    return Pair<F>{reference(a.low), reference(a.high)};
+  });
 }
 
 template <class F>
@@ -95,12 +97,14 @@ void check_comparisons(const std::string& type) {
                           [&](F a, F b) { return function(value_of(a), value_of(b)) ? ~0u : 0u; });
     // Both halves at once: two predicates, or a number of each.
     check<bool(Pair<F>, Pair<F>)>(
-        "{ .reg .pred %q; setp." + text + "x2 %pd|%q, %a, %b; and.pred %pd, %pd, %q; }",
-        [&](Pair<F> a, Pair<F> b) { return function(value_of(a.low), value_of(b.low)) && function(value_of(a.high), value_of(b.high)); });
-    check<Pair<F>(Pair<F>, Pair<F>)>("set." + std::string(relation) + type + "x2" + type + "x2", [&](Pair<F> a, Pair<F> b) {
-      auto number = [&](F x, F y) { return rounded<F>(function(value_of(x), value_of(y))); };
-      return Pair<F>{number(a.low, b.low), number(a.high, b.high)};
-    });
+        "{ .reg .pred %q; setp." + text + "x2 %pd|%q, %a, %b; and.pred %pd, %pd, %q; }", [&](Pair<F> a, Pair<F> b) {
+          return function(value_of(a.low), value_of(b.low)) && function(value_of(a.high), value_of(b.high));
+        });
+    check<Pair<F>(Pair<F>, Pair<F>)>(
+        "set." + std::string(relation) + type + "x2" + type + "x2", [&](Pair<F> a, Pair<F> b) {
+          auto number = [&](F x, F y) { return rounded<F>(function(value_of(x), value_of(y))); };
+          return Pair<F>{number(a.low, b.low), number(a.high, b.high)};
+        });
   };
   one("eq", [](double a, double b) { return a == b; });
   one("lt", [](double a, double b) { return a < b; });
@@ -112,7 +116,9 @@ void check_comparisons(const std::string& type) {
 
 Half flushed(Half a) { return std::fabs(value_of(a)) < 0x1p-14 ? rounded<Half>(std::copysign(0.0, value_of(a))) : a; }
 
-Half flushed_result(double exact) { return std::fabs(exact) < 0x1p-14 ? rounded<Half>(std::copysign(0.0, exact)) : rounded<Half>(exact); }
+Half flushed_result(double exact) {
+  return std::fabs(exact) < 0x1p-14 ? rounded<Half>(std::copysign(0.0, exact)) : rounded<Half>(exact);
+}
 
 }  // namespace
 
@@ -140,8 +146,10 @@ TEST_CASE("comparisons of bf16") {
 TEST_CASE("f16 with flushing and saturation") {
   Context context;
   using F = Half;
-  check_binary<F>("mul.ftz", ".f16", [](F a, F b) { return flushed_result(value_of(flushed(a)) * value_of(flushed(b))); });
-  check_binary<F>("add.ftz", ".f16", [](F a, F b) { return flushed_result(value_of(flushed(a)) + value_of(flushed(b))); });
+  check_binary<F>("mul.ftz", ".f16",
+                  [](F a, F b) { return flushed_result(value_of(flushed(a)) * value_of(flushed(b))); });
+  check_binary<F>("add.ftz", ".f16",
+                  [](F a, F b) { return flushed_result(value_of(flushed(a)) + value_of(flushed(b))); });
   auto saturated = [](double value) { return rounded<F>(value > 0 ? std::min(value, 1.0) : 0.0); };
   check_binary<F>("add.sat", ".f16", [&](F a, F b) { return saturated(value_of(a) + value_of(b)); });
   check_binary<F>("mul.sat", ".f16", [&](F a, F b) { return saturated(value_of(a) * value_of(b)); });
@@ -150,7 +158,8 @@ TEST_CASE("f16 with flushing and saturation") {
 TEST_CASE("approximations of f16 and bf16") {
   Context context;
   // One place of the result, and half a place of its subnormal numbers.
-  check_near<Half(Half)>("ex2.approx.f16", 0x1p-9, 0x1p-24, [](Half a) { return value_of(rounded<Half>(std::exp2(value_of(a)))); });
+  check_near<Half(Half)>("ex2.approx.f16", 0x1p-9, 0x1p-24,
+                         [](Half a) { return value_of(rounded<Half>(std::exp2(value_of(a)))); });
   check_near<Half(Half)>("tanh.approx.f16", 0x1p-9, 0x1p-24, [](Half a) { return std::tanh(value_of(a)); });
   check_near<Bfloat(Bfloat)>("ex2.approx.ftz.bf16", 0x1p-7, 0x1p-126,
                              [](Bfloat a) { return value_of(rounded<Bfloat>(std::exp2(value_of(a)))); });

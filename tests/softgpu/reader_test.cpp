@@ -1,5 +1,5 @@
-// The parts that read what programs hand in: images, compressed texts, PTX. Whatever they are given, they answer with an error that
-// says why, or with a program; they never crash and never take memory that the input does not pay for.
+// The parts that read what programs hand in: images, compressed texts, PTX. Whatever they are given, they answer with
+// an error that says why, or with a program; they never crash and never take memory that the input does not pay for.
 
 #include <lz4.h>
 #include <sys/mman.h>
@@ -30,7 +30,7 @@ using namespace fargpu::softgpu;
 
 namespace {
 
-// ---- what becomes of an input ----
+// ---- what becomes of an input --------------------------------------------------------------------------------------
 
 enum class Outcome { program, invalid_image, no_binary, syntax, version, link };
 
@@ -70,7 +70,8 @@ Outcome outcome_of_image(std::string_view image) {
 Outcome outcome_of_unsized_image(std::string_view image) {
   constexpr size_t page = 4096;
   size_t bytes = (image.size() + page - 1) / page * page;
-  auto* memory = static_cast<char*>(mmap(nullptr, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  auto* memory =
+      static_cast<char*>(mmap(nullptr, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   REQUIRE(memory != MAP_FAILED);
   char* start = memory + bytes - image.size();
   std::memcpy(start, image.data(), image.size());
@@ -88,7 +89,7 @@ void limit_memory() {
 #endif
 }
 
-// ---- inputs that are good ----
+// ---- inputs that are good ------------------------------------------------------------------------------------------
 
 std::string file_contents(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -213,7 +214,8 @@ std::string fatbin(const std::vector<Part>& parts) {
 
 std::string lz4_of(const std::string& text) {
   std::string result(LZ4_compressBound(static_cast<int>(text.size())), '\0');
-  int bytes = LZ4_compress_default(text.data(), result.data(), static_cast<int>(text.size()), static_cast<int>(result.size()));
+  int bytes =
+      LZ4_compress_default(text.data(), result.data(), static_cast<int>(text.size()), static_cast<int>(result.size()));
   REQUIRE(bytes > 0);
   return result.substr(0, bytes);
 }
@@ -229,7 +231,7 @@ std::string plain_image() { return fatbin({{0, 90, small_text + '\0', 0}}); }
 std::string lz4_image() { return fatbin({{flag_lz4, 90, lz4_of(small_text), small_text.size()}}); }
 std::string zstd_image() { return fatbin({{flag_zstd, 90, zstd_of(small_text), small_text.size()}}); }
 
-// ---- inputs that are not ----
+// ---- inputs that are not -------------------------------------------------------------------------------------------
 
 uint64_t seed() {
   static uint64_t value = [] {
@@ -256,7 +258,8 @@ class Mutator {
         case 0: input[at] ^= static_cast<char>(1 << pick(8)); break;
         case 1: input[at] = static_cast<char>(pick(256)); break;
         case 2: {
-          static constexpr uint64_t numbers[] = {0, 1, 0x7f, 0x7fff, 0x7fffffff, 0xffffffff, ~0ull, 1ull << 40, 1ull << 63};
+          static constexpr uint64_t numbers[] = {0,          1,     0x7f,       0x7fff,    0x7fffffff,
+                                                 0xffffffff, ~0ull, 1ull << 40, 1ull << 63};
           uint64_t number = numbers[pick(std::size(numbers))];
           std::memcpy(input.data() + at, &number, std::min<size_t>(size_t{1} << pick(4), input.size() - at));
           break;
@@ -358,7 +361,9 @@ class Mutator {
  private:
   /// Words, numbers and single other characters; together they are the whole text.
   static std::vector<std::string_view> words_of(std::string_view text) {
-    auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '%' || c == '$'; };
+    auto is_word = [](char c) {
+      return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '%' || c == '$';
+    };
     std::vector<std::string_view> words;
     for (size_t start = 0; start < text.size();) {
       size_t end = start + 1;
@@ -386,11 +391,14 @@ std::string repeated(std::string_view text, size_t count) {
 }
 
 std::string with_body(const std::string& body) {
-  return ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry kernel() {\n.reg .b32 %r<4>; .reg .pred %p<4>; "
+  return ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry kernel() {\n.reg .b32 %r<4>; .reg .pred "
+         "%p<4>; "
          ".reg .b64 %rd<4>;\n" +
          body + "\nret;\n}\n";
 }
-std::string with_module_scope(const std::string& text) { return ".version 8.0\n.target sm_90\n.address_size 64\n" + text + "\n"; }
+std::string with_module_scope(const std::string& text) {
+  return ".version 8.0\n.target sm_90\n.address_size 64\n" + text + "\n";
+}
 
 }  // namespace
 
@@ -427,8 +435,8 @@ TEST_CASE("sizes that are not true cost nothing") {
   limit_memory();
   // Said to be larger when unpacked than it is, than fits, or than any text could be.
   std::string packed = lz4_of(small_text), packed_zstd = zstd_of(small_text);
-  for (uint64_t size :
-       {uint64_t{0}, uint64_t{1}, small_text.size() - 1, small_text.size() + 1, uint64_t{1} << 30, uint64_t{1} << 40, UINT64_MAX}) {
+  for (uint64_t size : {uint64_t{0}, uint64_t{1}, small_text.size() - 1, small_text.size() + 1, uint64_t{1} << 30,
+                        uint64_t{1} << 40, UINT64_MAX}) {
     CHECK(outcome_of_image(fatbin({{flag_lz4, 90, packed, size}})) == Outcome::invalid_image);
     CHECK(outcome_of_image(fatbin({{flag_zstd, 90, packed_zstd, size}})) == Outcome::invalid_image);
   }
@@ -452,7 +460,8 @@ TEST_CASE("sizes that are not true cost nothing") {
   Wrapper wrapper = {.contents = container.data(), .list = nullptr};
   auto read_wrapper = [&] { return outcome_of([&] { build(read_image(&wrapper).texts); }); };
   CHECK(read_wrapper() == Outcome::program);
-  for (const void* nowhere : {static_cast<const void*>(&wrapper), reinterpret_cast<const void*>(8), reinterpret_cast<const void*>(-8)}) {
+  for (const void* nowhere :
+       {static_cast<const void*>(&wrapper), reinterpret_cast<const void*>(8), reinterpret_cast<const void*>(-8)}) {
     wrapper.contents = nowhere;
     CHECK(read_wrapper() == Outcome::invalid_image);
   }
@@ -470,10 +479,11 @@ TEST_CASE("sizes that are not true cost nothing") {
 TEST_CASE("texts that nest without end") {
   limit_memory();
   constexpr size_t deep = 1 << 20;
-  for (const std::string& body : {"mov.u32 %r0, " + repeated("(", deep), "mov.u32 %r0, " + repeated("-", deep) + "1;",
-                                  "mov.u32 %r0, " + repeated("1 ? ", deep), "mov.u32 %r0, " + repeated("{", deep),
-                                  "ld.global.u32 %r0, " + repeated("[", deep), "and.pred %p0, %p1, " + repeated("!", deep) + "%p2;",
-                                  "setp.eq.u32 " + repeated("%p0|", deep) + "%p0, %r0, %r1;", "call " + repeated("(", deep)})
+  for (const std::string& body :
+       {"mov.u32 %r0, " + repeated("(", deep), "mov.u32 %r0, " + repeated("-", deep) + "1;",
+        "mov.u32 %r0, " + repeated("1 ? ", deep), "mov.u32 %r0, " + repeated("{", deep),
+        "ld.global.u32 %r0, " + repeated("[", deep), "and.pred %p0, %p1, " + repeated("!", deep) + "%p2;",
+        "setp.eq.u32 " + repeated("%p0|", deep) + "%p0, %r0, %r1;", "call " + repeated("(", deep)})
     CHECK(outcome_of_ptx(with_body(body)) == Outcome::syntax);
   CHECK(outcome_of_ptx(with_body(repeated("{", deep))) == Outcome::syntax);
   CHECK(outcome_of_ptx(with_body(repeated("{", 10000) + repeated("}", 10000))) == Outcome::program);
@@ -483,16 +493,18 @@ TEST_CASE("texts that nest without end") {
 
 TEST_CASE("declarations that ask for more than there is") {
   limit_memory();
-  for (const char* text : {".global .b8 a[18446744073709551615];", ".global .b8 a[-1];", ".global .b8 a[1099511627776][1099511627776];",
-                           ".global .b8 a[1099511627776][16777217];", ".global .b32 a[2][1000000000] = {{1}, {2}};",
-                           ".global .b32 a[1] = {1, 2};", ".global .b8 a[4], a[4];", ".shared .b8 a[4294967296];",
-                           ".global .align 3 .b8 a[4];", ".global .u64 a = b;", ".global .b32 a = 1 / 0;", ".global .b32 a = 1 % 0;"})
+  for (const char* text :
+       {".global .b8 a[18446744073709551615];", ".global .b8 a[-1];", ".global .b8 a[1099511627776][1099511627776];",
+        ".global .b8 a[1099511627776][16777217];", ".global .b32 a[2][1000000000] = {{1}, {2}};",
+        ".global .b32 a[1] = {1, 2};", ".global .b8 a[4], a[4];", ".shared .b8 a[4294967296];",
+        ".global .align 3 .b8 a[4];", ".global .u64 a = b;", ".global .b32 a = 1 / 0;", ".global .b32 a = 1 % 0;"})
     CHECK(outcome_of_ptx(with_module_scope(text)) == Outcome::syntax);
   CHECK(outcome_of_ptx(with_module_scope(".alias a, b;")) == Outcome::link);
-  for (const char* body : {".reg .b32 %x<1048577>;", ".reg .b32 %x<4294967296>;", ".reg .b32 %x<1048000>; .reg .b32 %y<1048000>;",
-                           ".local .b8 a[1099511627776];", ".shared .b8 a[1073741824];", "bra NOWHERE;", "HERE: HERE: ret;", "@%r0 ret;",
-                           "@ghost ret;", "add.u32 %r0, %r1;", "add.u32 %r0, %r1, %r2, %r3;", "add.u32 {%r0, %r1}, %r2, %r3;",
-                           "add.u32 0, %r1, %r2;", "ld.global.u32 %r0, [];", "call ghost;", "mov.u32 %r0, ghost;"})
+  for (const char* body :
+       {".reg .b32 %x<1048577>;", ".reg .b32 %x<4294967296>;", ".reg .b32 %x<1048000>; .reg .b32 %y<1048000>;",
+        ".local .b8 a[1099511627776];", ".shared .b8 a[1073741824];", "bra NOWHERE;", "HERE: HERE: ret;", "@%r0 ret;",
+        "@ghost ret;", "add.u32 %r0, %r1;", "add.u32 %r0, %r1, %r2, %r3;", "add.u32 {%r0, %r1}, %r2, %r3;",
+        "add.u32 0, %r1, %r2;", "ld.global.u32 %r0, [];", "call ghost;", "mov.u32 %r0, ghost;"})
     CHECK(outcome_of_ptx(with_body(body)) == Outcome::syntax);
   // Registers times jumps.
   std::string jumps = ".reg .b32 %x<1000000>;\n";
@@ -504,7 +516,8 @@ TEST_CASE("declarations that ask for more than there is") {
 TEST_CASE("texts cut off at every place") {
   limit_memory();
   Tally tally;
-  for (size_t length = 0; length < small_text.size(); ++length) tally.count(outcome_of_ptx(small_text.substr(0, length)));
+  for (size_t length = 0; length < small_text.size(); ++length)
+    tally.count(outcome_of_ptx(small_text.substr(0, length)));
   // What ends between two definitions is a program.
   CHECK(tally.good > 0);
   CHECK(tally.bad > static_cast<int>(small_text.size()) / 2);
@@ -524,9 +537,11 @@ TEST_CASE("compressed texts cut off at every place") {
   limit_memory();
   std::string lz4 = lz4_of(small_text), zstd = zstd_of(small_text);
   for (size_t length = 0; length < lz4.size(); ++length)
-    CHECK(outcome_of_image(fatbin({{flag_lz4, 90, lz4.substr(0, length), small_text.size()}})) == Outcome::invalid_image);
+    CHECK(outcome_of_image(fatbin({{flag_lz4, 90, lz4.substr(0, length), small_text.size()}})) ==
+          Outcome::invalid_image);
   for (size_t length = 0; length < zstd.size(); ++length)
-    CHECK(outcome_of_image(fatbin({{flag_zstd, 90, zstd.substr(0, length), small_text.size()}})) == Outcome::invalid_image);
+    CHECK(outcome_of_image(fatbin({{flag_zstd, 90, zstd.substr(0, length), small_text.size()}})) ==
+          Outcome::invalid_image);
 }
 
 TEST_CASE("changed images") {

@@ -24,7 +24,7 @@ class FirstSteps(SystemTest):
     def run_in(self, folder, *arguments, **env):
         return self.start([paths.FARGPU, *arguments], env=env, cwd=folder)
 
-    # --- run ------------------------------------------------------------------------------------------------------------------------
+    # --- run ---------------------------------------------------------------------------------------------------------
 
     def test_files_named_from_this_folder_are_found_from_another(self):
         names = ("FARGPU_TOKEN_FILE", "FARGPU_LOG_FILE", "FARGPU_TRACE")
@@ -125,7 +125,7 @@ class FirstSteps(SystemTest):
             self.assertIn(f"--life is '{wrong}'; give whole days", done.err)
         self.assertEqual(fargpu("pki", "init", "--folder", self.folder / "pki", "--life", "24h").code, 0)
 
-    # --- what is shown ------------------------------------------------------------------------------------------------------------------
+    # --- what is shown -----------------------------------------------------------------------------------------------
 
     def test_hosts_and_memory_by_the_same_names_everywhere(self):
         path = self.folder / "socket"
@@ -160,7 +160,7 @@ class FirstSteps(SystemTest):
         self.assertIn("Exit codes", fargpu("run", "--help").out)
         self.assertNotIn("Exit codes", fargpu("token", "list", "--help").out)
 
-    # --- doctor ---------------------------------------------------------------------------------------------------------------------------
+    # --- doctor ------------------------------------------------------------------------------------------------------
 
     def test_one_fault_is_one_thing_to_mend(self):
         host = self.broker()

@@ -240,7 +240,7 @@ class Identity(SystemTest):
         report = fargpu("doctor", pool=host.pool, env={}).out
         self.assertRegex(report, r"(?m)^  FAIL  \S+ is to be spoken to by TLS, but nothing says how to know it\n        set FARGPU_CA to the certificate")
 
-    # --- strangers ----------------------------------------------------------------------------------------------------------------
+    # --- strangers ---------------------------------------------------------------------------------------------------
 
     def test_strangers_where_tls_is_spoken(self):
         host = self.host("--handshake-seconds", "2")
@@ -280,7 +280,7 @@ class Identity(SystemTest):
         self.assertTrue(again.is_closed())
         host.log("connection refused", reason="wrong, used or expired ticket")
 
-    # --- the host's own -----------------------------------------------------------------------------------------------------------
+    # --- the host's own ----------------------------------------------------------------------------------------------
 
     def test_off_the_loopback_tls_is_what_there_is(self):
         done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "0.0.0.0:0", "--config", os.devnull])

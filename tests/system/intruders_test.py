@@ -50,7 +50,7 @@ class Intruders(SystemTest):
     def used_places(self):
         return self.host.status()["sessions_taken"]
 
-    # --- bytes that are no frames, frames that are no messages, messages that do not belong --------------------------------------
+    # --- bytes that are no frames, frames that are no messages, messages that do not belong --------------------------
 
     def test_nonsense(self):
         noise = random.Random(8470)
@@ -206,7 +206,7 @@ class Intruders(SystemTest):
         self.assertIn("helloAnswer", connection.hear())
         self.assert_serves()
 
-    # --- places and tickets --------------------------------------------------------------------------------------------------------
+    # --- places and tickets ------------------------------------------------------------------------------------------
 
     def test_tickets_are_good_once(self):
         _, ticket = self.leased()
@@ -270,7 +270,7 @@ class Intruders(SystemTest):
         wait_until(lambda: len(self.host.workers()) == 1, "one warm worker")
         self.assert_serves()
 
-    # --- what clients may say of their workers' environment ------------------------------------------------------------------------
+    # --- what clients may say of their workers' environment ----------------------------------------------------------
 
     def test_only_harmless_variables_reach_a_worker(self):
         for name, value in (("LD_PRELOAD", "/tmp/evil.so"), ("LD_LIBRARY_PATH", "/tmp"), ("PATH", "/tmp"), ("CUDA_VISIBLE_DEVICES", ""),

@@ -114,7 +114,7 @@ class Leases(SystemTest):
                     self.assertEqual(done.code, 125)
                     self.assertIn(f"{name} is '{value}'", done.err)
 
-    # --- jobs ------------------------------------------------------------------------------------------------------------------
+    # --- jobs --------------------------------------------------------------------------------------------------------
 
     def test_processes_of_one_run_share_one_lease(self):
         """The sum of what they hold counts, and they see the same devices."""
@@ -214,7 +214,7 @@ class Leases(SystemTest):
             host.log("session stopped")
             self.assert_lives(other)
 
-    # --- tenants ---------------------------------------------------------------------------------------------------------------
+    # --- tenants -----------------------------------------------------------------------------------------------------
 
     TENANT = '[tenant.default]\nmemory = "96MiB"\nsessions = 2\npriority = "normal"\n'
 
@@ -281,7 +281,7 @@ class Leases(SystemTest):
             self.assertEqual(host.log("token of no tenant")["tenant"], "typo")
             self.assertEqual(len(host.logged("no such device")), 1)
 
-    # --- memory of sessions that have just ended ------------------------------------------------------------------------------------
+    # --- memory of sessions that have just ended ---------------------------------------------------------------------
 
     def slow_host(self, seconds):
         """A broker whose workers' processes are there for so long after their sessions."""

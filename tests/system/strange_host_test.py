@@ -26,7 +26,7 @@ class StrangeHosts(SystemTest):
             self.assertIn(text, lines[0])
         self.assertTrue(lines[0].isprintable(), lines[0])
 
-    # --- nobody there ----------------------------------------------------------------------------------------------------------------
+    # --- nobody there ------------------------------------------------------------------------------------------------
 
     def test_nobody_listens(self):
         with socket.socket() as unused:  # bound, so that nobody else takes it, and deaf
@@ -97,7 +97,7 @@ class StrangeHosts(SystemTest):
                 self.assertIn(words, done.err)
                 self.assertEqual(done.err.count("\n"), 1)
 
-    # --- somebody else ----------------------------------------------------------------------------------------------------------------
+    # --- somebody else -----------------------------------------------------------------------------------------------
 
     def test_another_service(self):
         for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x01\x00\x02\x02\x32" + bytes(60), b"\xff" * 4096, bytes(4096)):
@@ -119,7 +119,7 @@ class StrangeHosts(SystemTest):
         with fake_broker(hello='(helloAnswer = (failure = (reason = versionMismatch, text = "install the same")))') as pool:
             self.refused(pool, "SYSTEM_DRIVER_MISMATCH", "install the same")
 
-    # --- one that means harm ------------------------------------------------------------------------------------------------------------
+    # --- one that means harm -----------------------------------------------------------------------------------------
 
     def test_words_that_steer_a_terminal(self):
         text = "\\x1b]0;owned\\x07\\nfargpu: all is well\\x7f\\xc2\\x9b31m" + "x" * 5000

@@ -112,7 +112,8 @@ TEST_CASE("a long random life agrees with a plain table of cells") {
         held.emplace_back(*address, bytes);
       } else {
         // Then there really is no such place.
-        for (std::uint64_t at = (base + alignment - 1) / alignment * alignment; at + bytes <= base + cells; at += alignment) {
+        for (std::uint64_t at = (base + alignment - 1) / alignment * alignment; at + bytes <= base + cells;
+             at += alignment) {
           std::uint64_t run = 0;
           while (run < bytes && !taken[at - base + run]) ++run;
           if (run == bytes) FAIL("a free place was not found");
@@ -126,6 +127,7 @@ TEST_CASE("a long random life agrees with a plain table of cells") {
       held.erase(held.begin() + static_cast<std::ptrdiff_t>(which));
     }
     const auto free = static_cast<std::uint64_t>(std::count(taken.begin(), taken.end(), false));
-    if (ranges.free_bytes() != free) FAIL("round " << round << ": " << ranges.free_bytes() << " free instead of " << free);
+    if (ranges.free_bytes() != free)
+      FAIL("round " << round << ": " << ranges.free_bytes() << " free instead of " << free);
   }
 }

@@ -73,11 +73,13 @@ TEST_CASE("a block of the program's own is passed on as it is") {
   std::size_t bytes = own.size();
   std::span<const std::byte> block;
   SECTION("pointer first") {
-    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, own.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, own.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                     CU_LAUNCH_PARAM_END};
     REQUIRE(gather_arguments(function, nullptr, extra, block) == CUDA_SUCCESS);
   }
   SECTION("size first") {
-    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_BUFFER_POINTER, own.data(), CU_LAUNCH_PARAM_END};
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_BUFFER_POINTER, own.data(),
+                     CU_LAUNCH_PARAM_END};
     REQUIRE(gather_arguments(function, nullptr, extra, block) == CUDA_SUCCESS);
   }
   CHECK(block.data() == own.data());

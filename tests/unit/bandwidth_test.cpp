@@ -31,7 +31,8 @@ TEST_CASE("bandwidth: what is taken in a time is the rate and what was saved up,
   Bandwidth one = lease.session(), two = lease.session();
   const Time begin = 1h;
   std::uint64_t moved = 0;
-  for (Time now = begin; now < begin + 1s; now += 100us) moved += one.take(1u << 20, Time(0), now) + two.take(50'000, Time(0), now);
+  for (Time now = begin; now < begin + 1s; now += 100us)
+    moved += one.take(1u << 20, Time(0), now) + two.take(50'000, Time(0), now);
   CHECK(moved <= rate + rate / 20);  // 50 ms are saved up
   CHECK(moved >= rate + rate / 20 - rate / 500 - 50'000);
 }
@@ -100,7 +101,8 @@ TEST_CASE("bandwidth: an end that sends as fast as it can gets no more through t
     for (std::size_t i = 0; i < now; ++i) right = right && buffer[i] == std::byte{7};
     got += now;
     const double seconds = std::chrono::duration<double>(Bandwidth::Clock::now() - begin).count();
-    held = held && static_cast<double>(got) <= rate * (seconds + 0.101);  // saved up; and for the first channel as much again ahead
+    // Saved up; and for the first channel as much again ahead.
+    held = held && static_cast<double>(got) <= rate * (seconds + 0.101);
     if (now == 0) to.wait({.readable = true}, 1s);
   }
   sender.join();

@@ -16,14 +16,18 @@ namespace {
 
 std::string collected(CapturedOutput& printed) {
   std::string text;
-  printed.collect([&](std::span<const std::byte> piece) { text.append(reinterpret_cast<const char*>(piece.data()), piece.size()); });
+  printed.collect([&](std::span<const std::byte> piece) {
+    text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  });
   return text;
 }
 
 struct Descriptor {
   Descriptor() : number(::open("/dev/null", O_WRONLY)) { REQUIRE(number >= 0); }
   ~Descriptor() { ::close(number); }
-  void write(const std::string& text) const { CHECK(::write(number, text.data(), text.size()) == static_cast<ssize_t>(text.size())); }
+  void write(const std::string& text) const {
+    CHECK(::write(number, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  }
   const int number;
 };
 

@@ -78,7 +78,8 @@ TEST_CASE("applying the runs to the old state gives the new one") {
       CHECK(offset % 4 == 0);
       last_end = offset + bytes;
       REQUIRE(last_end <= now.size());
-      std::copy_n(now.begin() + static_cast<std::ptrdiff_t>(offset), bytes, rebuilt.begin() + static_cast<std::ptrdiff_t>(offset));
+      std::copy_n(now.begin() + static_cast<std::ptrdiff_t>(offset), bytes,
+                  rebuilt.begin() + static_cast<std::ptrdiff_t>(offset));
     }
     CHECK(rebuilt == now);
   }

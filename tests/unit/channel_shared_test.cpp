@@ -1,4 +1,5 @@
-// What only channels through shared memory have: rings, a peer that writes there what it likes, sleeping and waking, descriptors.
+// What only channels through shared memory have: rings, a peer that writes there what it likes, sleeping and waking,
+// descriptors.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -36,14 +37,18 @@ struct Shared {
     memory = make_ring_memory(ring_bytes);
     left = make_shared_channel(left_socket, memory, ring_bytes, true);
     right = make_shared_channel(right_socket, memory, ring_bytes, false);
-    view = static_cast<std::byte*>(::mmap(nullptr, 4096 + 2 * ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0));
+    view =
+        static_cast<std::byte*>(::mmap(nullptr, 4096 + 2 * ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0));
   }
   ~Shared() {
     ::munmap(view, 4096 + 2 * ring_bytes);
     ::close(memory);
   }
-  /// The positions of the first ring, in which `left` writes: 64 bytes apart lie written, read, reader sleeps, writer sleeps.
-  std::atomic<std::uint64_t>& word(std::size_t number) { return *reinterpret_cast<std::atomic<std::uint64_t>*>(view + 64 * number); }
+  /// The positions of the first ring, in which `left` writes: 64 bytes apart lie written, read, reader sleeps, writer
+  /// sleeps.
+  std::atomic<std::uint64_t>& word(std::size_t number) {
+    return *reinterpret_cast<std::atomic<std::uint64_t>*>(view + 64 * number);
+  }
 
   std::shared_ptr<Channel> left_socket, right_socket;
   std::unique_ptr<Channel> left, right;
@@ -122,7 +127,8 @@ TEST_CASE("who does not sleep is not woken, and who sleeps is, once") {
   REQUIRE(put(*shared.left, pattern(1)) == 1);
   CHECK(shared.right_socket->receive_some(words) == 0);
   REQUIRE(take(*shared.right, 1).size() == 1);
-  auto waiting = std::async(std::launch::async, [&] { return shared.right->wait({.readable = true}, Channel::forever).readable; });
+  auto waiting =
+      std::async(std::launch::async, [&] { return shared.right->wait({.readable = true}, Channel::forever).readable; });
   while ((shared.word(2).load() & 1) == 0) std::this_thread::yield();
   REQUIRE(put(*shared.left, pattern(1)) == 1);
   CHECK(waiting.get());
@@ -140,8 +146,10 @@ TEST_CASE("one word wakes all threads that sleep, for whatever they do") {
   for (int round = 0; round < 50; ++round) {
     std::vector<std::future<bool>> all;
     for (int i = 0; i < 3; ++i)
-      all.push_back(std::async(std::launch::async, [&] { return shared.left->wait({.readable = true}, Channel::forever).readable; }));
-    all.push_back(std::async(std::launch::async, [&] { return shared.left->wait({.writable = true}, Channel::forever).writable; }));
+      all.push_back(std::async(std::launch::async,
+                               [&] { return shared.left->wait({.readable = true}, Channel::forever).readable; }));
+    all.push_back(std::async(std::launch::async,
+                             [&] { return shared.left->wait({.writable = true}, Channel::forever).writable; }));
     if (round % 2) std::this_thread::sleep_for(1ms);  // for them to sleep by then, mostly
     REQUIRE(put(*shared.right, pattern(1)) == 1);
     REQUIRE(take(*shared.right, 1).size() == 1);

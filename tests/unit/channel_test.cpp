@@ -1,4 +1,5 @@
-// What every channel does alike: within the process, over a Unix socket, over TCP on this machine, through shared memory.
+// What every channel does alike: within the process, over a Unix socket, over TCP on this machine, through shared
+// memory.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -209,7 +210,8 @@ TEST_CASE("bytes end a wait in another thread") {
   const std::string kind = any_kind();
   INFO(kind);
   auto [left, right] = make(kind);
-  auto waiting = std::async(std::launch::async, [&far = *right] { return far.wait({.readable = true}, Channel::forever).readable; });
+  auto waiting = std::async(std::launch::async,
+                            [&far = *right] { return far.wait({.readable = true}, Channel::forever).readable; });
   CHECK(send_piece(*left, pattern(1)) == 1);
   CHECK(waiting.get());
 }
@@ -220,7 +222,8 @@ TEST_CASE("several threads may wait at once") {
   auto [left, right] = make(kind);
   std::vector<std::future<bool>> waiting;
   for (int i = 0; i < 4; ++i)
-    waiting.push_back(std::async(std::launch::async, [&far = *right] { return far.wait({.readable = true}, Channel::forever).readable; }));
+    waiting.push_back(std::async(std::launch::async,
+                                 [&far = *right] { return far.wait({.readable = true}, Channel::forever).readable; }));
   CHECK(send_piece(*left, pattern(1)) == 1);
   for (auto& each : waiting) CHECK(each.get());
 }
@@ -251,8 +254,10 @@ TEST_CASE("a closed channel ends every wait, at both ends") {
     receive_to_end(near);
     return true;
   });
-  auto far = std::async(std::launch::async, [&far = *right] { return far.wait({.readable = true}, Channel::forever).readable; });
-  auto near = std::async(std::launch::async, [&near = *left] { return near.wait({.readable = true}, Channel::forever).readable; });
+  auto far = std::async(std::launch::async,
+                        [&far = *right] { return far.wait({.readable = true}, Channel::forever).readable; });
+  auto near = std::async(std::launch::async,
+                         [&near = *left] { return near.wait({.readable = true}, Channel::forever).readable; });
   left->close();
   CHECK(far.get());
   CHECK(near.get());

@@ -50,7 +50,8 @@ struct Offered {
   Taken taker;
   Lanes worker{taker};
   ClientLanes lanes{1, [this] { return make_socket_channel(ends[0], "the worker"); },
-                    [this](const std::string& why) { told_lost.set_value(why); }, Compression::never, std::chrono::seconds(10)};
+                    [this](const std::string& why) { told_lost.set_value(why); }, Compression::never,
+                    std::chrono::seconds(10)};
 };
 
 }  // namespace

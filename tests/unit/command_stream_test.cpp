@@ -54,7 +54,8 @@ struct Fixture {
   }
   CommandStream::Left flush_overdue() { return commands.flush_some(CommandStream::Which::overdue); }
   static void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
-  /// Makes calls for a while, one after the other, and returns the median of the times between the sendings of its last half.
+  /// Makes calls for a while, one after the other, and returns the median of the times between the sendings of its last
+  /// half.
   Clock::duration gathers(Clock::duration time) {
     slow.sent.clear();
     const auto begin = Clock::now();
@@ -64,7 +65,8 @@ struct Fixture {
       left();
     }
     std::vector<Clock::duration> gaps;
-    for (std::size_t i = slow.sent.size() / 2; i + 1 < slow.sent.size(); ++i) gaps.push_back(slow.sent[i + 1] - slow.sent[i]);
+    for (std::size_t i = slow.sent.size() / 2; i + 1 < slow.sent.size(); ++i)
+      gaps.push_back(slow.sent[i + 1] - slow.sent[i]);
     std::sort(gaps.begin(), gaps.end());
     return gaps.at(gaps.size() / 2);
   }

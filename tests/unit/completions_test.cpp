@@ -135,7 +135,8 @@ TEST_CASE("few streams are looked at in a round, and all of them in turn") {
   queries = 0;
   b.completions.poll(4);
   CHECK(queries == 4);
-  for (int event = 1; event <= created; ++event) fired.insert(reinterpret_cast<CUevent>(static_cast<std::uintptr_t>(event)));
+  for (int event = 1; event <= created; ++event)
+    fired.insert(reinterpret_cast<CUevent>(static_cast<std::uintptr_t>(event)));
   for (int round = 0; round < 3; ++round) b.completions.poll(4);
   CHECK(b.told.size() == 10);
   CHECK(b.completions.empty());

@@ -71,7 +71,8 @@ TEST_CASE("what would not become smaller, or is small, is sent as it is") {
 }
 
 TEST_CASE("memory that cannot be read is left to who sends it as it is") {
-  auto* const memory = static_cast<std::byte*>(::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  auto* const memory =
+      static_cast<std::byte*>(::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ::mprotect(memory + size / 2, size / 2, PROT_NONE);
   Compressor compressor(Compression::always);
   CHECK(compressor.pack({memory, size}).empty());
@@ -110,7 +111,8 @@ TEST_CASE("automatic compression gives up on what does not compress, and notices
   CHECK(!slow.pack(bytes).empty());
 }
 
-TEST_CASE("compressed contents that are not what they say break the protocol, and nothing is written beside their place") {
+TEST_CASE(
+    "compressed contents that are not what they say break the protocol, and nothing is written beside their place") {
   const Bytes good = packed(compressible(size));
   Bytes bad = good;
   Decompressor decompressor;
@@ -155,7 +157,8 @@ TEST_CASE("compressed contents that were tampered with never leave their place")
   unsigned refused = 0;
   for (int round = 0; round < 2000; ++round) {
     Bytes bad = good;
-    for (unsigned n = 1 + random() % 4; n > 0; --n) bad[8 + random() % (bad.size() - 8)] = static_cast<std::byte>(random());
+    for (unsigned n = 1 + random() % 4; n > 0; --n)
+      bad[8 + random() % (bad.size() - 8)] = static_cast<std::byte>(random());
     Bytes around(size + 16, std::byte{0x5a});
     try {
       decompressor.unpack(bad, std::span(around).first(size));

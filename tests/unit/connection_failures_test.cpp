@@ -41,7 +41,8 @@ TEST_CASE("failures: who goes too far is shut out, once told, for the rest of th
 TEST_CASE("failures: any number of sources takes no more memory than so many") {
   ConnectionFailures failures(2);
   const ConnectionFailures::Clock::time_point begin{1h};
-  for (std::size_t i = 0; i < 3 * ConnectionFailures::sources_max; ++i) failures.add("source " + std::to_string(i), begin + 1us * i);
+  for (std::size_t i = 0; i < 3 * ConnectionFailures::sources_max; ++i)
+    failures.add("source " + std::to_string(i), begin + 1us * i);
   CHECK(failures.add("source 0", begin + 1s) == ConnectionFailures::Told::alone);  // forgotten
   failures.add("source 0", begin + 1s);
   CHECK(failures.shut_out("source 0", begin + 2s));

@@ -27,7 +27,8 @@ bool copies(CopyThreads& threads, std::size_t bytes, unsigned seed) {
   const Bytes from = pattern(bytes, seed);
   Bytes to(bytes + 2, std::byte{0xee});
   threads.copy(to.data() + 1, from.data(), bytes);
-  return to.front() == std::byte{0xee} && to.back() == std::byte{0xee} && std::equal(from.begin(), from.end(), to.begin() + 1);
+  return to.front() == std::byte{0xee} && to.back() == std::byte{0xee} &&
+         std::equal(from.begin(), from.end(), to.begin() + 1);
 }
 
 }  // namespace
@@ -35,7 +36,8 @@ bool copies(CopyThreads& threads, std::size_t bytes, unsigned seed) {
 TEST_CASE("copies of all sizes are whole, with helpers and without") {
   CopyThreads& some = threads(GENERATE(0u, 1u, 3u));
   constexpr std::size_t piece = 256u << 10;
-  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, piece - 1, piece, piece + 1, 4 * piece, 9 * piece + 17, 40 * piece})
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, piece - 1, piece, piece + 1, 4 * piece, 9 * piece + 17, 40 * piece})
     CHECK(copies(some, bytes, static_cast<unsigned>(bytes)));
 }
 

@@ -75,7 +75,8 @@ TEST_CASE("who waits for credit is woken when some is settled, and reads meanwhi
   CHECK_NOTHROW(waits.get());
 }
 
-TEST_CASE("a worker keeps a part of the host's memory for calls: less where there is little, and not less than serves") {
+TEST_CASE(
+    "a worker keeps a part of the host's memory for calls: less where there is little, and not less than serves") {
   using server::CallCredit;
   using server::HostBudget;
   const auto granted = [](std::uint64_t bytes) {

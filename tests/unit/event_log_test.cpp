@@ -93,7 +93,8 @@ TEST_CASE("of values in JSON lines the types are kept") {
   CHECK(made["letter"].dump() == "\"x\"");
   CHECK(made["digits"].dump() == "\"12\"");
   CHECK(made["text"].dump() == "\"34\"");
-  CHECK(line("e", {{"warm", true}, {"half", 0.5}, {"small", static_cast<std::uint8_t>(65)}}) == "info e warm=true half=0.5 small=65");
+  CHECK(line("e", {{"warm", true}, {"half", 0.5}, {"small", static_cast<std::uint8_t>(65)}}) ==
+        "info e warm=true half=0.5 small=65");
 }
 
 TEST_CASE("bytes that are no UTF-8 do not break a JSON line") {

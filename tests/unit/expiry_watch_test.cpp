@@ -29,9 +29,11 @@ TEST_CASE("a certificate that has expired is refused, with its end and what to d
   settings.tls_client_ca = folder / "ca.crt";
   ExpiryWatch::require_valid(settings, now + std::chrono::days(9));
   CHECK_THROWS_WITH(ExpiryWatch::require_valid(settings, now + std::chrono::days(11)),
-                    Catch::Contains("tls_certificate: ") && Catch::Contains("host.crt has expired on 2") && Catch::Contains("pki issue"));
+                    Catch::Contains("tls_certificate: ") && Catch::Contains("host.crt has expired on 2") &&
+                        Catch::Contains("pki issue"));
   settings.tls_certificate.clear();
   ExpiryWatch::require_valid(settings, now + std::chrono::days(11));
-  CHECK_THROWS_WITH(ExpiryWatch::require_valid(settings, now + std::chrono::days(21)), Catch::Contains("tls_client_ca: "));
+  CHECK_THROWS_WITH(ExpiryWatch::require_valid(settings, now + std::chrono::days(21)),
+                    Catch::Contains("tls_client_ca: "));
   std::filesystem::remove_all(folder);
 }

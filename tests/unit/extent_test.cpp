@@ -35,8 +35,8 @@ TEST_CASE("elements of arrays") {
 }
 
 TEST_CASE("arrays hold boxes within them") {
-  const CUDA_ARRAY3D_DESCRIPTOR volume{16, 8, 4, CU_AD_FORMAT_FLOAT, 1, 0}, row{16, 0, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0},
-      blocks{16, 8, 0, CU_AD_FORMAT_BC1_UNORM, 4, 0};
+  const CUDA_ARRAY3D_DESCRIPTOR volume{16, 8, 4, CU_AD_FORMAT_FLOAT, 1, 0},
+      row{16, 0, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0}, blocks{16, 8, 0, CU_AD_FORMAT_BC1_UNORM, 4, 0};
   CHECK(array_has(volume, 0, 0, 0, 64, 8, 4));
   CHECK(array_has(volume, 32, 7, 3, 32, 1, 1));
   CHECK_FALSE(array_has(volume, 33, 7, 3, 32, 1, 1));

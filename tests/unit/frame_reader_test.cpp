@@ -168,7 +168,8 @@ TEST_CASE("many small frames pass through the buffer's end unharmed") {
   REQUIRE(f.collector.taken.size() == sequence);
   for (std::uint32_t i = 1; i <= sequence; ++i) {
     const auto& taken = f.collector.taken[i - 1];
-    if (taken.header.sequence != i || taken.message != pattern(i % 13 * 8, i) || taken.bulk != pattern(i % 90)) FAIL("frame " << i);
+    if (taken.header.sequence != i || taken.message != pattern(i % 13 * 8, i) || taken.bulk != pattern(i % 90))
+      FAIL("frame " << i);
   }
   CHECK(f.collector.aligned);
 }
@@ -220,7 +221,8 @@ TEST_CASE("a handler without room is asked again, and nothing further is read me
   Bytes stream = frame(numbered(1), pattern(8));
   append(stream, frame(numbered(2), pattern(16), bulk));
   append(stream, frame(numbered(3)));
-  const auto arriving = GENERATE(as<std::size_t>{}, 0, 1, 50, 100);  // how much of the bulk is there when room is asked for
+  // How much of the bulk is there when room is asked for.
+  const auto arriving = GENERATE(as<std::size_t>{}, 0, 1, 50, 100);
   const auto cut = static_cast<std::ptrdiff_t>(32 + 8 + 32 + 16 + arriving);
   send(f.sender(), {stream.begin(), stream.begin() + cut});
   CHECK(f.reader.pump());
@@ -259,7 +261,9 @@ TEST_CASE("the end of the connection shows, also in the middle of a frame") {
 TEST_CASE("what a handler throws passes through, and its frame is done with") {
   struct Thrower final : FrameHandler {
     unsigned taken = 0;
-    std::optional<std::span<std::byte>> place(const FrameHeader&, std::span<const std::byte>) override { return std::nullopt; }
+    std::optional<std::span<std::byte>> place(const FrameHeader&, std::span<const std::byte>) override {
+      return std::nullopt;
+    }
     void take(const FrameHeader&, std::span<const std::byte>, std::span<std::byte>) override {
       if (++taken == 1) throw std::logic_error("no");
     }

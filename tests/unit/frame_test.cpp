@@ -54,7 +54,8 @@ TEST_CASE("messages are bounded and come in words") {
     CHECK_THROWS_AS(check_frame_header(header), ProtocolError);
   }
   header.message_bytes = 12;
-  CHECK_THROWS_WITH(check_frame_header(header), "frame with a message of 12 bytes; at most 8388608 and a multiple of 8 are allowed");
+  CHECK_THROWS_WITH(check_frame_header(header),
+                    "frame with a message of 12 bytes; at most 8388608 and a multiple of 8 are allowed");
 }
 
 TEST_CASE("a peer that is not known yet gets less") {

@@ -13,7 +13,8 @@ namespace fargpu::test {
 class Guarded {
  public:
   explicit Guarded(std::span<const std::byte> bytes) : pages_((bytes.size() + page - 1) / page * page + page) {
-    memory_ = static_cast<std::byte*>(::mmap(nullptr, pages_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    memory_ =
+        static_cast<std::byte*>(::mmap(nullptr, pages_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     begin_ = memory_ + (pages_ - page) - bytes.size();
     if (!bytes.empty()) std::memcpy(begin_, bytes.data(), bytes.size());
     ::mprotect(memory_ + (pages_ - page), page, PROT_NONE);

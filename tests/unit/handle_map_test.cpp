@@ -114,7 +114,8 @@ TEST_CASE("the worker's handles are learned once") {
 TEST_CASE("an index that the worker gives again while its object is in use gets another object") {
   Map map(HandleKind::function);
   const auto fill = [](Handle handle) { return [handle](Object& object) { object.owner = handle.value(); }; };
-  const Handle first(HandleKind::function, Handle::worker_index_first + 5, 1), second(HandleKind::function, first.index(), 2);
+  const Handle first(HandleKind::function, Handle::worker_index_first + 5, 1),
+      second(HandleKind::function, first.index(), 2);
   Object* const old = map.learn(first, fill(first));
   Object* const replacing = map.learn(second, fill(second));
   REQUIRE(replacing);

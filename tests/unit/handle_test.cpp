@@ -12,7 +12,8 @@ using namespace fargpu;
 TEST_CASE("kind, index and generation come back from a handle's value") {
   for (unsigned k = 1; k <= handle_kind_max; ++k) {
     const auto kind = static_cast<HandleKind>(k);
-    for (const std::uint32_t index : {0u, 1u, 255u, Handle::worker_index_first - 1, Handle::worker_index_first, Handle::index_max}) {
+    for (const std::uint32_t index :
+         {0u, 1u, 255u, Handle::worker_index_first - 1, Handle::worker_index_first, Handle::index_max}) {
       for (const std::uint32_t generation : {0u, 1u, 77u, Handle::generation_max}) {
         const Handle handle(kind, index, generation);
         CHECK(handle.kind() == kind);

@@ -73,7 +73,9 @@ TEST_CASE("what is no control message is a protocol error, before any of its byt
   SECTION("not in words") { header.message_bytes = 9; }
   SECTION("bulk bytes") { header.bulk_bytes = 1; }
   SECTION("too many bulk bytes") { header.bulk_bytes = limits::bulk_bytes_max + 1; }
-  SECTION("another kind") { header.kind = GENERATE(FrameKind::call, FrameKind::reply, FrameKind::data, FrameKind::heartbeat); }
+  SECTION("another kind") {
+    header.kind = GENERATE(FrameKind::call, FrameKind::reply, FrameKind::data, FrameKind::heartbeat);
+  }
   SECTION("no kind") { header.kind = static_cast<FrameKind>(0); }
   send(f.peer(), header_alone(header));
   CHECK_THROWS_AS(receive_control(f.here(), 10s), ProtocolError);

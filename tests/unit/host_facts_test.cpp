@@ -36,7 +36,9 @@ struct Facts {
 template <class Struct>
 void put_bytes(Struct in, unsigned pointer) {
   const kj::byte bytes[] = {'n', 'o', ' ', 'e', 'n', 'd'};
-  capnp::AnyStruct::Builder(std::move(in)).getPointerSection()[pointer].setAs<capnp::Data>(capnp::Data::Reader(bytes, sizeof(bytes)));
+  capnp::AnyStruct::Builder(std::move(in))
+      .getPointerSection()[pointer]
+      .setAs<capnp::Data>(capnp::Data::Reader(bytes, sizeof(bytes)));
 }
 
 }  // namespace

@@ -48,7 +48,8 @@ TEST_CASE("deliveries arrive while a thread waits for the worker to take changes
   });
   // The worker reads nothing until its own frame has been taken: both connections are full.
   while (lone.worker().wait({.readable = true}, std::chrono::seconds(10)).readable == false) {}
-  lone.push([&](wire::Control::Builder control) { control.initDeliver().setAddress(other.address()); }, Bytes(64, std::byte{9}));
+  lone.push([&](wire::Control::Builder control) { control.initDeliver().setAddress(other.address()); },
+            Bytes(64, std::byte{9}));
   // What follows it has been read once it has arrived.
   Thread& thread = Thread::current();
   lone.push([&](wire::Control::Builder control) {

@@ -40,7 +40,8 @@ Bytes found(ImageStore& store, const Bytes& image) {
   const auto bytes = store.find(hash_of(image), image.size());
   return {bytes.begin(), bytes.end()};
 }
-bool taken(ImageStore& store, const ImageHash& hash, std::size_t bytes, std::size_t offset, std::span<const std::byte> part) {
+bool taken(ImageStore& store, const ImageHash& hash, std::size_t bytes, std::size_t offset,
+           std::span<const std::byte> part) {
   return store.receive(hash, bytes, offset, part) == ImageStore::Received::taken;
 }
 bool receive(ImageStore& store, const Bytes& image) { return taken(store, hash_of(image), image.size(), 0, image); }
@@ -244,7 +245,8 @@ TEST_CASE("above its limit the folder loses what was used longest ago") {
       std::ifstream stream(entry.path(), std::ios::binary);
       Bytes contents(image.size());
       stream.read(reinterpret_cast<char*>(contents.data()), static_cast<std::streamsize>(contents.size()));
-      if (contents == image) fs::last_write_time(entry.path(), fs::file_time_type::clock::now() - std::chrono::minutes(minutes));
+      if (contents == image)
+        fs::last_write_time(entry.path(), fs::file_time_type::clock::now() - std::chrono::minutes(minutes));
     }
   };
   for (unsigned i = 0; i < 2; ++i) images.push_back(pattern(1000, i));
@@ -274,7 +276,8 @@ TEST_CASE("a new image is kept without looking at the others, until by the accou
   ImageStore store(folder.path, bytes_max, unbounded);
   CHECK(receive(store, pattern(8, 0)));
   // Nobody is charged for these: a store that counted all files would have to make room.
-  for (const char digit : {'a', 'b', 'c'}) std::ofstream(folder.path / std::string(64, digit)) << std::string(16u << 10, 'x');
+  for (const char digit : {'a', 'b', 'c'})
+    std::ofstream(folder.path / std::string(64, digit)) << std::string(16u << 10, 'x');
   for (unsigned i = 1; i < 10; ++i) CHECK(receive(store, pattern(8, i)));
   CHECK(folder.files() == 13);
   CHECK(receive(store, pattern(8, 10)));
@@ -378,8 +381,8 @@ TEST_CASE("only images are evicted") {
   ImageStore store(folder.path, 5000, unbounded);
   CHECK(receive(store, pattern(900)));
   CHECK(folder.files() == 5);
-  for (const std::string& name :
-       {std::string("thesis.tex"), std::string("0123456789abcdef"), std::string(64, 'g'), std::string(64, 'a') + ".tex"})
+  for (const std::string& name : {std::string("thesis.tex"), std::string("0123456789abcdef"), std::string(64, 'g'),
+                                  std::string(64, 'a') + ".tex"})
     CHECK(fs::exists(folder.path / name));
 }
 

@@ -203,7 +203,8 @@ TEST_CASE("an ELF image of another machine word, or beyond the limit, is none") 
 TEST_CASE("an ELF image whose tables lie beyond the limit is none, and they are not looked at") {
   Elf elf;
   Bytes bytes = elf.build();
-  const std::uint64_t far = GENERATE(limits::image_bytes_max + 1, std::uint64_t{1} << 40, ~std::uint64_t{0}, ~std::uint64_t{0} - 64);
+  const std::uint64_t far =
+      GENERATE(limits::image_bytes_max + 1, std::uint64_t{1} << 40, ~std::uint64_t{0}, ~std::uint64_t{0} - 64);
   SECTION("sections") {
     put(bytes, offsetof(Elf64_Ehdr, e_shoff), far);
     put(bytes, offsetof(Elf64_Ehdr, e_shnum), GENERATE(Elf64_Half{0}, Elf64_Half{1}, Elf64_Half{0xFFFF}));
@@ -311,16 +312,17 @@ TEST_CASE("what lies behind an image in a file is left out") {
 }
 
 TEST_CASE("PTX is a text that begins with its version") {
-  for (const std::string_view ptx : {".version 8.0\n.target sm_90\n", "\n\n  .version 1.0", "// a comment\n.version 8.0",
-                                     "//\n// two\n\t.version 8.0", "/* long\n one */ .version 8.0", "/**/\r\n.version"}) {
+  for (const std::string_view ptx :
+       {".version 8.0\n.target sm_90\n", "\n\n  .version 1.0", "// a comment\n.version 8.0",
+        "//\n// two\n\t.version 8.0", "/* long\n one */ .version 8.0", "/**/\r\n.version"}) {
     INFO(ptx);
     CHECK(length(text(ptx)) == ptx.size() + 1);
   }
 }
 
 TEST_CASE("a text that is not PTX is none") {
-  for (const std::string_view other : {"", " ", "\n", "version", ".versio", ".target sm_90", "/", "/x", "//", "// .version", "/*",
-                                       "/* .version", "/* *", "int main() {}"}) {
+  for (const std::string_view other : {"", " ", "\n", "version", ".versio", ".target sm_90", "/", "/x", "//",
+                                       "// .version", "/*", "/* .version", "/* *", "int main() {}"}) {
     INFO(other);
     CHECK(length(text(other)) == 0);
   }
@@ -348,7 +350,9 @@ TEST_CASE("other bytes are no image") {
 
 TEST_CASE("an image keeps within its bytes, unless a length in it leads out") {
   Bytes container(32);
-  const auto put = [&](std::size_t offset, auto value) { std::memcpy(container.data() + offset, &value, sizeof(value)); };
+  const auto put = [&](std::size_t offset, auto value) {
+    std::memcpy(container.data() + offset, &value, sizeof(value));
+  };
   put(0, std::uint32_t{0xBA55ED50});
   put(6, std::uint16_t{16});
   put(8, std::uint64_t{16});

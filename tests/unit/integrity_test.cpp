@@ -21,7 +21,9 @@ std::string hex(const std::array<std::uint8_t, n>& bytes) {
   return text;
 }
 
-std::span<const std::uint8_t> bytes_of(std::string_view text) { return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}; }
+std::span<const std::uint8_t> bytes_of(std::string_view text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
 std::string md2_of(std::string_view text) { return hex(md2(bytes_of(text))); }
 
 std::string answer_text(const IntegrityQuestion& question) {
@@ -52,7 +54,8 @@ TEST_CASE("MD2 gives the digests of RFC 1319") {
   CHECK(md2_of("message digest") == "ab4f496bfb2a530b219ff33031fe06b0");
   CHECK(md2_of("abcdefghijklmnopqrstuvwxyz") == "4e8ddff3650292ab5a4108c3aa47940b");
   CHECK(md2_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789") == "da33def2a42df13975352846c30338cd");
-  CHECK(md2_of("12345678901234567890123456789012345678901234567890123456789012345678901234567890") == "d5976f79d83d3a0dc9806c3c66f3efd8");
+  CHECK(md2_of("12345678901234567890123456789012345678901234567890123456789012345678901234567890") ==
+        "d5976f79d83d3a0dc9806c3c66f3efd8");
 }
 
 TEST_CASE("HMAC is two digests over padded keys") {
@@ -82,7 +85,8 @@ TEST_CASE("the last digit of the version selects the kind of answer") {
 TEST_CASE("answers to captured questions are those that the runtime accepted") {
   IntegrityQuestion question = captured_question();
   CHECK(answer_text(question) == "0779ef5e4ffa2dd207527503d1907bfa");
-  question.devices.push_back({{0x9a, 0xfe, 0x2b, 0x8a, 0xac, 0x25, 0x2d, 0x38, 0xea, 0x37, 0xae, 0xc5, 0x6d, 0x71, 0x32, 0x5f}, 0, 2, 0});
+  question.devices.push_back(
+      {{0x9a, 0xfe, 0x2b, 0x8a, 0xac, 0x25, 0x2d, 0x38, 0xea, 0x37, 0xae, 0xc5, 0x6d, 0x71, 0x32, 0x5f}, 0, 2, 0});
   CHECK(answer_text(question) == "4448a171b026cef76c8c3e39051b02dd");
 }
 

@@ -14,7 +14,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// A place to wait at, which the thread leaves when it is told to. Nothing here may go while the thread runs, which is for ever.
+/// A place to wait at, which the thread leaves when it is told to. Nothing here may go while the thread runs, which is
+/// for ever.
 struct Place {
   std::mutex mutex;
   std::condition_variable changed;

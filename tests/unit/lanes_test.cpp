@@ -17,7 +17,9 @@ using namespace fargpu::test;
 
 namespace {
 
-std::uint32_t chunks_of(std::size_t bytes) { return static_cast<std::uint32_t>((bytes - 1) / limits::lane_chunk_bytes + 1); }
+std::uint32_t chunks_of(std::size_t bytes) {
+  return static_cast<std::uint32_t>((bytes - 1) / limits::lane_chunk_bytes + 1);
+}
 
 /// Keeps what arrives for transfer 1; wants nothing else.
 class Kept final : public ChunkHandler {
@@ -95,11 +97,13 @@ TEST_CASE("bytes that cannot be read are told, and the lane goes on") {
   from.add(std::move(left), 0, 0);
   to.add(std::move(right), 0, 0);
   constexpr std::size_t page = 4096;
-  auto* const memory = static_cast<std::byte*>(::mmap(nullptr, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  auto* const memory =
+      static_cast<std::byte*>(::mmap(nullptr, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   std::memset(memory, 3, 4 * page);
   ::mprotect(memory + 2 * page, 2 * page, PROT_NONE);
   std::string said;
-  const Lanes::Told note{.sent = [&] { said += "sent "; }, .unreadable = [&] { said += "unreadable "; }};  // of one lane, on its thread
+  const Lanes::Told note{.sent = [&] { said += "sent "; },
+                         .unreadable = [&] { said += "unreadable "; }};  // of one lane, on its thread
   from.send({1, 0}, {memory, 4 * page}, note);
   from.send({1, 1}, {memory, page}, note);
   far.wait_for(5 * page);
@@ -123,7 +127,8 @@ TEST_CASE("chunks are compressed where that is wanted, and arrive as they were")
   for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i / 100);
   for (std::uint32_t n = 0; n < chunks_of(size); ++n) {
     const std::size_t begin = n * limits::lane_chunk_bytes;
-    from.send({1, n}, std::span<const std::byte>(bytes).subspan(begin, std::min(limits::lane_chunk_bytes, size - begin)),
+    from.send({1, n},
+              std::span<const std::byte>(bytes).subspan(begin, std::min(limits::lane_chunk_bytes, size - begin)),
               {.sent = [] {}, .unreadable = {}});
   }
   far.wait_for(size);

@@ -47,12 +47,14 @@ struct Host {
     if (!tenants.empty()) leases.set_tenants(tenants_of(tenants));
     leases.set_devices({80 * gib, 80 * gib}, std::move(sm_groups));
   }
-  Leases::Answer ask(const LeaseWish& wish, const std::string& tenant = "default", std::optional<JobKey> job = std::nullopt) {
+  Leases::Answer ask(const LeaseWish& wish, const std::string& tenant = "default",
+                     std::optional<JobKey> job = std::nullopt) {
     const Tenant* const found = leases.tenants().find(tenant);
     REQUIRE(found);
     return leases.grant(*found, wish, job);
   }
-  std::shared_ptr<Lease> get(const LeaseWish& wish, const std::string& tenant = "default", std::optional<JobKey> job = std::nullopt) {
+  std::shared_ptr<Lease> get(const LeaseWish& wish, const std::string& tenant = "default",
+                             std::optional<JobKey> job = std::nullopt) {
     auto answer = ask(wish, tenant, job);
     if (auto* const refusal = std::get_if<LeaseRefusal>(&answer)) FAIL(refusal->text);
     return std::get<std::shared_ptr<Lease>>(answer);
@@ -140,7 +142,8 @@ TEST_CASE("leases: compute is divided too") {
 
 TEST_CASE("leases: under sm_partitions a percentage is of multiprocessors of its own") {
   Host host(
-      "[tenant.lab]\nmps = \"/run/mps-lab\"\nsm_partitions = true\n[tenant.same]\nmps = \"/run/mps-lab\"\nsm_partitions = true\n"
+      "[tenant.lab]\nmps = \"/run/mps-lab\"\nsm_partitions = true\n[tenant.same]\nmps = "
+      "\"/run/mps-lab\"\nsm_partitions = true\n"
       "[tenant.other]\nmps = \"/run/mps-other\"\nsm_partitions = true\n[tenant.mps]\nmps = \"/run/mps-lab\"\n",
       {15, 4});
   using Groups = std::vector<unsigned>;
@@ -151,7 +154,8 @@ TEST_CASE("leases: under sm_partitions a percentage is of multiprocessors of its
   CHECK(two->sm_groups == SmGroups{Groups{3, 4, 5, 6, 7, 8}});
   SECTION("given back with the lease") {
     one.reset();
-    CHECK(host.get({.gpus = 2, .compute_percent = 34}, "lab")->sm_groups == SmGroups{Groups{0, 1, 2, 9, 10}, Groups{0}});
+    CHECK(host.get({.gpus = 2, .compute_percent = 34}, "lab")->sm_groups ==
+          SmGroups{Groups{0, 1, 2, 9, 10}, Groups{0}});
   }
   SECTION("disjoint from those of whoever goes by the same daemon, and of nobody else") {
     CHECK(host.get({.gpus = 2, .compute_percent = 10}, "same")->sm_groups == SmGroups{Groups{9}, Groups{1}});
@@ -167,7 +171,8 @@ TEST_CASE("leases: under sm_partitions a percentage is of multiprocessors of its
     CHECK(refused.may_change);
     CHECK(refused.shortage == Shortage::devices);
     CHECK(mentions(refused.text,
-                   "GPU 0: 79.0 GiB and 32% and 3 of 15 groups of 8 multiprocessors, GPU 1: 80.0 GiB and 72% and 0 of 4 groups of 8"));
+                   "GPU 0: 79.0 GiB and 32% and 3 of 15 groups of 8 multiprocessors, GPU 1: 80.0 GiB and 72% and 0 of "
+                   "4 groups of 8"));
     CHECK(host.get({.gpus = 1, .compute_percent = 1}, "lab")->devices == Groups{0});
     small.pop_back();
     CHECK(host.get({.gpus = 2, .compute_percent = 1}, "lab")->sm_groups == SmGroups{Groups{11}, Groups{3}});
@@ -198,7 +203,8 @@ TEST_CASE("leases: of a tenant's compute a lease takes what its groups of multip
   CHECK(refused.shortage == Shortage::quota);
   CHECK(mentions(refused.text, "tenant 'lab' holds 20% of its 20% of compute, and 7% more is asked for"));
   // Which leaves the others of the same daemon theirs, by whatever name they call it.
-  CHECK(host.get({.gpus = 1, .compute_percent = 80}, "other")->sm_groups == SmGroups{{3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}});
+  CHECK(host.get({.gpus = 1, .compute_percent = 80}, "other")->sm_groups ==
+        SmGroups{{3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}});
   small.pop_back();
   small.push_back(host.get({.gpus = 1, .compute_percent = 6}, "lab"));
   const LeaseRefusal never = host.refusal({.gpus = 1, .compute_percent = 1}, "few");
@@ -208,9 +214,9 @@ TEST_CASE("leases: of a tenant's compute a lease takes what its groups of multip
 
 TEST_CASE("leases: what can never be is refused for good") {
   Host host;
-  for (const LeaseWish& wish :
-       {LeaseWish{.gpus = 3}, LeaseWish{.gpus = 1, .memory_bytes = 81 * gib}, LeaseWish{.memory_bytes = ~std::uint64_t{0}},
-        LeaseWish{.gpus = ~0u, .memory_bytes = ~std::uint64_t{0}, .compute_percent = 100}})
+  for (const LeaseWish& wish : {LeaseWish{.gpus = 3}, LeaseWish{.gpus = 1, .memory_bytes = 81 * gib},
+                                LeaseWish{.memory_bytes = ~std::uint64_t{0}},
+                                LeaseWish{.gpus = ~0u, .memory_bytes = ~std::uint64_t{0}, .compute_percent = 100}})
     CHECK_FALSE(host.refusal(wish).may_change);
 }
 
@@ -336,40 +342,47 @@ TEST_CASE("tenants: everything that can be said of one") {
 }
 
 TEST_CASE("tenants: what is wrong is named") {
-  CHECK(mentions(complaint("[tenant.lab]\nmemory = \"1\"\n"), "with its unit: this is 1 byte, which is less than 1 MiB"));
+  CHECK(
+      mentions(complaint("[tenant.lab]\nmemory = \"1\"\n"), "with its unit: this is 1 byte, which is less than 1 MiB"));
   CHECK(mentions(complaint("[tenant.lab]\nmemory = \"40\"\n"), "with its unit: this is 40 bytes, which"));
-  CHECK(mentions(complaint("[tenant.lab]\nmemory = \"lots\"\n"), "(line 2): memory of tenant 'lab' is the text \"lots\"; give an amount"));
+  CHECK(mentions(complaint("[tenant.lab]\nmemory = \"lots\"\n"),
+                 "(line 2): memory of tenant 'lab' is the text \"lots\"; give an amount"));
   CHECK(mentions(complaint("[tenant.lab]\nmemroy = \"1GiB\"\n"), "tenant 'lab' has no setting 'memroy'"));
   CHECK(mentions(complaint("[tenant.lab]\nweight = 0\n"), "from 1 to 10000"));
   CHECK(mentions(complaint("[tenant.lab]\nsessions = \"two\"\n"),
                  "sessions of tenant 'lab' is the text \"two\"; give a whole number from 1 to"));
   CHECK(mentions(complaint("[tenant.lab]\ndevices = [64]\n"),
                  "devices of tenant 'lab' holds the number 64; give a list of whole numbers from 0 to 63"));
-  CHECK(mentions(complaint("[tenant.lab]\ndevices = []\n"), "devices of tenant 'lab' is a list; give at least one device"));
+  CHECK(mentions(complaint("[tenant.lab]\ndevices = []\n"),
+                 "devices of tenant 'lab' is a list; give at least one device"));
   CHECK(mentions(complaint("[tenant.lab]\ndevices = 0\n"), "devices of tenant 'lab' is the number 0; give a list"));
   CHECK(mentions(complaint("[tenant.lab]\nusers = [\"root\"]\n"),
                  "users of tenant 'lab' holds the text \"root\"; give a list of whole numbers"));
-  CHECK(mentions(complaint("[tenant.lab]\ncertificates = [1]\n"), "certificates of tenant 'lab' holds the number 1; give a list of texts"));
-  CHECK(mentions(complaint("[tenant.lab]\nmemory = 1.5\n"), "memory of tenant 'lab' is the number 1.5, with a fraction; give an amount"));
+  CHECK(mentions(complaint("[tenant.lab]\ncertificates = [1]\n"),
+                 "certificates of tenant 'lab' holds the number 1; give a list of texts"));
+  CHECK(mentions(complaint("[tenant.lab]\nmemory = 1.5\n"),
+                 "memory of tenant 'lab' is the number 1.5, with a fraction; give an amount"));
   CHECK(mentions(complaint("[tenant]\nlab = 7\n"), "(line 2): tenant.lab is the number 7; write tables"));
   CHECK(mentions(complaint("[tenant.lab]\npriority = \"high\"\n"), "best-effort, normal or latency-critical"));
   CHECK(mentions(complaint("[tenant.\"../x\"]\n"), "cannot be a tenant's name"));
   CHECK(mentions(complaint("tenant = 5\n"), "(line 1): tenant is the number 5; write tables [tenant.NAME]"));
-  CHECK(
-      mentions(complaint("[tenant.a]\ncertificates = [\"x\"]\n[tenant.b]\ncertificates = [\"x\"]\n"), "certificate 'x' is of two tenants"));
+  CHECK(mentions(complaint("[tenant.a]\ncertificates = [\"x\"]\n[tenant.b]\ncertificates = [\"x\"]\n"),
+                 "certificate 'x' is of two tenants"));
   CHECK(mentions(complaint("[tenant.lab\n"), "line 1"));
-  CHECK(mentions(complaint("[tenant.lab]\nsm_partitions = true\n"), "(line 2): sm_partitions of tenant 'lab' is true; give its `mps` too"));
+  CHECK(mentions(complaint("[tenant.lab]\nsm_partitions = true\n"),
+                 "(line 2): sm_partitions of tenant 'lab' is true; give its `mps` too"));
   CHECK(mentions(complaint("[tenant.lab]\nmps = \"/run/mps\"\nsm_partitions = 1\n"),
                  "sm_partitions of tenant 'lab' is the number 1; give true or false"));
 }
 
-// --- the queue -----------------------------------------------------------------------------------------------------------------------
+// --- the queue ------------------------------------------------------------------------------------------------------
 
 namespace {
 
 /// A job that was refused and waits.
 struct Waiting {
-  Waiting(Host& host, const LeaseWish& wish, const std::string& tenant = "default") : host(host), wish(wish), tenant(tenant) {
+  Waiting(Host& host, const LeaseWish& wish, const std::string& tenant = "default")
+      : host(host), wish(wish), tenant(tenant) {
     REQUIRE_FALSE(try_again());
   }
   /// Whether it has its lease now.
@@ -492,8 +505,8 @@ TEST_CASE("leases: sessions of a tenant go to who has waited for one") {
 }
 
 TEST_CASE("tenants: memory of the host, kernels, administrators and users") {
-  const Tenants tenants =
-      tenants_of("[tenant.a]\nhost_memory = \"2GiB\"\nkernel_seconds_max = 7\nadministrator = true\nusers = [1000]\n[tenant.b]\n");
+  const Tenants tenants = tenants_of(
+      "[tenant.a]\nhost_memory = \"2GiB\"\nkernel_seconds_max = 7\nadministrator = true\nusers = [1000]\n[tenant.b]\n");
   CHECK(tenants.find("a")->host_bytes == 2 * gib);
   CHECK(tenants.find("a")->kernel_seconds_max == 7u);
   CHECK(tenants.find("a")->administrator);
@@ -503,7 +516,8 @@ TEST_CASE("tenants: memory of the host, kernels, administrators and users") {
   CHECK_FALSE(tenants.find("b")->administrator);
   CHECK(tenants.of_user(1001) == nullptr);
   CHECK(mentions(complaint("[tenant.a]\nusers = [1]\n[tenant.b]\nusers = [1]\n"), "user 1 is of two tenants"));
-  CHECK(mentions(complaint("[tenant.a]\nhost_memory = \"much\"\n"), "host_memory of tenant 'a' is the text \"much\"; give"));
+  CHECK(mentions(complaint("[tenant.a]\nhost_memory = \"much\"\n"),
+                 "host_memory of tenant 'a' is the text \"much\"; give"));
   CHECK(mentions(complaint("[tenant.a]\nadministrator = 1\n"), "administrator of tenant 'a' is the number 1; give"));
 }
 

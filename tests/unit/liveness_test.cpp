@@ -18,9 +18,9 @@ namespace {
 
 struct Watched {
   explicit Watched(std::chrono::milliseconds silence)
-      : liveness(*new Liveness(
-            silence,
-            {.heard = [this] { return heard.load(); }, .beat = [this] { return ++beats > 0; }, .silent = [this] { silent.set_value(); }})) {
+      : liveness(*new Liveness(silence, {.heard = [this] { return heard.load(); },
+                                         .beat = [this] { return ++beats > 0; },
+                                         .silent = [this] { silent.set_value(); }})) {
     liveness.start();
   }
   std::atomic<std::uint32_t> heard{0};

@@ -86,7 +86,8 @@ TEST_CASE("a message that outgrows its first segment still is one segment") {
 TEST_CASE("memory that there is not for a message is missing as any other, whenever it is needed") {
   const Bytes parameters = pattern(limits::kernel_parameter_bytes_max);
   const auto fill = [&](MessageWriter& writer) {
-    writer.root<wire::Launch>().setParameters(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(parameters.data()), parameters.size()));
+    writer.root<wire::Launch>().setParameters(
+        capnp::Data::Reader(reinterpret_cast<const kj::byte*>(parameters.data()), parameters.size()));
   };
   // While it is written, and while it is put into one piece.
   for (std::size_t spared = 0; spared < 20; ++spared) {
@@ -166,7 +167,8 @@ TEST_CASE("far pointers lead nowhere but into the one segment there is") {
   }
   SECTION("to itself") { CHECK_THROWS_AS(version({far_pointer(0, 0, false)}), kj::Exception); }
   SECTION("to one that leads on to another segment") {
-    CHECK_THROWS_AS(version({far_pointer(0, 1, true), far_pointer(3, 0, false), struct_pointer(0, 1, 0)}), kj::Exception);
+    CHECK_THROWS_AS(version({far_pointer(0, 1, true), far_pointer(3, 0, false), struct_pointer(0, 1, 0)}),
+                    kj::Exception);
   }
 }
 
@@ -188,7 +190,8 @@ TEST_CASE("messages are nested only so deep") {
 TEST_CASE("the same bytes can be read a few times, not for ever") {
   MessageWriter writer;
   const Bytes ticket = pattern(8000);
-  writer.root<wire::Attach>().setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket.data()), ticket.size()));
+  writer.root<wire::Attach>().setTicket(
+      capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket.data()), ticket.size()));
   MessageReader reader(writer.finish());
   const auto attach = reader.root<wire::Attach>();
   for (unsigned i = 0; i < 3; ++i) CHECK(attach.getTicket().size() == 8000);
@@ -205,7 +208,11 @@ TEST_CASE("a short message cannot claim a long list of empty elements") {
   const Words words{struct_pointer(0, 0, 1), composite, tag};
   MessageReader reader(bytes_of(words));
   const auto follow = [&] {
-    return reader.root<capnp::AnyPointer>().getAs<capnp::AnyStruct>().getPointerSection()[0].getAs<capnp::List<wire::CopySide>>().size();
+    return reader.root<capnp::AnyPointer>()
+        .getAs<capnp::AnyStruct>()
+        .getPointerSection()[0]
+        .getAs<capnp::List<wire::CopySide>>()
+        .size();
   };
   CHECK_THROWS_AS(follow(), kj::Exception);
 }

@@ -42,7 +42,8 @@ TEST_CASE("addresses of IPv6 stand in brackets") {
   CHECK(read("[::1") == complaint("[::1", "'[::1' lacks the closing bracket"));
   CHECK(read("[::1]9000") == complaint("[::1]9000", "'[::1]9000' has text after the bracket"));
   CHECK(read("::1") == complaint("::1", "'::1' has several colons; write an IPv6 address in brackets"));
-  CHECK(read("a,fe80::1:8470") == complaint("a,fe80::1:8470", "'fe80::1:8470' has several colons; write an IPv6 address in brackets"));
+  CHECK(read("a,fe80::1:8470") ==
+        complaint("a,fe80::1:8470", "'fe80::1:8470' has several colons; write an IPv6 address in brackets"));
   CHECK(read("[]:9000") == complaint("[]:9000", "a host name is missing"));
 }
 
@@ -69,18 +70,21 @@ TEST_CASE("what is no port is named") {
 TEST_CASE("sockets of this machine are understood by their whole path") {
   CHECK(read("unix:/run/fargpud.sock") == "unix:/run/fargpud.sock");
   CHECK(read("unix:@name,a") == "unix:@name a:8470");
-  for (const std::string& text : {std::string("unix:"), std::string("unix:here"), std::string("unix:/"), "unix:/" + std::string(107, 'x')})
+  for (const std::string& text :
+       {std::string("unix:"), std::string("unix:here"), std::string("unix:/"), "unix:/" + std::string(107, 'x')})
     CHECK(read(text) == complaint(text, "'" + text + "' names no Unix socket by its whole path"));
 }
 
 TEST_CASE("transports that there are not yet are named") {
-  CHECK(read("carrier-pigeon://a") == complaint("carrier-pigeon://a", "'carrier-pigeon' is no transport that this version knows"));
+  CHECK(read("carrier-pigeon://a") ==
+        complaint("carrier-pigeon://a", "'carrier-pigeon' is no transport that this version knows"));
   CHECK(read("a,etcd://b:1") == complaint("a,etcd://b:1", "'etcd' is no transport that this version knows"));
 }
 
 TEST_CASE("an empty pool is told apart from the one that is to be empty") {
   Config config;
-  CHECK_THROWS_WITH(require_pool(config), "FARGPU_POOL is not set; name the GPU host, for example FARGPU_POOL=gpuhost:8470");
+  CHECK_THROWS_WITH(require_pool(config),
+                    "FARGPU_POOL is not set; name the GPU host, for example FARGPU_POOL=gpuhost:8470");
   config.pool = "none";
   CHECK_THROWS_WITH(require_pool(config), "FARGPU_POOL=none: this program is to use no GPU");
   config.hosts = parse_pool("a:0", config.pool_error);

@@ -116,8 +116,8 @@ TEST_CASE("names that there are not are missing, without an error") {
 }
 
 TEST_CASE("questions that make no sense are errors and change nothing") {
-  for (const Answer& answer :
-       {ask("cuInit", 14000), ask("cuInit", 13001), ask("cuInit", 13000, 4), ask("cuInit", 13000, ~0ull), ask(nullptr, 13000)}) {
+  for (const Answer& answer : {ask("cuInit", 14000), ask("cuInit", 13001), ask("cuInit", 13000, 4),
+                               ask("cuInit", 13000, ~0ull), ask(nullptr, 13000)}) {
     CHECK(answer.result == CUDA_ERROR_INVALID_VALUE);
     CHECK(answer.function == untouched);
     CHECK(answer.status == untouched_status);
@@ -136,7 +136,8 @@ TEST_CASE("a name newer than the version asked for is there, but not for that ve
 
 TEST_CASE("the newest variant that is old enough is meant") {
   check_is("cuGraphInstantiate", 10000, 0, "cuGraphInstantiate");
-  for (const int version : {11000, 11040, 12000, 12080, 13000}) check_is("cuGraphInstantiate", version, 0, "cuGraphInstantiate_v2");
+  for (const int version : {11000, 11040, 12000, 12080, 13000})
+    check_is("cuGraphInstantiate", version, 0, "cuGraphInstantiate_v2");
   for (const int version : {2000, 7000, 12000, 12090}) {
     check_is("cuCtxGetDevice", version, 0, "cuCtxGetDevice");
     check_is("cuCtxSynchronize", version, 0, "cuCtxSynchronize");

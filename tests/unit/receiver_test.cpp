@@ -226,7 +226,7 @@ TEST_CASE("nobody leaves with an error while another thread may still be writing
   CHECK(target == pattern(8));
 }
 
-// --- attending ----------------------------------------------------------------------------------------------------------------
+// --- attending ------------------------------------------------------------------------------------------------------
 
 namespace {
 

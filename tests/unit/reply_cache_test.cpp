@@ -57,7 +57,8 @@ TEST_CASE("answers about one object are forgotten without those about others") {
   Bytes found;
   constexpr auto opcode = Opcode::cuOccupancyMaxActiveBlocksPerMultiprocessor;
   const auto one = ReplyCache::key(opcode, 1, pattern(8), 0x100), other = ReplyCache::key(opcode, 1, pattern(8), 0x200);
-  const auto of_all = ReplyCache::key(opcode, 1, pattern(8)), elsewhere = ReplyCache::key(Opcode::cuCtxGetLimit, 1, pattern(8), 0x100);
+  const auto of_all = ReplyCache::key(opcode, 1, pattern(8)),
+             elsewhere = ReplyCache::key(Opcode::cuCtxGetLimit, 1, pattern(8), 0x100);
   for (const auto& key : {one, other, of_all, elsewhere}) cache.keep(key, pattern(8), cache.changes());
   cache.forget(opcode, 0x100);
   CHECK_FALSE(cache.find(one, found));
@@ -112,6 +113,8 @@ TEST_CASE("calls name those whose answers they make stale") {
   CHECK(forgotten_after(Opcode::cuCtxGetLimit).empty());
   // Operations do so too.
   const auto attributes = forgotten_after(Opcode::setFunctionAttribute);
-  CHECK(std::find(attributes.begin(), attributes.end(), Opcode::cuOccupancyMaxActiveBlocksPerMultiprocessor) != attributes.end());
-  CHECK(std::find(attributes.begin(), attributes.end(), Opcode::cuOccupancyAvailableDynamicSMemPerBlock) != attributes.end());
+  CHECK(std::find(attributes.begin(), attributes.end(), Opcode::cuOccupancyMaxActiveBlocksPerMultiprocessor) !=
+        attributes.end());
+  CHECK(std::find(attributes.begin(), attributes.end(), Opcode::cuOccupancyAvailableDynamicSMemPerBlock) !=
+        attributes.end());
 }

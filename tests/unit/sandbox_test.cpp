@@ -54,8 +54,10 @@ TEST_CASE("sandbox: no other programs, no networks, no other processes, no new r
           return refused(::socket(AF_INET, SOCK_STREAM, 0)) && refused(::socket(AF_INET6, SOCK_DGRAM, 0)) &&
                  refused(::socket(AF_NETLINK, SOCK_RAW, 0));
         }) == 1);
-  CHECK(inside([&] { return refused(::kill(parent, 0)) && refused(::kill(-1, 0)) && refused(::syscall(SYS_tgkill, parent, parent, 0)); }) ==
-        1);
+  CHECK(inside([&] {
+          return refused(::kill(parent, 0)) && refused(::kill(-1, 0)) &&
+                 refused(::syscall(SYS_tgkill, parent, parent, 0));
+        }) == 1);
   CHECK(inside([&] { return refused(::ptrace(PTRACE_ATTACH, parent, nullptr, nullptr)); }) == 1);
   CHECK(inside([&] {
           char byte;
@@ -63,9 +65,12 @@ TEST_CASE("sandbox: no other programs, no networks, no other processes, no new r
           return refused(::process_vm_readv(parent, &here, 1, &there, 1, 0));
         }) == 1);
   CHECK(inside([] {
-          return refused(::unshare(CLONE_NEWUSER)) && refused(::mount("none", "/mnt", "tmpfs", 0, nullptr)) && refused(::chroot("/"));
+          return refused(::unshare(CLONE_NEWUSER)) && refused(::mount("none", "/mnt", "tmpfs", 0, nullptr)) &&
+                 refused(::chroot("/"));
         }) == 1);
-  CHECK(inside([] { return refused(::syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, nullptr, nullptr, nullptr, nullptr)); }) == 1);
+  CHECK(inside([] {
+          return refused(::syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+        }) == 1);
   CHECK(inside([] {
           return refused(::syscall(SYS_bpf, 0, nullptr, 0)) && refused(::syscall(SYS_userfaultfd, 0)) &&
                  refused(::syscall(SYS_io_uring_setup, 1, nullptr));

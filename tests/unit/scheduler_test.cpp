@@ -81,7 +81,8 @@ class World {
       for (const Report& report : reports) next = std::min(next, report.at);
       for (const Notice& seen : notices) next = std::min(next, seen.at);
       for (const auto& tenant : tenants) {
-        if (const Time left = work_left(*tenant); tenant->turn.granted && left > lead) next = std::min(next, now + left - lead);
+        if (const Time left = work_left(*tenant); tenant->turn.granted && left > lead)
+          next = std::min(next, now + left - lead);
         if (tenant->next_request > now) next = std::min(next, tenant->next_request);
         if (tenant->must_tell) next = std::min(next, std::max(now + 1ns, tenant->idle_since + linger));
       }
@@ -96,10 +97,12 @@ class World {
       while (!reports.empty() && reports.front().at <= now) {
         const Report report = reports.front();
         reports.pop_front();
-        scheduler.report(report.tenant->lease, report.tenant->session, report.activity, report.number, report.since, now);
+        scheduler.report(report.tenant->lease, report.tenant->session, report.activity, report.number, report.since,
+                         now);
       }
       std::vector<Word> due;
-      std::copy_if(words.begin(), words.end(), std::back_inserter(due), [&](const Word& word) { return word.at <= now; });
+      std::copy_if(words.begin(), words.end(), std::back_inserter(due),
+                   [&](const Word& word) { return word.at <= now; });
       std::erase_if(words, [&](const Word& word) { return word.at <= now; });
       for (const Word& word : due) {
         word.tenant->turn = word.turn;
@@ -109,7 +112,9 @@ class World {
     }
   }
 
-  double share(const Tenant& tenant) const { return 100.0 * static_cast<double>(tenant.used.count()) / static_cast<double>(now.count()); }
+  double share(const Tenant& tenant) const {
+    return 100.0 * static_cast<double>(tenant.used.count()) / static_cast<double>(now.count());
+  }
   Time used() const {
     Time sum{0};
     for (const auto& tenant : tenants) sum += tenant->used;
@@ -143,7 +148,8 @@ class World {
 
  private:
   Time draw(const Tenant& tenant) {
-    return Time(std::uniform_int_distribution<std::int64_t>(tenant.kernel_least.count(), tenant.kernel_most.count())(random));
+    return Time(
+        std::uniform_int_distribution<std::int64_t>(tenant.kernel_least.count(), tenant.kernel_most.count())(random));
   }
 
   void complete(Gpu& gpu) {
@@ -197,20 +203,23 @@ class World {
       tenant.must_tell = false;
       return;
     }
-    const Activity is{.wants = more() && (!tenant.turn.granted || now >= tenant.turn.until), .busy = !tenant.given.empty()};
+    const Activity is{.wants = more() && (!tenant.turn.granted || now >= tenant.turn.until),
+                      .busy = !tenant.given.empty()};
     const bool nothing = !is.wants && !is.busy;
     if (nothing && tenant.turn.granted && now < tenant.idle_since + linger) {
       tenant.must_tell = true;
       return;
     }
     const bool in_turn = tenant.turn.granted && now < tenant.turn.until;
-    const bool known = nothing ? is == tenant.told : in_turn ? tenant.told.busy || (tenant.told.wants && !is.busy) : is == tenant.told;
+    const bool known = nothing   ? is == tenant.told
+                       : in_turn ? tenant.told.busy || (tenant.told.wants && !is.busy)
+                                 : is == tenant.told;
     if (known && !tenant.must_tell) return;
     tenant.must_tell = false;
     tenant.told = is;
     ++tenant.messages;
-    reports.push_back(
-        {now + message, &tenant, is, tenant.turn.number, is.busy ? now : std::max(tenant.idle_since, nothing ? Time(0) : now)});
+    reports.push_back({now + message, &tenant, is, tenant.turn.number,
+                       is.busy ? now : std::max(tenant.idle_since, nothing ? Time(0) : now)});
     // Having nothing to do is the end of a turn that has an end.
     if (nothing && tenant.turn.until != never) tenant.turn.granted = false;
   }
@@ -274,7 +283,8 @@ TEST_CASE("scheduler: fixed charges work, not what its turns take to begin, and 
   scheduler.report(1, 11, {.wants = true}, 99, 121ms, 125ms);  // and when it was done
   CHECK(scheduler.view(1)->charged == 20ms);
   CHECK_FALSE(scheduler.view(1)->turn.granted);
-  // It began with no more than one turn's 10 ms, though it had done nothing for long, and has used 20 in 25: it has 2.5, and waits for 10.
+  // It began with no more than one turn's 10 ms, though it had done nothing for long, and has used 20 in 25: it
+  // has 2.5, and waits for 10.
   Time now = 125ms;
   for (; now < 1s && !scheduler.view(1)->turn.granted; now += 1ms) scheduler.tick(now);
   CHECK(now > 138ms);
@@ -366,7 +376,9 @@ TEST_CASE("scheduler: who overruns is charged, and the others do not wait for ev
   Tenant& good = world.add({.kernel_least = 1ms, .kernel_most = 1ms});
   world.run(20s);
   CHECK(world.scheduler.view(hog.lease)->overruns > 5);
-  const auto charged = [&](const Tenant& tenant) { return static_cast<double>(world.scheduler.view(tenant.lease)->charged.count()); };
+  const auto charged = [&](const Tenant& tenant) {
+    return static_cast<double>(world.scheduler.view(tenant.lease)->charged.count());
+  };
   CHECK(charged(good) / charged(hog) == Approx(1).epsilon(0.05));
   CHECK(good.used > 500ms);
 }
@@ -414,13 +426,14 @@ TEST_CASE("scheduler: the latency-critical wait for no more than what runs") {
   const auto policy = GENERATE("fair", "exclusive", "free");
   const auto neighbours = GENERATE(0, 1, 3);
   World world{std::string(policy)};
-  const Tenant& critical =
-      world.add({.kernel_least = 1ms, .kernel_most = 1ms, .batch = 10, .pause = 20ms}, {.priority = Priority::critical});
+  const Tenant& critical = world.add({.kernel_least = 1ms, .kernel_most = 1ms, .batch = 10, .pause = 20ms},
+                                     {.priority = Priority::critical});
   for (int i = 0; i < neighbours; ++i) world.add({.kernel_least = 250us, .kernel_most = 500us});
   world.run(10s);
   REQUIRE(critical.latencies.size() > 100);
   CAPTURE(policy, neighbours);
-  CHECK(percentile(critical.latencies, 1) < 10ms + (std::string(policy) == "free" ? neighbours : 1) * Time(500us) + 2 * message + 20us);
+  CHECK(percentile(critical.latencies, 1) <
+        10ms + (std::string(policy) == "free" ? neighbours : 1) * Time(500us) + 2 * message + 20us);
   // The rest of the time is not wasted.
   if (neighbours == 1) CHECK(world.used() - critical.used > (10s - critical.used) * 8 / 10);
 }
@@ -437,7 +450,8 @@ TEST_CASE("scheduler: best effort is for the time that nobody else wants") {
 
 TEST_CASE("scheduler: the percentage of a latency-critical lease is kept all the same") {
   World world("fixed");
-  const Tenant& critical = world.add({.kernel_least = 1ms, .kernel_most = 1ms}, {.percent = 25, .priority = Priority::critical});
+  const Tenant& critical =
+      world.add({.kernel_least = 1ms, .kernel_most = 1ms}, {.percent = 25, .priority = Priority::critical});
   const Tenant& other = world.add({.kernel_least = 1ms, .kernel_most = 1ms});
   world.run(10s);
   CHECK(world.share(critical) == Approx(25).margin(2));  // it pays for what still ran when its turns began
@@ -477,7 +491,8 @@ TEST_CASE("scheduler: another policy and other shares hold from now on") {
   world.scheduler.change(a.lease, {.devices = {0}, .weight = 4}, world.now);
   const Time a_before = a.used, b_before = b.used;
   world.run(11s);
-  CHECK(static_cast<double>((a.used - a_before).count()) / static_cast<double>((b.used - b_before).count()) == Approx(4).epsilon(0.03));
+  CHECK(static_cast<double>((a.used - a_before).count()) / static_cast<double>((b.used - b_before).count()) ==
+        Approx(4).epsilon(0.03));
   world.scheduler.set_rules({.policy = "free"}, world.now);
   const std::size_t messages = a.messages;
   world.run(12s);
@@ -511,7 +526,8 @@ TEST_CASE("scheduler: whatever sessions say, in whatever order, one lease has a 
     switch (random() % 6) {
       case 0:
         if (!shares.contains(lease)) {
-          Share share{.devices = {static_cast<int>(random() % 2)}, .percent = 1 + static_cast<unsigned>(random() % 100)};
+          Share share{.devices = {static_cast<int>(random() % 2)},
+                      .percent = 1 + static_cast<unsigned>(random() % 100)};
           if (random() % 3 == 0) share.devices = {0, 1};
           scheduler.join(lease, shares[lease] = share, now);
           turns[lease] = scheduler.add_session(lease, lease, now);
@@ -549,11 +565,14 @@ TEST_CASE("scheduler: an owner gets its weight, however many leases it has, and 
     return sum;
   };
   world.run(10s);  // one beside two
-  CHECK(static_cast<double>(alone.used.count()) / static_cast<double>(used_by_many().count()) == Approx(1).epsilon(0.03));
-  CHECK(static_cast<double>(many[0]->used.count()) / static_cast<double>(many[1]->used.count()) == Approx(1).epsilon(0.03));
+  CHECK(static_cast<double>(alone.used.count()) / static_cast<double>(used_by_many().count()) ==
+        Approx(1).epsilon(0.03));
+  CHECK(static_cast<double>(many[0]->used.count()) / static_cast<double>(many[1]->used.count()) ==
+        Approx(1).epsilon(0.03));
   const Time alone_before = alone.used, many_before = used_by_many();
   world.run(20s);  // one beside four
-  CHECK(static_cast<double>((alone.used - alone_before).count()) / static_cast<double>((used_by_many() - many_before).count()) ==
+  CHECK(static_cast<double>((alone.used - alone_before).count()) /
+            static_cast<double>((used_by_many() - many_before).count()) ==
         Approx(1).epsilon(0.03));
 }
 

@@ -12,7 +12,9 @@ using namespace fargpu::server;
 
 namespace {
 
-Handle client_handle(HandleKind kind, std::uint32_t index, std::uint32_t generation = 1) { return Handle(kind, index, generation); }
+Handle client_handle(HandleKind kind, std::uint32_t index, std::uint32_t generation = 1) {
+  return Handle(kind, index, generation);
+}
 
 }  // namespace
 
@@ -48,12 +50,13 @@ TEST_CASE("nothing that a client sends leads outside of the tables") {
   handles.adopt(stream, 0xABC0, 1);
   const Handle graph = handles.reveal(HandleKind::graph, 0xDEF0, 0);
   for (const Handle hostile :
-       {Handle(), Handle(1), Handle(~std::uint64_t{0}), Handle(stream.value() + 1), client_handle(HandleKind::stream, 4),
-        client_handle(HandleKind::stream, 6), client_handle(HandleKind::stream, 5, 2), Handle(HandleKind::stream, Handle::index_max, 1),
+       {Handle(), Handle(1), Handle(~std::uint64_t{0}), Handle(stream.value() + 1),
+        client_handle(HandleKind::stream, 4), client_handle(HandleKind::stream, 6),
+        client_handle(HandleKind::stream, 5, 2), Handle(HandleKind::stream, Handle::index_max, 1),
         client_handle(HandleKind::event, 5), Handle(HandleKind::stream, 5 + Handle::worker_index_first, 1)})
     CHECK(handles.find(HandleKind::stream, hostile) == nullptr);
-  CHECK(handles.find(HandleKind::graph, client_handle(HandleKind::graph, graph.index() - Handle::worker_index_first, graph.generation())) ==
-        nullptr);
+  CHECK(handles.find(HandleKind::graph, client_handle(HandleKind::graph, graph.index() - Handle::worker_index_first,
+                                                      graph.generation())) == nullptr);
   handles.forget(HandleKind::stream, client_handle(HandleKind::stream, 5, 2));
   CHECK(handles.find(HandleKind::stream, stream));
   // The kind may be the handle's own, which is anything that its bits can hold.
@@ -123,10 +126,12 @@ TEST_CASE("the worker's indices are used again late, and under another generatio
 
 TEST_CASE("what was found in an object goes with it") {
   Handles handles;
-  const Handle module = handles.reveal(HandleKind::module, 0x1000, 1), other = handles.reveal(HandleKind::module, 0x2000, 1);
+  const Handle module = handles.reveal(HandleKind::module, 0x1000, 1),
+               other = handles.reveal(HandleKind::module, 0x2000, 1);
   const Handle first = handles.reveal(HandleKind::function, 0x1010, 1, module),
                second = handles.reveal(HandleKind::function, 0x1020, 1, module);
-  const Handle elsewhere = handles.reveal(HandleKind::function, 0x2010, 1, other), alone = handles.reveal(HandleKind::function, 0x3010, 1);
+  const Handle elsewhere = handles.reveal(HandleKind::function, 0x2010, 1, other),
+               alone = handles.reveal(HandleKind::function, 0x3010, 1);
   CHECK(handles.find(HandleKind::function, first)->owner == module.value());
   CHECK(handles.find(HandleKind::function, alone)->owner == 0);
   handles.forget(HandleKind::module, module);

@@ -128,7 +128,8 @@ TEST_CASE("bytes may have a unit, wherever they are said") {
   for (const std::string wrong : {"\"lots\"", "-1", "true"})
     CHECK_THAT(Told().in_file("driver_bytes_max = " + wrong).complaint(),
                Catch::EndsWith("; an amount is wanted, for example driver_bytes_max = \"4GiB\""));
-  CHECK(Told().complaint({"--sessions-max=4GiB"}) == "sessions_max is '4GiB' (flag --sessions-max); a whole number is wanted");
+  CHECK(Told().complaint({"--sessions-max=4GiB"}) ==
+        "sessions_max is '4GiB' (flag --sessions-max); a whole number is wanted");
 }
 
 TEST_CASE("every setting says where it came from, once") {
@@ -158,7 +159,8 @@ TEST_CASE("a value that cannot be is named, with where it came from and what wou
   CHECK(Told().complaint({"--sessions-max=0"}) == "sessions_max is 0; give a number from 1 to 100000");
   CHECK(Told().complaint({"--start-seconds=61"}) == "start_seconds is 61; give a number from 1 to 60");
   CHECK(Told().complaint({"--silence-seconds", "0"}) == "silence_seconds is 0; give a number from 1 to 86400");
-  CHECK(Told().complaint({"--metrics-listen=127.0.0.1"}) == "metrics_listen is '127.0.0.1': '127.0.0.1' is not host:port");
+  CHECK(Told().complaint({"--metrics-listen=127.0.0.1"}) ==
+        "metrics_listen is '127.0.0.1': '127.0.0.1' is not host:port");
   CHECK(Told().complaint({"--devices=0,x"}) == "devices is '0,x': 'x' is no device number");
   CHECK(Told().complaint({"--devices=1,0,1"}) == "devices is '1,0,1': it names device 1 twice; name each once");
   CHECK(Told().complaint({"--devices=-1"}) == "devices is '-1': '-1' is no device number");
@@ -167,8 +169,10 @@ TEST_CASE("a value that cannot be is named, with where it came from and what wou
 TEST_CASE("a file that is wrong is named, with the place") {
   Told told;
   CHECK(told.in_file("lisen = 'x'").complaint() ==
-        told.file.string() + " (line 1): there is no setting 'lisen'; perhaps 'listen' is meant; `fargpud --help` lists them all");
-  CHECK_THAT(told.in_file("listen = \n").complaint(), Catch::StartsWith(told.file.string() + ": ") && Catch::Contains("line 1"));
+        told.file.string() +
+            " (line 1): there is no setting 'lisen'; perhaps 'listen' is meant; `fargpud --help` lists them all");
+  CHECK_THAT(told.in_file("listen = \n").complaint(),
+             Catch::StartsWith(told.file.string() + ": ") && Catch::Contains("line 1"));
   fs::remove(told.file);
   CHECK_THAT(told.complaint(), Catch::StartsWith(told.file.string() + ": "));
 }
@@ -176,12 +180,14 @@ TEST_CASE("a file that is wrong is named, with the place") {
 TEST_CASE("names that there are not are told with the line, and with what may be meant") {
   const auto complaint = [](const std::string& text) {
     Told told;
-    const std::string said = told.in_file("# this host\n" + text + "\n").complaint(), place = told.file.string() + " (line 2): ";
+    const std::string said = told.in_file("# this host\n" + text + "\n").complaint(),
+                      place = told.file.string() + " (line 2): ";
     INFO(said);
     CHECK(said.starts_with(place));
     return said.substr(std::min(place.size(), said.size()));
   };
-  CHECK(complaint("polisy = \"fair\"") == "there is no setting 'polisy'; perhaps 'policy' is meant; `fargpud --help` lists them all");
+  CHECK(complaint("polisy = \"fair\"") ==
+        "there is no setting 'polisy'; perhaps 'policy' is meant; `fargpud --help` lists them all");
   CHECK(complaint("gpu = 1") == "there is no setting 'gpu'; `fargpud --help` lists them all");
   CHECK(complaint("[tenants.lab]\nsessions = 1") == "there is no setting 'tenants'; did you mean [tenant.lab]?");
   CHECK(complaint("[tenants]\nsessions = 1") == "there is no setting 'tenants'; did you mean [tenant.NAME]?");
@@ -195,8 +201,10 @@ TEST_CASE("text without quotes is told as that, with the line") {
         place + " (line 2): text goes in quotes: policy = \"fair\"");
   CHECK(told.in_file("token_file = /etc/fargpu/tokens\n").complaint() ==
         place + " (line 1): text goes in quotes: token_file = \"/etc/fargpu/tokens\"");
-  CHECK(told.in_file("driver = libcuda.so.1").complaint() == place + " (line 1): text goes in quotes: driver = \"libcuda.so.1\"");
-  CHECK_THAT(told.in_file("policy = \"fair\nspin_us = 1\n").complaint(), Catch::Contains("line 1") && !Catch::Contains("quotes:"));
+  CHECK(told.in_file("driver = libcuda.so.1").complaint() ==
+        place + " (line 1): text goes in quotes: driver = \"libcuda.so.1\"");
+  CHECK_THAT(told.in_file("policy = \"fair\nspin_us = 1\n").complaint(),
+             Catch::Contains("line 1") && !Catch::Contains("quotes:"));
 }
 
 TEST_CASE("a value of the wrong type in the file is named, with what belongs there") {
@@ -210,14 +218,18 @@ TEST_CASE("a value of the wrong type in the file is named, with what belongs the
   };
   CHECK(complaint("sessions_max = \"many\"") ==
         "sessions_max is the text \"many\"; a whole number is wanted, for example sessions_max = 256");
-  CHECK(complaint("sessions_max = \"12\"") == "sessions_max is the text \"12\"; a whole number is wanted, for example sessions_max = 256");
-  CHECK(complaint("spin_us = 1.5") == "spin_us is the number 1.5, with a fraction; a whole number is wanted, for example spin_us = 500");
+  CHECK(complaint("sessions_max = \"12\"") ==
+        "sessions_max is the text \"12\"; a whole number is wanted, for example sessions_max = 256");
+  CHECK(complaint("spin_us = 1.5") ==
+        "spin_us is the number 1.5, with a fraction; a whole number is wanted, for example spin_us = 500");
   CHECK(complaint("spin_us = -1") == "spin_us is the number -1; a whole number is wanted, for example spin_us = 500");
   CHECK(complaint("quantum_ms = true") == "quantum_ms is true; a whole number is wanted, for example quantum_ms = 10");
-  CHECK(complaint("quantum_ms = 2026-11-20") == "quantum_ms is a date or a time; a whole number is wanted, for example quantum_ms = 10");
+  CHECK(complaint("quantum_ms = 2026-11-20") ==
+        "quantum_ms is a date or a time; a whole number is wanted, for example quantum_ms = 10");
   CHECK(complaint("insecure = \"no\"") == "insecure is the text \"no\"; true or false is wanted, without quotes");
   CHECK(complaint("sandbox = 1") == "sandbox is the number 1; true or false is wanted, without quotes");
-  const std::string text_wanted = "; a text in quotes is wanted, or a list of what `fargpud --help` separates by commas";
+  const std::string text_wanted =
+      "; a text in quotes is wanted, or a list of what `fargpud --help` separates by commas";
   CHECK(complaint("driver = false") == "driver is false" + text_wanted);
   CHECK(complaint("policy = 3") == "policy is the number 3" + text_wanted);
   CHECK(complaint("[listen]") == "listen is a table" + text_wanted);
@@ -241,9 +253,13 @@ TEST_CASE("the standard file counts if it is there and no other was named") {
 
 TEST_CASE("unknown flags and variables are named") {
   Told told;
-  CHECK(told.complaint({"--no-such-flag"}) == "The following argument was not expected: --no-such-flag; see `fargpud --help`");
-  CHECK(Told().in_environment("FARGPUD_POLCY", "fair").in_environment("FARGPUD_POLICY", "fair").read().unknown_variables ==
-        std::vector<std::string>{"FARGPUD_POLCY"});
+  CHECK(told.complaint({"--no-such-flag"}) ==
+        "The following argument was not expected: --no-such-flag; see `fargpud --help`");
+  CHECK(Told()
+            .in_environment("FARGPUD_POLCY", "fair")
+            .in_environment("FARGPUD_POLICY", "fair")
+            .read()
+            .unknown_variables == std::vector<std::string>{"FARGPUD_POLCY"});
   told.read({"--version"});
   CHECK(told.wish == Command::done);
   CHECK(told.exit_code == 0);
@@ -253,7 +269,8 @@ TEST_CASE("addresses to listen on are taken apart") {
   const auto read = [](const std::string& text) {
     std::string all;
     for (const ListenAddress& address : parse_listen(text))
-      all += address.socket.empty() ? "<" + address.host + "|" + std::to_string(address.port) + ">" : "<" + address.socket + ">";
+      all += address.socket.empty() ? "<" + address.host + "|" + std::to_string(address.port) + ">"
+                                    : "<" + address.socket + ">";
     return all;
   };
   CHECK(read("127.0.0.1:8470") == "<127.0.0.1|8470>");
@@ -261,12 +278,14 @@ TEST_CASE("addresses to listen on are taken apart") {
   CHECK(read("unix:/run/fargpud.sock,a:1") == "</run/fargpud.sock><a|1>");
   CHECK_THROWS_WITH(read("unix:here"), "listen is 'unix:here': 'unix:here' names no Unix socket by its whole path");
   CHECK_THROWS_AS(read("unix:/" + std::string(107, 'x')), SettingsError);
-  for (const std::string wrong : {"", "host", "host:", ":1", "host:x", "host:65536", "host:1,", "a:1,,b:2", "[::1]", "host:-1"}) {
+  for (const std::string wrong :
+       {"", "host", "host:", ":1", "host:x", "host:65536", "host:1,", "a:1,,b:2", "[::1]", "host:-1"}) {
     INFO(wrong);
     if (wrong == "host:1,") CHECK(read(wrong) == "<host|1>");
     else CHECK_THROWS_AS(read(wrong), SettingsError);
   }
-  CHECK_THROWS_WITH(parse_listen("127.0.0.1", "metrics_listen"), "metrics_listen is '127.0.0.1': '127.0.0.1' is not host:port");
+  CHECK_THROWS_WITH(parse_listen("127.0.0.1", "metrics_listen"),
+                    "metrics_listen is '127.0.0.1': '127.0.0.1' is not host:port");
   CHECK_THROWS_WITH(read("a:1,b"), "listen is 'a:1,b': 'b' is not host:port or unix:/path");
 }
 

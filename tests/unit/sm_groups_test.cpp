@@ -16,6 +16,7 @@ TEST_CASE("groups of multiprocessors go to a worker and come there as they were"
 }
 
 TEST_CASE("what are no groups of multiprocessors") {
-  for (const char* const text : {"", ":", "0:", ":0", "0,", ",0", "1,0", "1,1", "0-3", "128", "-1", " 0", "0 ", "x", "0;1"})
+  for (const char* const text :
+       {"", ":", "0:", ":0", "0,", ",0", "1,0", "1,1", "0-3", "128", "-1", " 0", "0 ", "x", "0;1"})
     CHECK_FALSE(parse_sm_groups(text));
 }

@@ -40,7 +40,8 @@ TEST_CASE("a thread that stands aside now and then for a moment may go on") {
   CHECK(spare.any(noon));
 }
 
-TEST_CASE("where processors stay busy, it is asked less and less often, and anew after the first time that they are not") {
+TEST_CASE(
+    "where processors stay busy, it is asked less and less often, and anew after the first time that they are not") {
   SpareProcessors spare;
   Clock::time_point now = noon;
   const auto pause = [&] {

@@ -22,7 +22,9 @@ struct Ring {
     CHECK(part->size() == bytes);
     return part->data() - memory.data();
   }
-  void give(long begin, std::size_t bytes) { ring.give(std::span(memory).subspan(static_cast<std::size_t>(begin), bytes)); }
+  void give(long begin, std::size_t bytes) {
+    ring.give(std::span(memory).subspan(static_cast<std::size_t>(begin), bytes));
+  }
 
   Bytes memory;
   StagingRing ring;

@@ -23,7 +23,9 @@ DriverTable events_only() {
     alive.insert(*event = reinterpret_cast<CUevent>(static_cast<std::uintptr_t>(++created)));
     return CUDA_SUCCESS;
   };
-  driver.cuEventDestroy_v2 = [](CUevent event) { return alive.erase(event) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; };
+  driver.cuEventDestroy_v2 = [](CUevent event) {
+    return alive.erase(event) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  };
   driver.cuEventRecord = [](CUevent event, CUstream) {
     fired.erase(event);
     return CUDA_SUCCESS;

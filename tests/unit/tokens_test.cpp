@@ -94,7 +94,8 @@ TEST_CASE("tokens: a name is taken once, and is plain") {
 TEST_CASE("tokens: commands at the same time lose nothing") {
   Folder f;
   std::vector<std::thread> threads;
-  for (int i = 0; i < 8; ++i) threads.emplace_back([&, i] { create_token(f.file, "t" + std::to_string(i), "lab", 1h); });
+  for (int i = 0; i < 8; ++i)
+    threads.emplace_back([&, i] { create_token(f.file, "t" + std::to_string(i), "lab", 1h); });
   for (std::thread& thread : threads) thread.join();
   CHECK(read_tokens(f.file).size() == 8);
 }
@@ -107,7 +108,8 @@ TEST_CASE("tokens: what is wrong in a file is named, and nobody is known by half
   CHECK(f.complaint("a lab never " + hash + " more\n").find("four words") != std::string::npos);
   CHECK(f.complaint("\na lab tomorrow " + hash + "\n").find("line 2: 'tomorrow' is no time") != std::string::npos);
   CHECK(f.complaint("a lab never " + hash.substr(1) + "\n").find("no SHA-256") != std::string::npos);
-  CHECK(f.complaint("a lab never " + hash.substr(0, 2) + ":" + hash.substr(2) + "\n").find("no SHA-256") != std::string::npos);
+  CHECK(f.complaint("a lab never " + hash.substr(0, 2) + ":" + hash.substr(2) + "\n").find("no SHA-256") !=
+        std::string::npos);
   CHECK(f.complaint("a l/b never " + hash + "\n").find("names are") != std::string::npos);
   CHECK_THROWS_AS(TokenBook(f.file).find("x"), TokenError);
   CHECK_THROWS_AS(TokenBook(f.path / "none").find("x"), TokenError);

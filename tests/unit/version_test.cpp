@@ -23,9 +23,11 @@ TEST_CASE("versions that are told the wrong way round are refused") {
 TEST_CASE("sides that have no version in common are told which is older") {
   const Side host{"gpu1:8470", "0.1.0", {1, 1}}, client{"the client", "", {3, 4}};
   CHECK(versions_apart(host, client) ==
-        "gpu1:8470 has an older fargpu (0.1.0, protocol 1) than the client (protocol 3 to 4); update fargpu on the GPU host");
+        "gpu1:8470 has an older fargpu (0.1.0, protocol 1) than the client (protocol 3 to 4); update fargpu on the GPU "
+        "host");
   CHECK(versions_apart({"this host", "0.3.0", {5, 5}}, client) ==
-        "the client has an older fargpu (protocol 3 to 4) than this host (0.3.0, protocol 5); update fargpu on the client's machine");
+        "the client has an older fargpu (protocol 3 to 4) than this host (0.3.0, protocol 5); update fargpu on the "
+        "client's machine");
 }
 
 TEST_CASE("a build speaks its own versions") {

@@ -28,7 +28,9 @@ void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 // In the place of the C library's, which is glibc.
 extern "C" void* __libc_calloc(std::size_t count, std::size_t bytes);
-extern "C" void* calloc(std::size_t count, std::size_t bytes) noexcept { return refuses() ? nullptr : __libc_calloc(count, bytes); }
+extern "C" void* calloc(std::size_t count, std::size_t bytes) noexcept {
+  return refuses() ? nullptr : __libc_calloc(count, bytes);
+}
 
 namespace fargpu::test {
 

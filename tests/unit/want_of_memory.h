@@ -8,7 +8,8 @@
 
 namespace fargpu::test {
 
-/// While it lives, `new` and `calloc` give this thread so many pieces more, and refuse the next one: large ones are missing first.
+/// While it lives, `new` and `calloc` give this thread so many pieces more, and refuse the next one: large ones are
+/// missing first.
 class WantOfMemory {
  public:
   explicit WantOfMemory(std::size_t pieces);

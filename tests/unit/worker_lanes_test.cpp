@@ -42,14 +42,17 @@ struct OneLane {
   Waker waker;
   Nothing nobody;
   std::vector<ClientRequests::Chunks> asked;
-  WorkerLanes transfers{waker, Compression::never, [this](const ClientRequests::Chunks& wanted) { asked.push_back(wanted); }};
+  WorkerLanes transfers{waker, Compression::never,
+                        [this](const ClientRequests::Chunks& wanted) { asked.push_back(wanted); }};
   Lanes client{nobody};
 };
 
 constexpr std::uint32_t many = 100;  // more than there is room for
 
 /// Rows that make so many chunks.
-RowChunks chunks(std::uint64_t count) { return {{limits::lane_small_chunk_bytes, count}, limits::lane_small_chunk_bytes}; }
+RowChunks chunks(std::uint64_t count) {
+  return {{limits::lane_small_chunk_bytes, count}, limits::lane_small_chunk_bytes};
+}
 
 }  // namespace
 

@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::uint64_t page = 64u << 10;  // the fake driver's arrays take whole ones
 
-CUDA_ARRAY3D_DESCRIPTOR describe(std::size_t width, std::size_t height, std::size_t depth, unsigned channels = 1, unsigned flags = 0) {
+CUDA_ARRAY3D_DESCRIPTOR describe(std::size_t width, std::size_t height, std::size_t depth, unsigned channels = 1,
+                                 unsigned flags = 0) {
   return {width, height, depth, CU_AD_FORMAT_UNSIGNED_INT8, channels, flags};
 }
 
@@ -267,7 +268,8 @@ TEST_CASE("planes of pictures are arrays, and what the whole holds only the driv
 TEST_CASE("arrays without memory tell what they need") {
   RemoteContext remote;
   const std::uint64_t before = remote.driver->memory_bytes();
-  const CUarray array = make(1000, 1000, 0, 1, CUDA_ARRAY3D_DEFERRED_MAPPING), sparse = make(512, 512, 0, 1, CUDA_ARRAY3D_SPARSE);
+  const CUarray array = make(1000, 1000, 0, 1, CUDA_ARRAY3D_DEFERRED_MAPPING),
+                sparse = make(512, 512, 0, 1, CUDA_ARRAY3D_SPARSE);
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs{};
   REQUIRE(cuArrayGetMemoryRequirements(&needs, array, 0) == CUDA_SUCCESS);
   CHECK(needs.size == (1000 * 1000 + page - 1) / page * page);
@@ -351,7 +353,8 @@ TEST_CASE("pinned pictures travel in the stream's order, and nobody waits") {
   remote.driver->pause(true);  // nothing comes back from here on
   const CUDA_MEMCPY2D out = from_array(first, pinned, 64, 64, 32);
   REQUIRE(cuMemcpy2DAsync_v2(&out, stream) == CUDA_SUCCESS);
-  // What was just copied out goes on into the other array, though it is not here yet: whole, by rows, and a part of a row.
+  // What was just copied out goes on into the other array, though it is not here yet: whole, by rows, and a part of a
+  // row.
   std::vector<unsigned char> back(64 * 32);
   for (const std::size_t width : {std::size_t{64}, std::size_t{60}}) {
     const CUDA_MEMCPY2D in = to_array(pinned, 64, second, width, 32);
@@ -486,14 +489,15 @@ TEST_CASE("a worker believes nothing of what a client says of arrays") {
   });
   REQUIRE(client.reply() == CUDA_SUCCESS);
   const std::uint64_t array = Handle(HandleKind::array, Handle::worker_index_first, 1).value();
-  const auto copy = [&](std::uint64_t handle, std::uint64_t x, std::uint64_t y, std::uint64_t z, std::uint64_t width, std::uint64_t height,
-                        std::uint64_t depth, std::size_t bulk_bytes) {
+  const auto copy = [&](std::uint64_t handle, std::uint64_t x, std::uint64_t y, std::uint64_t z, std::uint64_t width,
+                        std::uint64_t height, std::uint64_t depth, std::size_t bulk_bytes) {
     const std::vector<std::byte> bulk(bulk_bytes);
     client.send_call<wire::CopyIn>(
         Opcode::copyIn,
         [&](wire::CopyIn::Builder in) {
           in.setStream(1);
-          encode({width, height, depth}, {}, {.kind = CopySide::Kind::array, .place = handle, .x = x, .y = y, .z = z}, in.initCopy());
+          encode({width, height, depth}, {}, {.kind = CopySide::Kind::array, .place = handle, .x = x, .y = y, .z = z},
+                 in.initCopy());
         },
         bulk);
     return client.reply();
@@ -507,8 +511,8 @@ TEST_CASE("a worker believes nothing of what a client says of arrays") {
   CHECK(copy(array, 0, 0, 0, 64, 16, 2, 2048) == CUDA_ERROR_INVALID_VALUE);
   CHECK(copy(array, 0, 0, 0, std::uint64_t{1} << 33, std::uint64_t{1} << 31, 1, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(copy(array, 0, 0, 0, 0, 32, 1, 0) == CUDA_ERROR_INVALID_VALUE);
-  for (const std::uint64_t handle :
-       {std::uint64_t{0}, huge, array + 16, array - 16, Handle(HandleKind::mipmap, Handle::worker_index_first, 1).value()})
+  for (const std::uint64_t handle : {std::uint64_t{0}, huge, array + 16, array - 16,
+                                     Handle(HandleKind::mipmap, Handle::worker_index_first, 1).value()})
     CHECK(copy(handle, 0, 0, 0, 64, 32, 1, 2048) == CUDA_ERROR_INVALID_HANDLE);
   // Sizes whose product is none.
   for (const std::uint64_t side : {huge, std::uint64_t{1} << 32}) {

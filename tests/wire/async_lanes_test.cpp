@@ -149,7 +149,8 @@ struct Change {
   std::size_t bytes;
   static void CUDA_CB run(void* self) {
     const auto* const change = static_cast<Change*>(self);
-    for (std::size_t i = 0; i < change->bytes; i += 97) change->memory[i] = static_cast<unsigned char>(change->memory[i] * 5 + 1);
+    for (std::size_t i = 0; i < change->bytes; i += 97)
+      change->memory[i] = static_cast<unsigned char>(change->memory[i] * 5 + 1);
   }
 };
 
@@ -165,7 +166,9 @@ TEST_CASE("whatever follows whatever on a stream, each copy reads and writes in 
   REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
   for (unsigned seed = 0; seed < 6; ++seed) {
     std::mt19937 random(seed);
-    const auto below = [&](std::size_t bound) { return std::uniform_int_distribution<std::size_t>(0, bound - 1)(random); };
+    const auto below = [&](std::size_t bound) {
+      return std::uniform_int_distribution<std::size_t>(0, bound - 1)(random);
+    };
     fill(one.memory, room, seed);
     fill(two.memory, room, seed + 100);
     std::vector<unsigned char> hosts[2], device(room, 7);
@@ -245,7 +248,9 @@ TEST_CASE("nothing tells of a copy before its bytes are there") {
         REQUIRE(cuStreamSynchronize(other) == CUDA_SUCCESS);  // the gate goes
         break;
       }
-      default: result = cuMemcpyDtoHAsync_v2(small.memory, memory, 64, other) == CUDA_SUCCESS ? cuCtxSynchronize() : CUDA_ERROR_UNKNOWN;
+      default:
+        result = cuMemcpyDtoHAsync_v2(small.memory, memory, 64, other) == CUDA_SUCCESS ? cuCtxSynchronize()
+                                                                                       : CUDA_ERROR_UNKNOWN;
     }
     REQUIRE(result == CUDA_SUCCESS);
     bool all = true;
@@ -338,7 +343,8 @@ TEST_CASE("a copy in whose target some pages cannot be written is told so, and t
   test::RemoteContext remote(with_lanes(3));
   constexpr std::size_t bytes = 8u << 20;
   const CUdeviceptr memory = allocate(bytes);
-  auto* const mine = static_cast<unsigned char*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  auto* const mine =
+      static_cast<unsigned char*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   REQUIRE(mine != MAP_FAILED);
   REQUIRE(cuMemHostRegister_v2(mine, bytes, 0) == CUDA_SUCCESS);
   REQUIRE(cuMemsetD8Async(memory, 8, bytes, nullptr) == CUDA_SUCCESS);

@@ -44,16 +44,19 @@ TEST_CASE("a batch copies between all kinds of memory") {
   std::iota(out.begin(), out.end(), 1u);
   auto* const words = static_cast<unsigned*>(c.pinned);
   words[0] = 700;
-  CUdeviceptr targets[] = {c.memory, c.memory + 8192, c.memory + 16384}, sources[] = {c.at(out.data()), c.at(words), c.memory};
+  CUdeviceptr targets[] = {c.memory, c.memory + 8192, c.memory + 16384},
+              sources[] = {c.at(out.data()), c.at(words), c.memory};
   std::size_t sizes[] = {4000, 4, 100};
-  CUmemcpyAttributes attributes[] = {c.order(CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL), c.order(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)};
+  CUmemcpyAttributes attributes[] = {c.order(CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL),
+                                     c.order(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)};
   std::size_t first[] = {0, 1}, failed = 5;
   REQUIRE(cuMemsetD32Async(c.memory, 55, 25, c.stream) == CUDA_SUCCESS);
   REQUIRE(cuMemcpyBatchAsync_v2(targets, sources, sizes, 2, attributes, first, 2, c.stream) == CUDA_SUCCESS);
   std::fill(out.begin(), out.end(), 0u);  // the source was read during the call
   CUdeviceptr back_targets[] = {c.at(back.data()), c.at(words + 1), c.memory + 16384};
   CUdeviceptr back_sources[] = {c.memory, c.memory + 8192, c.memory};
-  REQUIRE(cuMemcpyBatchAsync(back_targets, back_sources, sizes, 3, attributes, first, 1, &failed, c.stream) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyBatchAsync(back_targets, back_sources, sizes, 3, attributes, first, 1, &failed, c.stream) ==
+          CUDA_SUCCESS);
   REQUIRE(cuStreamSynchronize(c.stream) == CUDA_SUCCESS);
   CHECK(failed == SIZE_MAX);
   CHECK(back[0] == 1);
@@ -72,7 +75,8 @@ TEST_CASE("the order of access decides what a batch reads behind a host function
   CUdeviceptr targets[] = {c.memory, c.memory + 4, c.memory + 8, c.memory + 12};
   CUdeviceptr sources[] = {c.at(words), c.at(pageable), c.at(words + 1), c.at(pageable + 1)};
   std::size_t sizes[] = {4, 4, 4, 4}, first[] = {0, 2};
-  CUmemcpyAttributes attributes[] = {c.order(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM), c.order(CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL)};
+  CUmemcpyAttributes attributes[] = {c.order(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM),
+                                     c.order(CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL)};
   REQUIRE(cuMemcpyBatchAsync_v2(targets, sources, sizes, 4, attributes, first, 2, c.stream) == CUDA_SUCCESS);
   words[0] = words[1] = pageable[0] = pageable[1] = 2;
   gate.open();
@@ -83,8 +87,8 @@ TEST_CASE("the order of access decides what a batch reads behind a host function
   CHECK(c.word(c.memory + 12) == 1);
 }
 
-// The worker has pages of its own of such memory, in which the GPU would find what the program writes after the call. (Large pinned memory is
-// for tests/kernels: its pages, where kernels see it, are the program's own in one process.)
+// The worker has pages of its own of such memory, in which the GPU would find what the program writes after the call.
+// (Large pinned memory is for tests/kernels: its pages, where kernels see it, are the program's own in one process.)
 TEST_CASE("what a batch is to read during the call is read then, whoever else has the memory") {
   Copies c;
   constexpr std::size_t bytes = 3u << 20;
@@ -115,7 +119,8 @@ TEST_CASE("what a batch is to read during the call is read then, whoever else ha
   CUdeviceptr targets[] = {c.memory, c.memory + 4, c.memory + 8, c.memory + 12, c.memory + 16},
               sources[] = {source, source + middle, seen + last, source, seen};
   std::size_t sizes[] = {4, 4, 4, 4, 4}, first[] = {0, 3};
-  CUmemcpyAttributes attributes[] = {c.order(CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL), c.order(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)};
+  CUmemcpyAttributes attributes[] = {c.order(CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL),
+                                     c.order(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)};
   REQUIRE(cuMemcpyBatchAsync_v2(targets, sources, sizes, 5, attributes, first, 2, c.stream) == CUDA_SUCCESS);
   CUDA_MEMCPY3D_BATCH_OP operation{};
   operation.src.type = operation.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
@@ -136,20 +141,24 @@ TEST_CASE("what a batch is to read during the call is read then, whoever else ha
   for (const CUdeviceptr at : {0, 4, 8, 64}) CHECK(c.word(c.memory + at) == 2);
   CHECK(c.word(c.memory + 12) == 3);
   CHECK(c.word(c.memory + 16) == 3);
-  if (seen != source && source != c.at(c.pinned)) CHECK(cuMemHostUnregister(reinterpret_cast<void*>(source)) == CUDA_SUCCESS);
+  if (seen != source && source != c.at(c.pinned))
+    CHECK(cuMemHostUnregister(reinterpret_cast<void*>(source)) == CUDA_SUCCESS);
 }
 
 TEST_CASE("a batch with a fault in it copies nothing, and the fault is named") {
   Copies c;
   unsigned value = 9;
-  CUdeviceptr targets[] = {c.memory, c.memory + (1 << 20) - 2, c.memory + 8}, sources[] = {c.at(&value), c.at(&value), c.at(&value)};
+  CUdeviceptr targets[] = {c.memory, c.memory + (1 << 20) - 2, c.memory + 8},
+              sources[] = {c.at(&value), c.at(&value), c.at(&value)};
   std::size_t sizes[] = {4, 4, 4}, first[] = {0, 1}, failed = 7;
   CUmemcpyAttributes attributes[] = {c.order(CU_MEMCPY_SRC_ACCESS_ORDER_ANY), c.order(CU_MEMCPY_SRC_ACCESS_ORDER_ANY)};
-  CHECK(cuMemcpyBatchAsync(targets, sources, sizes, 3, attributes, first, 1, &failed, c.stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemcpyBatchAsync(targets, sources, sizes, 3, attributes, first, 1, &failed, c.stream) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(failed == 1);
   const auto refused = [&](std::size_t count, std::size_t attribute_count, CUstream stream) {
     failed = 7;
-    const CUresult result = cuMemcpyBatchAsync(targets, sources, sizes, count, attributes, first, attribute_count, &failed, stream);
+    const CUresult result =
+        cuMemcpyBatchAsync(targets, sources, sizes, count, attributes, first, attribute_count, &failed, stream);
     CHECK(failed == SIZE_MAX);
     return result == CUDA_ERROR_INVALID_VALUE;
   };
@@ -163,7 +172,8 @@ TEST_CASE("a batch with a fault in it copies nothing, and the fault is named") {
   first[1] = 2;
   CHECK(refused(2, 2, c.stream));
   attributes[0].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_INVALID;
-  CHECK(cuMemcpyBatchAsync(targets, sources, sizes, 1, attributes, first, 1, &failed, c.stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemcpyBatchAsync(targets, sources, sizes, 1, attributes, first, 1, &failed, c.stream) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(failed == 0);
   attributes[0] = c.order(CU_MEMCPY_SRC_ACCESS_ORDER_ANY);
   attributes[0].flags = 2;
@@ -222,14 +232,20 @@ TEST_CASE("a batch of shaped copies, with arrays") {
     CHECK(failed == 1);
     return result;
   };
-  CHECK(refused({place(array, 13, 0), pointer(c.memory), {4, 1, 1}, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, 0}) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(refused({pointer(c.memory), pointer(c.memory + 64), {0, 1, 1}, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, 0}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(refused({place(array, 13, 0), pointer(c.memory), {4, 1, 1}, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, 0}) ==
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK(refused({pointer(c.memory), pointer(c.memory + 64), {0, 1, 1}, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, 0}) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(refused({pointer(c.memory, 7), pointer(c.memory + 64), {8, 2, 1}, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, 0}) ==
         CUDA_ERROR_INVALID_VALUE);
-  CHECK(refused({pointer(c.memory), pointer(c.memory), {8, 1, ~std::size_t{0} / 4}, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, 0}) ==
+  CHECK(
+      refused(
+          {pointer(c.memory), pointer(c.memory), {8, 1, ~std::size_t{0} / 4}, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, 0}) ==
+      CUDA_ERROR_INVALID_VALUE);
+  CHECK(refused({pointer(c.memory), pointer(c.memory), {8, 1, 1}, CU_MEMCPY_SRC_ACCESS_ORDER_INVALID, 0}) ==
         CUDA_ERROR_INVALID_VALUE);
-  CHECK(refused({pointer(c.memory), pointer(c.memory), {8, 1, 1}, CU_MEMCPY_SRC_ACCESS_ORDER_INVALID, 0}) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(refused({place(nullptr, 0, 0), pointer(c.memory), {8, 1, 1}, CU_MEMCPY_SRC_ACCESS_ORDER_ANY, 0}) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(refused({place(nullptr, 0, 0), pointer(c.memory), {8, 1, 1}, CU_MEMCPY_SRC_ACCESS_ORDER_ANY, 0}) ==
+        CUDA_ERROR_INVALID_HANDLE);
   CHECK(cuMemcpy3DBatchAsync_v2(1, out, 1, c.stream) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemcpy3DBatchAsync_v2(1, nullptr, 0, c.stream) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemcpy3DBatchAsync_v2(1, out, 0, CU_STREAM_LEGACY) == CUDA_ERROR_INVALID_VALUE);

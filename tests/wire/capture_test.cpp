@@ -49,7 +49,8 @@ TEST_CASE("a capture is over with the stream where it began") {
   if (!own) REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
   REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
   REQUIRE((own ? cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL)
-               : cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL)) == CUDA_SUCCESS);
+               : cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL)) ==
+          CUDA_SUCCESS);
   REQUIRE(cuMemsetD8Async(memory, 1, 64, stream) == CUDA_SUCCESS);
   REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
   REQUIRE(cuStreamWaitEvent(joined, event, 0) == CUDA_SUCCESS);
@@ -104,8 +105,8 @@ TEST_CASE("what a capture forbids, and what breaks it") {
   CUdeviceptr memory = 0;
   REQUIRE(cuMemAlloc_v2(&memory, 4096) == CUDA_SUCCESS);
   unsigned char bytes[64] = {};
-  constexpr CUresult ok = CUDA_SUCCESS, unsupported = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, implicit = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
-                     isolation = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  constexpr CUresult ok = CUDA_SUCCESS, unsupported = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                     implicit = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, isolation = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   CUdeviceptr made = 0;
   CUmodule module = nullptr;
   CUstream another = nullptr;
@@ -138,7 +139,8 @@ TEST_CASE("what a capture forbids, and what breaks it") {
       {"cuMemcpyHtoD", [&] { return cuMemcpyHtoD_v2(memory, bytes, 64); }, implicit, implicit},
       {"cuMemsetD8", [&] { return cuMemsetD8_v2(memory, 0, 64); }, implicit, implicit},
       {"cuMemsetD8Async on another", [&] { return cuMemsetD8Async(memory, 0, 64, other); }, ok, ok},
-      {"cuMemsetD8Async on the legacy stream", [&] { return cuMemsetD8Async(memory, 0, 64, nullptr); }, implicit, implicit},
+      {"cuMemsetD8Async on the legacy stream", [&] { return cuMemsetD8Async(memory, 0, 64, nullptr); }, implicit,
+       implicit},
       {"cuMemcpyDtoHAsync on another", [&] { return cuMemcpyDtoHAsync_v2(bytes, memory, 64, other); }, ok, ok},
       {"cuMemGetInfo", [&] { return cuMemGetInfo_v2(&free, &total); }, ok, ok},
       {"cuCtxSetLimit", [&] { return cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096); }, unsupported, ok},
@@ -153,7 +155,8 @@ TEST_CASE("what a capture forbids, and what breaks it") {
       REQUIRE(cuStreamBeginCapture_v2(stream, mode) == CUDA_SUCCESS);
       CHECK(t.call() == wanted);
       CUgraph graph = nullptr;
-      CHECK(cuStreamEndCapture(stream, &graph) == (wanted == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+      CHECK(cuStreamEndCapture(stream, &graph) ==
+            (wanted == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
       CHECK((graph != nullptr) == (wanted == CUDA_SUCCESS));
       if (graph) CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
     }

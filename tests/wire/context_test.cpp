@@ -77,8 +77,8 @@ TEST_CASE("threads that use a context while another one destroys it get an error
     for (auto* copying : {&out, &in, &both}) {
       const CUresult result = copying->get();
       CAPTURE(result);
-      CHECK((result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE ||
-             result == CUDA_ERROR_INVALID_CONTEXT));
+      CHECK((result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_HANDLE ||
+             result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_CONTEXT));
     }
   }
 }

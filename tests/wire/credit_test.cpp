@@ -1,4 +1,5 @@
-// Nothing that has returned success is refused later: calls that must wait at the worker have room there, or wait in the program.
+// Nothing that has returned success is refused later: calls that must wait at the worker have room there, or wait in
+// the program.
 
 #include <algorithm>
 #include <atomic>
@@ -53,7 +54,8 @@ struct Copies {
     std::vector<unsigned char> now(pieces * piece);
     REQUIRE(cuMemcpyDtoH_v2(now.data(), memory, now.size()) == CUDA_SUCCESS);
     for (std::size_t i = 0; i < pieces; ++i)
-      REQUIRE(std::all_of(now.begin() + static_cast<std::ptrdiff_t>(i * piece), now.begin() + static_cast<std::ptrdiff_t>((i + 1) * piece),
+      REQUIRE(std::all_of(now.begin() + static_cast<std::ptrdiff_t>(i * piece),
+                          now.begin() + static_cast<std::ptrdiff_t>((i + 1) * piece),
                           [i](unsigned char byte) { return byte == static_cast<unsigned char>(i); }));
   }
 
@@ -188,7 +190,8 @@ TEST_CASE("credit: a call that has it finds room though there is none left, and 
   CHECK(synchronize(client) == CUDA_SUCCESS);
   CHECK(client.late_errors() == 1);
   CHECK(fake::FakeDriver::instance()->calls("cuMemcpyHtoDAsync_v2") == written + times);
-  while (client.settled() < times * part) client.await([](wire::Control::Reader control) { return control.isSettled(); });
+  while (client.settled() < times * part)
+    client.await([](wire::Control::Reader control) { return control.isSettled(); });
 }
 
 TEST_CASE("credit: a client that takes more than it has is cut off") {
@@ -237,13 +240,14 @@ TEST_CASE("credit: memory that is fetched for copies waits for room, one by one 
   REQUIRE(client.reply() == CUDA_SUCCESS);
   for (std::uint64_t stream = 2; stream < 5; ++stream) {
     client.send_call<wire::CuStreamCreate>(
-        Opcode::cuStreamCreate, [&](auto in) { in.setPhStream(Handle(HandleKind::stream, stream, 1).value()); }, {}, false);
+        Opcode::cuStreamCreate, [&](auto in) { in.setPhStream(Handle(HandleKind::stream, stream, 1).value()); }, {},
+        false);
     client.send_call<wire::CopyIn>(
         Opcode::copyIn,
         [&](wire::CopyIn::Builder in) {
           in.setStream(Handle(HandleKind::stream, stream, 1).value());
-          encode({part}, {.kind = CopySide::Kind::pull, .place = 0x100'0000}, {.kind = CopySide::Kind::device, .place = 0x1000'0000'0000},
-                 in.initCopy());
+          encode({part}, {.kind = CopySide::Kind::pull, .place = 0x100'0000},
+                 {.kind = CopySide::Kind::device, .place = 0x1000'0000'0000}, in.initCopy());
         },
         {}, false);
   }

@@ -1,6 +1,7 @@
-// One program, again and again, with one thing going wrong each time a little later: the connection is cut, a call of the driver fails.
-// It must come to its end, with right data where it was told of success, and with errors that say what they mean; and what it had at the
-// host is gone afterwards. A part of all places is tried; FARGPU_FAULTS=all tries each.
+// One program, again and again, with one thing going wrong each time a little later: the connection is cut, a call of
+// the driver fails. It must come to its end, with right data where it was told of success, and with errors that say
+// what they mean; and what it had at the host is gone afterwards. A part of all places is tried; FARGPU_FAULTS=all
+// tries each.
 
 #include <algorithm>
 #include <atomic>
@@ -35,8 +36,8 @@ struct Outcome {
   }
 };
 
-// A bit of everything. Each step goes on from what the ones before have really brought about. Data counts where all calls that lead to it
-// succeeded, those included that tell of late errors.
+// A bit of everything. Each step goes on from what the ones before have really brought about. Data counts where all
+// calls that lead to it succeeded, those included that tell of late errors.
 Outcome run_program() {
   Outcome outcome;
   const auto ok = [&](CUresult result) { return outcome.ok(result); };
@@ -46,7 +47,8 @@ Outcome run_program() {
   std::vector<unsigned> in(words, 5), out(words);
   CUdeviceptr memory = 0;
   if (ok(cuMemAlloc_v2(&memory, words * 4)) && ok(cuMemcpyHtoD_v2(memory, in.data(), words * 4)) &&
-      ok(cuMemsetD32Async(memory + 8, 9, 2, nullptr)) && ok(cuCtxSynchronize()) && ok(cuMemcpyDtoH_v2(out.data(), memory, words * 4)))
+      ok(cuMemsetD32Async(memory + 8, 9, 2, nullptr)) && ok(cuCtxSynchronize()) &&
+      ok(cuMemcpyDtoH_v2(out.data(), memory, words * 4)))
     outcome.wrong_data |= out[0] != 5 || out[2] != 9 || out[3] != 9 || out[words - 1] != 5;
   CUstream stream = nullptr;
   CUevent event = nullptr;
@@ -54,7 +56,8 @@ Outcome run_program() {
   const bool has_event = ok(cuEventCreate(&event, CU_EVENT_DEFAULT));
   CUmodule module = nullptr;
   CUfunction fill = nullptr;
-  if (memory && has_stream && ok(cuModuleLoadData(&module, test::kernels)) && ok(cuModuleGetFunction(&fill, module, "fill32"))) {
+  if (memory && has_stream && ok(cuModuleLoadData(&module, test::kernels)) &&
+      ok(cuModuleGetFunction(&fill, module, "fill32"))) {
     unsigned count = 10, value = 77;
     void* arguments[] = {&memory, &count, &value};
     if (ok(cuLaunchKernel(fill, 1, 1, 1, 32, 1, 1, 0, stream, arguments, nullptr)) && ok(cuStreamSynchronize(stream)) &&
@@ -71,7 +74,8 @@ Outcome run_program() {
         stream, [](void*) { called = 1; }, nullptr));
     const bool back = ok(cuMemcpyDtoHAsync_v2(pinned + 1, memory, 4, stream));
     const bool recorded = has_event && ok(cuEventRecord(event, stream));
-    if (ok(cuStreamSynchronize(stream)) && copied && function && back && recorded) outcome.wrong_data |= pinned[1] != 1 || called != 1;
+    if (ok(cuStreamSynchronize(stream)) && copied && function && back && recorded)
+      outcome.wrong_data |= pinned[1] != 1 || called != 1;
     CUdeviceptr seen = 0;
     if (fill && ok(cuMemHostGetDevicePointer_v2(&seen, pinned, 0))) {
       unsigned count = 3, value = 21;
@@ -87,7 +91,8 @@ Outcome run_program() {
     unsigned count = 1, value = 4;
     CUdeviceptr second = managed + 4;
     void* arguments[] = {&second, &count, &value};
-    const bool launched = ok(cuLaunchKernel(fill, 1, 1, 1, 32, 1, 1, 0, nullptr, arguments, nullptr)) && ok(cuCtxSynchronize());
+    const bool launched =
+        ok(cuLaunchKernel(fill, 1, 1, 1, 32, 1, 1, 0, nullptr, arguments, nullptr)) && ok(cuCtxSynchronize());
     // By a copy: what the program touches itself of memory that cannot be had ends it.
     if (launched && ok(cuMemcpyDtoH_v2(out.data(), managed, 8))) outcome.wrong_data |= out[0] != 3 || out[1] != 4;
   }
@@ -216,7 +221,8 @@ TEST_CASE("a connection that is cut at any byte") {
   for_places(sending ? Counting::sent : Counting::received, 80, [&](std::size_t n) {
     CAPTURE(sending, n);
     const test::Wrapping cutting([&](auto channel) {
-      return std::make_unique<Cutting>(std::move(channel), sending ? n : std::size_t{1} << 40, sending ? std::size_t{1} << 40 : n);
+      return std::make_unique<Cutting>(std::move(channel), sending ? n : std::size_t{1} << 40,
+                                       sending ? std::size_t{1} << 40 : n);
     });
     Outcome outcome;
     ++tried;
@@ -279,7 +285,8 @@ class Unsure final : public test::WrappedChannel {
   std::size_t receive_some(std::span<std::byte> buffer) override {
     if (!sent_) return WrappedChannel::receive_some(buffer);
     std::size_t taken = 0;
-    while (taken < buffer.size() && WrappedChannel::wait({.readable = true}, std::chrono::milliseconds(100), nullptr).readable) {
+    while (taken < buffer.size() &&
+           WrappedChannel::wait({.readable = true}, std::chrono::milliseconds(100), nullptr).readable) {
       const std::size_t part = WrappedChannel::receive_some(buffer.subspan(taken));
       taken += part;
       if (part == 0) break;

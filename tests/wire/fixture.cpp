@@ -57,73 +57,74 @@ std::size_t Turnstile::words() {
   return words_;
 }
 
-Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, Turnstile* turnstile, std::chrono::nanoseconds work_max,
-               bool scrub, std::vector<unsigned> sm_groups) {
+Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, Turnstile* turnstile,
+               std::chrono::nanoseconds work_max, bool scrub, std::vector<unsigned> sm_groups) {
   driver->reset();
   auto [near, far] = config.transport == client::Transport::shm ? make_sockets() : make_memory_channel();
   if (wrap_channel && config.transport != client::Transport::shm) near = wrap_channel(std::move(near));
   else config.wrap_shared = wrap_channel;
   channel_ = near.get();
-  worker_ =
-      std::thread([this, turnstile, work_max, scrub, sm_groups, far = std::move(far), memory_limits = std::move(memory_limits)]() mutable {
-        std::vector<std::byte> attach;
-        try {
-          attach = receive_control(*far, limits::lease_timeout);
-        } catch (const std::exception& error) {
-          why_ = error.what();
-          return;
-        }
-        server::AttachOptions options;
-        options.session.id = 1;
-        options.session.devices = {0, 1};
-        options.session.memory_limits = memory_limits;
-        options.session.one_process = true;
-        options.session.image_folder = image_folder;
-        options.session.launch_threads = 2;
-        options.session.exchange = &shares;
-        options.driver_band = {fake::driver_band, fake::driver_band_bytes};
-        // The worker's end takes memory away that in one process is the client's too, and what the client was called back about may be at work
-        // with it. Not waited for without end: a function of the test may be.
-        options.lane_key = lane_key;
-        options.session.turns.work_max = work_max;
-        options.session.scrub = scrub;
-        if (!sm_groups.empty())
-          for (const int device : options.session.devices)
-            options.session.parts.push_back(server::choose_sm_groups(driver.table(), device, sm_groups));
-        if (turnstile) {
-          options.session.turns.asks = true;
-          options.session.turns.tell = [turnstile](const scheduler::Activity& activity, std::uint64_t, scheduler::Time) {
-            const std::lock_guard lock(turnstile->mutex_);
-            turnstile->last_ = activity;
-            ++turnstile->words_;
-            turnstile->changed_.notify_all();
-          };
-        }
-        options.running = [this, turnstile](server::Session* session) {
-          {
-            const std::lock_guard lock(serving_mutex_);
-            serving_ = session;
-          }
-          if (turnstile) {
-            const std::lock_guard lock(turnstile->mutex_);
-            turnstile->session_ = session;
-          }
-          if (session || !client_) return;
-          for (client::JobThread* const thread : {&client_->callbacks.thread(), &client_->answers}) {
-            const auto done = std::make_shared<std::promise<void>>();
-            thread->run([done] { done->set_value(); });
-            done->get_future().wait_for(std::chrono::seconds(2));
-          }
-        };
-        why_ = server::serve_session(*far, attach, driver.table(), options);
-      });
+  worker_ = std::thread([this, turnstile, work_max, scrub, sm_groups, far = std::move(far),
+                         memory_limits = std::move(memory_limits)]() mutable {
+    std::vector<std::byte> attach;
+    try {
+      attach = receive_control(*far, limits::lease_timeout);
+    } catch (const std::exception& error) {
+      why_ = error.what();
+      return;
+    }
+    server::AttachOptions options;
+    options.session.id = 1;
+    options.session.devices = {0, 1};
+    options.session.memory_limits = memory_limits;
+    options.session.one_process = true;
+    options.session.image_folder = image_folder;
+    options.session.launch_threads = 2;
+    options.session.exchange = &shares;
+    options.driver_band = {fake::driver_band, fake::driver_band_bytes};
+    // The worker's end takes memory away that in one process is the client's too, and what the client was called back
+    // about may be at work with it. Not waited for without end: a function of the test may be.
+    options.lane_key = lane_key;
+    options.session.turns.work_max = work_max;
+    options.session.scrub = scrub;
+    if (!sm_groups.empty())
+      for (const int device : options.session.devices)
+        options.session.parts.push_back(server::choose_sm_groups(driver.table(), device, sm_groups));
+    if (turnstile) {
+      options.session.turns.asks = true;
+      options.session.turns.tell = [turnstile](const scheduler::Activity& activity, std::uint64_t, scheduler::Time) {
+        const std::lock_guard lock(turnstile->mutex_);
+        turnstile->last_ = activity;
+        ++turnstile->words_;
+        turnstile->changed_.notify_all();
+      };
+    }
+    options.running = [this, turnstile](server::Session* session) {
+      {
+        const std::lock_guard lock(serving_mutex_);
+        serving_ = session;
+      }
+      if (turnstile) {
+        const std::lock_guard lock(turnstile->mutex_);
+        turnstile->session_ = session;
+      }
+      if (session || !client_) return;
+      for (client::JobThread* const thread : {&client_->callbacks.thread(), &client_->answers}) {
+        const auto done = std::make_shared<std::promise<void>>();
+        thread->run([done] { done->set_value(); });
+        done->get_future().wait_for(std::chrono::seconds(2));
+      }
+    };
+    why_ = server::serve_session(*far, attach, driver.table(), options);
+  });
   try {
-    client_ =
-        client::attach(std::move(near), {}, config, "the worker in this process", [this](std::uint64_t id, std::span<const std::byte> key) {
-          auto near = lane();
-          client::ask_for_lane(*near, id, key);
-          return near;
-        }).release();
+    client_ = client::attach(std::move(near), {}, config, "the worker in this process",
+                             [this](std::uint64_t id, std::span<const std::byte> key) {
+                               auto near = lane();
+                               client::ask_for_lane(*near, id, key);
+                               return near;
+                             })
+                  .release();
   } catch (...) {
     worker_.join();
     throw;
@@ -161,8 +162,8 @@ Remote::~Remote() {
 namespace {
 
 server::SharedThing copy_of(const server::SharedThing& thing) {
-  return {thing.device, thing.bytes, server::Descriptor(thing.descriptor.number() < 0 ? -1 : ::dup(thing.descriptor.number())),
-          thing.event};
+  return {thing.device, thing.bytes,
+          server::Descriptor(thing.descriptor.number() < 0 ? -1 : ::dup(thing.descriptor.number())), thing.event};
 }
 
 }  // namespace

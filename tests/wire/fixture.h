@@ -1,6 +1,7 @@
 #pragma once
-// Client and worker in one process, joined by a channel in memory or, for FARGPU_TEST_TRANSPORT=shm, by one through shared memory, before the fake driver. Tests call the exported functions of the
-// client like any program, and look at what the driver was asked.
+// Client and worker in one process, joined by a channel in memory or, for FARGPU_TEST_TRANSPORT=shm, by one through
+// shared memory, before the fake driver. Tests call the exported functions of the client like any program, and look at
+// what the driver was asked.
 
 #include <cuda.h>
 
@@ -47,9 +48,11 @@ class Remote {
  public:
   /// `memory_limits`: bytes per device that the session may hold; none where there is none.
   /// `turnstile`: grants turns; without it the session may always give work. `work_max` as in server::TurnOptions.
-  /// `scrub`: memory becomes zeros before the session sees it. `sm_groups`: of each device, that the session's kernels may be on; all if empty.
-  explicit Remote(client::Config config = default_config(), std::vector<std::uint64_t> memory_limits = {}, Turnstile* turnstile = nullptr,
-                  std::chrono::nanoseconds work_max = {}, bool scrub = false, std::vector<unsigned> sm_groups = {});
+  /// `scrub`: memory becomes zeros before the session sees it. `sm_groups`: of each device, that the session's kernels
+  /// may be on; all if empty.
+  explicit Remote(client::Config config = default_config(), std::vector<std::uint64_t> memory_limits = {},
+                  Turnstile* turnstile = nullptr, std::chrono::nanoseconds work_max = {}, bool scrub = false,
+                  std::vector<unsigned> sm_groups = {});
   ~Remote();
 
   fake::FakeDriver& driver = fake::FakeDriver::instance();
@@ -103,7 +106,8 @@ struct RemoteContext : Remote {
   explicit RemoteContext(client::Config config = default_config(), std::vector<std::uint64_t> memory_limits = {},
                          Turnstile* turnstile = nullptr, std::chrono::nanoseconds work_max = {}, bool scrub = false,
                          std::vector<unsigned> sm_groups = {});
-  /// Returns when what the worker has to say of earlier calls is here: another thread has had an answer, which came behind that.
+  /// Returns when what the worker has to say of earlier calls is here: another thread has had an answer, which came
+  /// behind that.
   void hear_out() const;
   CUcontext context = nullptr;
 };

@@ -120,7 +120,8 @@ TEST_CASE("staging memory whose context has gone is counted while bytes in it ar
     });
     if (round < 3) wait_for_calls("cuMemcpyDtoHAsync_v2", copied + round);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // it is on its way
-    client.send_call<wire::CloseContext>(Opcode::closeContext, [](auto in) { in.setContext(Handle(HandleKind::context, 1, 1).value()); });
+    client.send_call<wire::CloseContext>(Opcode::closeContext,
+                                         [](auto in) { in.setContext(Handle(HandleKind::context, 1, 1).value()); });
     wait_for_calls("cuDevicePrimaryCtxReset_v2", ++closed);
     client.send_call<wire::OpenContext>(Opcode::openContext, [](wire::OpenContext::Builder in) {
       in.setContext(Handle(HandleKind::context, 1, 1).value());
@@ -162,7 +163,9 @@ TEST_CASE("what is kept of code that is loaded again and again is counted") {
   constexpr std::size_t containers = 4096, header_bytes = 16;
   std::vector<std::byte> image(containers * header_bytes);
   for (std::size_t i = 0; i < containers; ++i) {
-    const auto put = [&](std::size_t offset, auto value) { std::memcpy(image.data() + i * header_bytes + offset, &value, sizeof(value)); };
+    const auto put = [&](std::size_t offset, auto value) {
+      std::memcpy(image.data() + i * header_bytes + offset, &value, sizeof(value));
+    };
     put(0, std::uint32_t{0xBA55ED50});
     put(4, std::uint16_t{1});
     put(6, std::uint16_t{header_bytes});

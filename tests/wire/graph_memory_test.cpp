@@ -173,7 +173,8 @@ TEST_CASE("one graph may free what another one allocated, and launches may free 
   CHECK(cuMemFreeAsync(again, g.stream) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("an allocation is freed by other graphs also when only its executable graph is left, or nothing but the memory") {
+TEST_CASE(
+    "an allocation is freed by other graphs also when only its executable graph is left, or nothing but the memory") {
   Graphs g;
   CUgraphNode node = nullptr;
   const CUdeviceptr memory = g.allocate(64, node);
@@ -243,7 +244,7 @@ TEST_CASE("an updated executable graph allocates and frees what its new graph do
 
   CUgraphExec second = nullptr;
   CHECK(cuGraphInstantiateWithFlags(&second, another, 0) == CUDA_ERROR_NOT_SUPPORTED);  // it has one
-  second = g.instantiate();                                                             // the first one has none any more
+  second = g.instantiate();  // the first one has none any more
   CHECK(cuGraphExecUpdate_v2(exec, g.graph, &info) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
   CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
   CUgraph empty = nullptr;
@@ -275,8 +276,9 @@ TEST_CASE("captured allocations become nodes in the order of the stream") {
   REQUIRE(cuGraphGetNodes(graph, nodes.data(), &count) == CUDA_SUCCESS);
   std::vector<CUgraphNodeType> types(count);
   for (std::size_t i = 0; i < count; ++i) REQUIRE(cuGraphNodeGetType(nodes[i], &types[i]) == CUDA_SUCCESS);
-  CHECK(types == std::vector<CUgraphNodeType>{CU_GRAPH_NODE_TYPE_MEM_ALLOC, CU_GRAPH_NODE_TYPE_MEMSET, CU_GRAPH_NODE_TYPE_MEM_ALLOC,
-                                              CU_GRAPH_NODE_TYPE_MEMCPY, CU_GRAPH_NODE_TYPE_MEM_FREE});
+  CHECK(types == std::vector<CUgraphNodeType>{CU_GRAPH_NODE_TYPE_MEM_ALLOC, CU_GRAPH_NODE_TYPE_MEMSET,
+                                              CU_GRAPH_NODE_TYPE_MEM_ALLOC, CU_GRAPH_NODE_TYPE_MEMCPY,
+                                              CU_GRAPH_NODE_TYPE_MEM_FREE});
   std::size_t edges = 4;
   CUgraphNode from[4] = {}, to[4] = {};
   REQUIRE(cuGraphGetEdges_v2(graph, from, to, nullptr, &edges) == CUDA_SUCCESS);

@@ -1,4 +1,5 @@
-// Graphs that call functions of the program and copy from and to its memory: cut into pieces, run in order, changed, copied, given back.
+// Graphs that call functions of the program and copy from and to its memory: cut into pieces, run in order, changed,
+// copied, given back.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -288,7 +289,8 @@ TEST_CASE("pinned memory that a graph writes is newest for later copies") {
 
 TEST_CASE("a graph's copies go where kernels see memory that they came to use later") {
   Graphs g;
-  const std::size_t bytes = 4096;  // of larger ones client and worker cannot have pages of their own in one process: kernels_mapped
+  // Of larger ones client and worker cannot have pages of their own in one process: kernels_mapped.
+  const std::size_t bytes = 4096;
   const bool registered = GENERATE(false, true);
   std::vector<unsigned> own(registered ? bytes / 4 + 1024 : 0);
   unsigned* pinned = nullptr;
@@ -327,7 +329,8 @@ TEST_CASE("a graph's copies go where kernels see memory that they came to use la
   };
   for (unsigned value = 20; value < 23; ++value) {
     check(value);
-    // What the GPU wrote there is what the next launch copies, without the program between; and what it copied, the GPU finds.
+    // What the GPU wrote there is what the next launch copies, without the program between; and what it copied, the GPU
+    // finds.
     fill(0, 10 * value);
     fill(5, 11 * value);
     REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);

@@ -170,7 +170,8 @@ TEST_CASE("parameters of nodes come back as they were given") {
   attribute.priority = 0;
   CHECK(cuGraphKernelNodeGetAttribute(other, CU_LAUNCH_ATTRIBUTE_PRIORITY, &attribute) == CUDA_SUCCESS);
   CHECK(attribute.priority == -3);
-  CHECK(cuGraphKernelNodeGetAttribute(other, static_cast<CUkernelNodeAttrID>(999), &attribute) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuGraphKernelNodeGetAttribute(other, static_cast<CUkernelNodeAttrID>(999), &attribute) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(cuGraphKernelNodeGetAttribute(other, CU_LAUNCH_ATTRIBUTE_PRIORITY, nullptr) == CUDA_ERROR_INVALID_VALUE);
 
   const CUDA_MEMSET_NODE_PARAMS memset{g.memory, 64, 5, 4, 3, 2};
@@ -264,7 +265,8 @@ TEST_CASE("a capture may go on in a graph that is there") {
   CUgraph graph = nullptr;
   REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
   REQUIRE(g.launch(1, 1) == CUDA_SUCCESS);
-  REQUIRE(cuStreamBeginCaptureToGraph(g.stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCaptureToGraph(g.stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
+          CUDA_SUCCESS);
   REQUIRE(g.launch(1, 4) == CUDA_SUCCESS);
   CUgraph ended = nullptr;
   REQUIRE(cuStreamEndCapture(g.stream, &ended) == CUDA_SUCCESS);
@@ -282,7 +284,8 @@ TEST_CASE("a child graph into which a stream is captured is not replaced") {
   REQUIRE(cuGraphCreate(&child, 0) == CUDA_SUCCESS);
   REQUIRE(cuGraphAddChildGraphNode(&node, graph, nullptr, 0, child) == CUDA_SUCCESS);
   REQUIRE(cuGraphChildGraphNodeGetGraph(node, &inner) == CUDA_SUCCESS);
-  REQUIRE(cuStreamBeginCaptureToGraph(g.stream, inner, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCaptureToGraph(g.stream, inner, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED) ==
+          CUDA_SUCCESS);
   CUgraphNodeParams params{};
   params.type = CU_GRAPH_NODE_TYPE_GRAPH;
   params.graph.graph = child;
@@ -299,7 +302,8 @@ TEST_CASE("a graph into which a stream is captured is not destroyed, and loses n
   SECTION("one that was there") {
     REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
     REQUIRE(cuGraphAddEmptyNode(&node, graph, nullptr, 0) == CUDA_SUCCESS);
-    REQUIRE(cuStreamBeginCaptureToGraph(g.stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    REQUIRE(cuStreamBeginCaptureToGraph(g.stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED) ==
+            CUDA_SUCCESS);
   }
   SECTION("the capture's own") {
     REQUIRE(cuStreamBeginCapture_v2(g.stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);

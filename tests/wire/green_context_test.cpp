@@ -287,8 +287,8 @@ TEST_CASE("a worker makes green contexts only of its own resources, within an op
     in.setGroups(~0u);
   });
   CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
-  client.send_call<wire::DescribeResources>(Opcode::describeResources,
-                                            [](wire::DescribeResources::Builder in) { in.initResources(1).set(0, 99); });
+  client.send_call<wire::DescribeResources>(
+      Opcode::describeResources, [](wire::DescribeResources::Builder in) { in.initResources(1).set(0, 99); });
   CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
   client.send_call<wire::DescribeResources>(Opcode::describeResources, [](auto) {});
   CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);

@@ -30,7 +30,8 @@ inline void send_until_cut(Channel& channel, std::span<const Channel::Bytes> pie
 /// A worker in this process with a hand-made client before it.
 class HandMadeClient {
  public:
-  /// Where kernels see host memory; ThreadSanitizer has the usual place. Not where the client would have it: it is in this process too.
+  /// Where kernels see host memory; ThreadSanitizer has the usual place. Not where the client would have it: it is in
+  /// this process too.
 #if defined(__SANITIZE_THREAD__)
   static constexpr std::uint64_t host_window = 0x7e90'4000'0000;
 #else
@@ -38,7 +39,8 @@ class HandMadeClient {
 #endif
 
   explicit HandMadeClient(std::uint64_t host_bytes_max = 0, bool shares_memory = false, bool scrub = false,
-                          std::size_t output_bytes_max = server::SessionOptions().output_bytes_max, std::vector<unsigned> sm_groups = {}) {
+                          std::size_t output_bytes_max = server::SessionOptions().output_bytes_max,
+                          std::vector<unsigned> sm_groups = {}) {
     auto [near, far] = shares_memory ? make_sockets() : make_memory_channel();
     channel_ = std::move(near);
     worker_ = std::thread([this, host_bytes_max, scrub, output_bytes_max, sm_groups, far = std::move(far)] {
@@ -49,7 +51,8 @@ class HandMadeClient {
       options.session.host_bytes_max = host_bytes_max;
       options.session.scrub = scrub;
       options.session.output_bytes_max = output_bytes_max;
-      if (!sm_groups.empty()) options.session.parts = {server::choose_sm_groups(fake::FakeDriver::instance().table(), 0, sm_groups)};
+      if (!sm_groups.empty())
+        options.session.parts = {server::choose_sm_groups(fake::FakeDriver::instance().table(), 0, sm_groups)};
       const auto attach = receive_control(*far, limits::lease_timeout);
       why_ = server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
     });
@@ -181,7 +184,8 @@ class HandMadeClient {
     if (header.kind != FrameKind::control) return header;
     MessageReader reader({rest.data(), header.message_bytes});
     const auto control = reader.root<wire::Control>();
-    if (control.isPrinted()) printed_.append(control.getPrinted().getText().asChars().begin(), control.getPrinted().getText().size());
+    if (control.isPrinted())
+      printed_.append(control.getPrinted().getText().asChars().begin(), control.getPrinted().getText().size());
     if (control.isLateError()) ++late_errors_;
     if (control.isSettled()) settled_ = control.getSettled().getBytes();
     heard(control);

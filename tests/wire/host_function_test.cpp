@@ -24,7 +24,8 @@ TEST_CASE("a host function runs behind what was given before and ahead of what c
   gate.wait_entered();
   unsigned value = 0;
   CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
-  REQUIRE(cuMemcpyDtoH_v2(&value, memory, 4) == CUDA_SUCCESS);  // the legacy stream does not wait for a non-blocking one
+  // The legacy stream does not wait for a non-blocking one.
+  REQUIRE(cuMemcpyDtoH_v2(&value, memory, 4) == CUDA_SUCCESS);
   CHECK(value == 1);
   gate.open();
   REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
@@ -83,7 +84,8 @@ TEST_CASE("many host functions run in their order") {
   for (int i = 0; i < 200; ++i) {
     numbers[i] = i;
     REQUIRE(cuLaunchHostFunc(
-                stream, [](void* number) { order.push_back(*static_cast<int*>(number)); }, &numbers[i]) == CUDA_SUCCESS);
+                stream, [](void* number) { order.push_back(*static_cast<int*>(number)); }, &numbers[i]) ==
+            CUDA_SUCCESS);
   }
   REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
   REQUIRE(order.size() == 200);

@@ -1,5 +1,5 @@
-// Peers that do not keep to the protocol: a client that sends nonsense to a worker, a worker that sends nonsense to a client, and a
-// connection that breaks. Nothing else may suffer, and each end says what was wrong.
+// Peers that do not keep to the protocol: a client that sends nonsense to a worker, a worker that sends nonsense to a
+// client, and a connection that breaks. Nothing else may suffer, and each end says what was wrong.
 
 #include <malloc.h>
 #include <unistd.h>
@@ -92,7 +92,8 @@ TEST_CASE("a worker keeps large host blocks within their bounds") {
   CHECK(open(~std::uint64_t{0} - 4096, bytes, window) == CUDA_ERROR_INVALID_VALUE);
   CHECK(open(0x5000, bytes, window + (std::uint64_t{64} << 30) - 4096) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE(open(0x5000, bytes, window) == CUDA_SUCCESS);
-  CHECK(open(0x10'0000'0000, bytes, window + bytes - 4096) == CUDA_ERROR_INVALID_VALUE);  // kernels see another block there
+  // Kernels see another block there.
+  CHECK(open(0x10'0000'0000, bytes, window + bytes - 4096) == CUDA_ERROR_INVALID_VALUE);
   const auto read = [&](std::uint64_t address, std::uint64_t size) {
     client.send_call<wire::ReadHostBlock>(Opcode::readHostBlock, [&](auto in) {
       in.setAddress(address);
@@ -127,7 +128,9 @@ TEST_CASE("a worker looks at no container beyond the end of its image") {
   HandMadeClient client;
   client.open_context();
   std::vector<std::byte> container(16);
-  const auto put = [&](std::size_t offset, auto value) { std::memcpy(container.data() + offset, &value, sizeof(value)); };
+  const auto put = [&](std::size_t offset, auto value) {
+    std::memcpy(container.data() + offset, &value, sizeof(value));
+  };
   const auto load = [&] {
     const ImageHash hash = hash_image(container);
     const auto name = [&](auto in) {
@@ -288,8 +291,10 @@ TEST_CASE("a worker takes so much of its host's memory for a session and no more
     CHECK(open(0x100'0000, mib / 4) == CUDA_ERROR_OUT_OF_MEMORY);  // one counter
   }
   CHECK(client.printed() ==
-        "fargpu: warning: the session may take 1114112 bytes of the GPU host's memory (host_bytes_max of its fargpud) and "
-        "wants more: CUDA_ERROR_OUT_OF_MEMORY\n");  // once
+        "fargpu: warning: the session may take 1114112 bytes of the GPU host's memory (host_bytes_max of its fargpud) "
+        // Once.
+        "and "
+        "wants more: CUDA_ERROR_OUT_OF_MEMORY\n");
 }
 
 namespace {
@@ -326,13 +331,15 @@ TEST_CASE("a copy has the sides that its operation takes, and no others") {
     CHECK(copied<wire::CopyDevice>(client, Opcode::copyDevice, device, other) == CUDA_ERROR_INVALID_VALUE);
     CHECK(copied<wire::CopyDevice>(client, Opcode::copyDevice, other, device) == CUDA_ERROR_INVALID_VALUE);
     if (kind == Kind::part) continue;
-    CHECK(client.add_node(graph, [&](wire::NodeParameters::Builder node) { encode({8}, other, device, node.initCopy().initCopy()); }) ==
-          CUDA_ERROR_INVALID_VALUE);
+    CHECK(client.add_node(graph, [&](wire::NodeParameters::Builder node) {
+      encode({8}, other, device, node.initCopy().initCopy());
+    }) == CUDA_ERROR_INVALID_VALUE);
   }
   CHECK(copied<wire::CopyIn>(client, Opcode::copyIn, device, device) == CUDA_ERROR_INVALID_VALUE);
   CHECK(copied<wire::CopyOut>(client, Opcode::copyOut, device, device) == CUDA_ERROR_INVALID_VALUE);
   for (const Kind kind : {Kind::part, Kind::pull})
-    CHECK(copied<wire::CopyOut>(client, Opcode::copyOut, device, {.kind = kind, .place = 77}) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(copied<wire::CopyOut>(client, Opcode::copyOut, device, {.kind = kind, .place = 77}) ==
+          CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("host memory that kernels see goes with its context") {
@@ -354,7 +361,8 @@ TEST_CASE("host memory that kernels see goes with its context") {
     return client.reply();
   };
   CHECK(set() == CUDA_SUCCESS);
-  client.send_call<wire::CloseContext>(Opcode::closeContext, [](auto in) { in.setContext(Handle(HandleKind::context, 1, 1).value()); });
+  client.send_call<wire::CloseContext>(Opcode::closeContext,
+                                       [](auto in) { in.setContext(Handle(HandleKind::context, 1, 1).value()); });
   REQUIRE(client.reply() == CUDA_SUCCESS);
   client.open_context();
   CHECK(set() == CUDA_ERROR_INVALID_VALUE);
@@ -380,7 +388,8 @@ TEST_CASE("a context closes while the bytes of a copy into it are still coming")
     });
     while (fake::FakeDriver::instance()->calls("cuMemcpyDtoHAsync_v2") == copied) std::this_thread::yield();
     // This waits for the stream, and the frame behind it has begun by then.
-    client.send_call<wire::CloseContext>(Opcode::closeContext, [](auto in) { in.setContext(Handle(HandleKind::context, 1, 1).value()); });
+    client.send_call<wire::CloseContext>(Opcode::closeContext,
+                                         [](auto in) { in.setContext(Handle(HandleKind::context, 1, 1).value()); });
     header = client.call(Opcode::copyIn);
     MessageWriter writer;
     auto in = writer.root<wire::CopyIn>();
@@ -394,7 +403,8 @@ TEST_CASE("a context closes while the bytes of a copy into it are still coming")
     const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(&header, 1)), message, bytes};
     send_all(client.channel(), pieces);
   }
-  const CUresult first = client.reply(), second = client.reply();  // of the copy out, which is cut off or not, and of the close
+  const CUresult first = client.reply(),
+                 second = client.reply();  // of the copy out, which is cut off or not, and of the close
   CHECK((first == CUDA_SUCCESS || second == CUDA_SUCCESS));
   const std::vector<std::byte> bytes(half, std::byte{2});
   const std::span<const std::byte> rest[] = {bytes};
@@ -566,16 +576,20 @@ TEST_CASE("a client releases references that it does not own") {
     client.send_call<wire::CuUserObjectRetain>(
         Opcode::cuUserObjectRetain, [&](auto in) { in.setObject(object), in.setCount(1); }, {}, false);
     client.send_call<wire::CuGraphRetainUserObject>(
-        Opcode::cuGraphRetainUserObject, [&](auto in) { in.setGraph(graph), in.setObject(object), in.setCount(1), in.setFlags(1); }, {},
+        Opcode::cuGraphRetainUserObject,
+        [&](auto in) { in.setGraph(graph), in.setObject(object), in.setCount(1), in.setFlags(1); }, {}, false);
+    client.send_call<wire::CuGraphReleaseUserObject>(
+        Opcode::cuGraphReleaseUserObject, [&](auto in) { in.setGraph(graph), in.setObject(other), in.setCount(1); }, {},
         false);
     client.send_call<wire::CuGraphReleaseUserObject>(
-        Opcode::cuGraphReleaseUserObject, [&](auto in) { in.setGraph(graph), in.setObject(other), in.setCount(1); }, {}, false);
-    client.send_call<wire::CuGraphReleaseUserObject>(
-        Opcode::cuGraphReleaseUserObject, [&](auto in) { in.setGraph(object), in.setObject(graph), in.setCount(1); }, {}, false);
+        Opcode::cuGraphReleaseUserObject, [&](auto in) { in.setGraph(object), in.setObject(graph), in.setCount(1); },
+        {}, false);
   }
-  client.send_call<wire::CuUserObjectRetain>(Opcode::cuUserObjectRetain, [&](auto in) { in.setObject(object), in.setCount(1); });
+  client.send_call<wire::CuUserObjectRetain>(Opcode::cuUserObjectRetain,
+                                             [&](auto in) { in.setObject(object), in.setCount(1); });
   CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
-  client.send_call<wire::CuUserObjectRetain>(Opcode::cuUserObjectRetain, [&](auto in) { in.setObject(other), in.setCount(1); });
+  client.send_call<wire::CuUserObjectRetain>(Opcode::cuUserObjectRetain,
+                                             [&](auto in) { in.setObject(other), in.setCount(1); });
   CHECK(client.reply() == CUDA_SUCCESS);
   CHECK(driver->calls("cuUserObjectRelease") == before + 1);
   CHECK(driver->calls("cuGraphReleaseUserObject") == 0);
@@ -620,7 +634,8 @@ class HandMadeWorker {
   }
   Channel& channel() { return *channel_; }
 
-  /// Answers the next call of this kind that waits for an answer, after what `ahead` sends; other such calls get an empty answer.
+  /// Answers the next call of this kind that waits for an answer, after what `ahead` sends; other such calls get an
+  /// empty answer.
   template <class Reply, class Fill>
   void answer(Opcode opcode, Fill&& fill, const std::function<void(FrameHeader)>& ahead = {}) {
     for (;;) {
@@ -781,8 +796,8 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
     });
   }
   const auto call = [&](bool destructor, int times) {
-    const std::uint64_t part =
-        session.graph_parts.add(client::GraphParts::Function{[](void* n) { ++*static_cast<unsigned char*>(n); }, victim, destructor});
+    const std::uint64_t part = session.graph_parts.add(
+        client::GraphParts::Function{[](void* n) { ++*static_cast<unsigned char*>(n); }, victim, destructor});
     speaker = std::jthread([&worker, part, times] {
       for (int i = 1; i <= times; ++i) {
         worker.control([&](wire::Control::Builder control) {
@@ -813,8 +828,9 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
     });
   }
   SECTION("a goodbye") {
-    speaker =
-        std::jthread([&] { worker.control([](wire::Control::Builder control) { control.initGoodbye().setText("the host goes down"); }); });
+    speaker = std::jthread([&] {
+      worker.control([](wire::Control::Builder control) { control.initGoodbye().setText("the host goes down"); });
+    });
   }
   SECTION("silence and the end") {
     speaker = std::jthread([&] { worker.channel().close(); });
@@ -859,8 +875,9 @@ TEST_CASE("a client reads no more of what a worker linked than there is") {
     claimed = limits::image_bytes_max;
   }
   std::jthread speaker([&] {
-    worker.answer<wire::CreateLinkReply>(Opcode::createLink,
-                                         [](auto out) { out.setLink(Handle(HandleKind::link, Handle::worker_index_first, 1).value()); });
+    worker.answer<wire::CreateLinkReply>(Opcode::createLink, [](auto out) {
+      out.setLink(Handle(HandleKind::link, Handle::worker_index_first, 1).value());
+    });
     worker.answer<wire::LinkReply>(Opcode::completeLink, [&](wire::LinkReply::Builder out) {
       out.setKnown(true);
       out.setLinkedBytes(claimed ? claimed : linked.size());
@@ -905,8 +922,9 @@ TEST_CASE("a client takes no more parameters of a kernel from a worker than a la
   REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
   REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
   CUfunction function = nullptr;
-  REQUIRE(cuModuleGetFunction(&function, reinterpret_cast<CUmodule>(Handle(HandleKind::module, Handle::worker_index_first, 1).value()),
-                              "kernel") == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(
+              &function, reinterpret_cast<CUmodule>(Handle(HandleKind::module, Handle::worker_index_first, 1).value()),
+              "kernel") == CUDA_SUCCESS);
   speaker.join();
   const client::Function* const known = client::session_of(client::Thread::current()).functions.find(function);
   REQUIRE(known);
@@ -946,7 +964,8 @@ CUresult print_graph(HandMadeWorker& worker, const char* path, const std::vector
     try {
       for (const TextPart& part : parts) {
         worker.answer<wire::PrintGraphReply>(Opcode::printGraph, [&](wire::PrintGraphReply::Builder out) {
-          std::memset(out.initText(static_cast<unsigned>(part.bytes)).begin(), 'a' + static_cast<int>(&part - parts.data()), part.bytes);
+          std::memset(out.initText(static_cast<unsigned>(part.bytes)).begin(),
+                      'a' + static_cast<int>(&part - parts.data()), part.bytes);
           out.setBytes(part.of);
           if (at_end && &part == &parts.back()) at_end();
         });
@@ -954,7 +973,8 @@ CUresult print_graph(HandMadeWorker& worker, const char* path, const std::vector
     } catch (const ChannelClosed&) {  // it does not ask for more
     }
   });
-  return cuGraphDebugDotPrint(reinterpret_cast<CUgraph>(Handle(HandleKind::graph, Handle::worker_index_first, 1).value()), path, 0);
+  return cuGraphDebugDotPrint(
+      reinterpret_cast<CUgraph>(Handle(HandleKind::graph, Handle::worker_index_first, 1).value()), path, 0);
 }
 
 }  // namespace
@@ -977,8 +997,11 @@ TEST_CASE("a long text of a graph arrives whole, and takes memory for a part of 
   constexpr std::uint64_t part = limits::bulk_bytes_max, bytes = (64u << 20) + 5;
   std::vector<TextPart> parts(bytes / part, {part, bytes});
   parts.push_back({5, bytes});
-  const auto path = std::filesystem::temp_directory_path() / ("fargpu_long_graph_" + std::to_string(::getpid()) + ".dot");
-  const auto taken = [] { return ::mallinfo2().hblkhd + ::mallinfo2().uordblks; };  // nothing under a sanitizer, whose memory is its own
+  const auto path =
+      std::filesystem::temp_directory_path() / ("fargpu_long_graph_" + std::to_string(::getpid()) + ".dot");
+  const auto taken = [] {
+    return ::mallinfo2().hblkhd + ::mallinfo2().uordblks;
+  };  // nothing under a sanitizer, whose memory is its own
   const std::size_t before = taken();
   std::size_t at_end = before;
   CHECK(print_graph(worker, path.c_str(), parts, [&] { at_end = taken(); }) == CUDA_SUCCESS);
@@ -992,7 +1015,9 @@ TEST_CASE("a long text of a graph arrives whole, and takes memory for a part of 
   CHECK(right);
 }
 
-TEST_CASE("a stream's value goes to memory of the program only while that is there, whenever the worker says that the stream is done") {
+TEST_CASE(
+    "a stream's value goes to memory of the program only while that is there, whenever the worker says that the stream "
+    "is done") {
   HandMadeWorker worker;
   static unsigned values[2];
   values[0] = values[1] = 1;
@@ -1001,7 +1026,9 @@ TEST_CASE("a stream's value goes to memory of the program only while that is the
     std::jthread speaker([&] { worker.answer<wire::CuCtxSynchronize>(last, [](auto) {}); });
     calls();
   };
-  const auto unregister = [&] { answered(Opcode::cuCtxSynchronize, [] { REQUIRE(cuMemHostUnregister(values) == CUDA_SUCCESS); }); };
+  const auto unregister = [&] {
+    answered(Opcode::cuCtxSynchronize, [] { REQUIRE(cuMemHostUnregister(values) == CUDA_SUCCESS); });
+  };
   const auto call_the_write = [&] {
     worker.control([](wire::Control::Builder control) { control.initCallback().setCallback(1); });
     worker.await_done(1);
@@ -1033,8 +1060,9 @@ TEST_CASE("a worker that has gone when it gives back memory of a graph ends the 
   HandMadeWorker worker;
   client::Session& session = client::session_of(client::Thread::current());
   std::jthread speaker([&] {
-    worker.answer<wire::AddNodeReply>(Opcode::addNode,
-                                      [](auto out) { out.setNode(Handle(HandleKind::node, Handle::worker_index_first, 1).value()); });
+    worker.answer<wire::AddNodeReply>(Opcode::addNode, [](auto out) {
+      out.setNode(Handle(HandleKind::node, Handle::worker_index_first, 1).value());
+    });
   });
   CUcontext context = nullptr;
   REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);

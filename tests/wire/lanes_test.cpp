@@ -79,7 +79,8 @@ TEST_CASE("without lanes, with one, and for small copies the session's own conne
   CHECK(remote.session().lanes.bytes_received() == 0);
 }
 
-TEST_CASE("contents travel compressed both ways, by lanes and by the session's own connection, and arrive as they were") {
+TEST_CASE(
+    "contents travel compressed both ways, by lanes and by the session's own connection, and arrive as they were") {
   client::Config config = with_lanes(GENERATE(0u, 3u));
   config.compression = Compression::always;
   test::RemoteContext remote(config);
@@ -146,7 +147,9 @@ TEST_CASE("several threads copy by the lanes at once") {
       std::vector<unsigned char> back(size);
       for (int round = 0; round < 3; ++round) {
         std::fill(back.begin(), back.end(), 0);
-        if (cuMemcpyHtoD_v2(memory, out.data(), size) != CUDA_SUCCESS || cuMemcpyDtoH_v2(back.data(), memory, size) != CUDA_SUCCESS) return;
+        if (cuMemcpyHtoD_v2(memory, out.data(), size) != CUDA_SUCCESS ||
+            cuMemcpyDtoH_v2(back.data(), memory, size) != CUDA_SUCCESS)
+          return;
         equal[t] += back == out;
       }
     });
@@ -169,7 +172,8 @@ TEST_CASE("copies that together are more than the worker has room for do not wai
           cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
         return;
       for (int round = 0; round < 5; ++round)
-        done += cuMemcpyHtoD_v2(memory, out.data(), much) == CUDA_SUCCESS && cuStreamSynchronize(stream) == CUDA_SUCCESS;
+        done +=
+            cuMemcpyHtoD_v2(memory, out.data(), much) == CUDA_SUCCESS && cuStreamSynchronize(stream) == CUDA_SUCCESS;
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -211,7 +215,8 @@ TEST_CASE("copies on the lanes that the worker refuses leave room for others") {
     const CUresult copied = cuMemcpyHtoD_v2(range, out.data(), much), then = cuCtxSynchronize();
     CHECK((copied != CUDA_SUCCESS || then != CUDA_SUCCESS));
   }
-  for (int i = 0; i < 20 && cuCtxSynchronize() != CUDA_SUCCESS; ++i) continue;  // each call above may have something to say
+  for (int i = 0; i < 20 && cuCtxSynchronize() != CUDA_SUCCESS; ++i)
+    continue;  // each call above may have something to say
   CHECK(cuMemcpyHtoD_v2(memory, out.data(), much) == CUDA_SUCCESS);
   CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }

@@ -21,7 +21,8 @@ struct Words : RemoteContext {
     REQUIRE(cuMemAlloc_v2(&memory, 4096) == CUDA_SUCCESS);
     // The last one synchronises with the legacy stream.
     for (unsigned i = 0; i < streams_count; ++i)
-      REQUIRE(cuStreamCreate(&streams[i], i + 1 < streams_count ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+      REQUIRE(cuStreamCreate(&streams[i], i + 1 < streams_count ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT) ==
+              CUDA_SUCCESS);
     for (unsigned i = 0; i < streams_count; ++i) REQUIRE(launch(i, 0) == CUDA_SUCCESS);  // the first one is awaited
     REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
   }
@@ -113,5 +114,6 @@ TEST_CASE("a launch that fails among many is told of") {
 
 TEST_CASE("a session ends with launches under way") {
   Words w;
-  for (unsigned value = 1; value <= 3000; ++value) REQUIRE(w.launch(value % Words::streams_count, value) == CUDA_SUCCESS);
+  for (unsigned value = 1; value <= 3000; ++value)
+    REQUIRE(w.launch(value % Words::streams_count, value) == CUDA_SUCCESS);
 }

@@ -176,7 +176,8 @@ TEST_CASE("launch attributes and cooperative launches reach the driver") {
   attributes[1].id = static_cast<CUlaunchAttributeID>(999);
   CHECK(cuLaunchKernelEx(&config, k.fill, arguments, nullptr) == CUDA_ERROR_NOT_SUPPORTED);
   CHECK(cuLaunchCooperativeKernel(k.fill, 8, 1, 1, 1, 1, 1, 0, nullptr, arguments) == CUDA_SUCCESS);
-  CHECK(cuLaunchCooperativeKernel(k.fill, 9, 1, 1, 1, 1, 1, 0, nullptr, arguments) == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+  CHECK(cuLaunchCooperativeKernel(k.fill, 9, 1, 1, 1, 1, 1, 0, nullptr, arguments) ==
+        CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
 }
 
 TEST_CASE("cooperative launches on several devices go to the driver at once") {
@@ -198,7 +199,9 @@ TEST_CASE("cooperative launches on several devices go to the driver at once") {
   CHECK(t.launch() == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("launches on several devices wait for what is held back on any of their streams, and hold back what follows on all") {
+TEST_CASE(
+    "launches on several devices wait for what is held back on any of their streams, and hold back what follows on "
+    "all") {
   Together t;
   std::atomic<bool> go{false};
   const auto wait = [](void* flag) {

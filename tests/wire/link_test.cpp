@@ -22,7 +22,8 @@ namespace {
 const std::string first = ".version 8.0\n.entry first()\n";
 const std::string second = ".entry second(.param .u32 a)\n";
 
-CUresult add(CUlinkState state, const std::string& text, CUjitInputType type = CU_JIT_INPUT_PTX, const char* name = "input") {
+CUresult add(CUlinkState state, const std::string& text, CUjitInputType type = CU_JIT_INPUT_PTX,
+             const char* name = "input") {
   return cuLinkAddData_v2(state, type, const_cast<char*>(text.c_str()), text.size() + 1, name, 0, nullptr, nullptr);
 }
 
@@ -90,8 +91,8 @@ TEST_CASE("an input travels once, however often it is linked") {
   for (int i = 0; i < 2; ++i) {
     CUlinkState state = nullptr;
     REQUIRE(cuLinkCreate_v2(0, nullptr, nullptr, &state) == CUDA_SUCCESS);
-    REQUIRE(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(own.c_str()), own.size() + 1, nullptr, 0, nullptr, nullptr) ==
-            CUDA_SUCCESS);
+    REQUIRE(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(own.c_str()), own.size() + 1, nullptr, 0, nullptr,
+                          nullptr) == CUDA_SUCCESS);
     REQUIRE(cuLinkDestroy(state) == CUDA_SUCCESS);
   }
   CHECK(frames(Opcode::sendImage) == before + 1);
@@ -110,7 +111,8 @@ TEST_CASE("the linker's words come back while the link lives") {
   CHECK(reinterpret_cast<std::size_t>(values[0]) == std::strlen(log));
   const File file("a syntax error");
   CHECK(cuLinkAddFile(state, CU_JIT_INPUT_PTX, file.path, 0, nullptr, nullptr) == CUDA_ERROR_INVALID_PTX);
-  CHECK(std::string(log, sizeof(log)).substr(0, 12) == std::string(file.path).substr(0, 12));  // in the room that there was at first
+  // In the room that there was at first.
+  CHECK(std::string(log, sizeof(log)).substr(0, 12) == std::string(file.path).substr(0, 12));
   CHECK(cuLinkDestroy(state) == CUDA_SUCCESS);
 }
 
@@ -124,7 +126,8 @@ TEST_CASE("what cannot be linked is refused") {
   void* value = &state;
   CHECK(cuLinkCreate_v2(1, &option, &value, &state) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE(cuLinkCreate_v2(0, nullptr, nullptr, &state) == CUDA_SUCCESS);
-  CHECK(cuLinkAddData_v2(state, CU_JIT_INPUT_PTX, nullptr, 5, nullptr, 0, nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuLinkAddData_v2(state, CU_JIT_INPUT_PTX, nullptr, 5, nullptr, 0, nullptr, nullptr) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(cuLinkAddData_v2(state, CU_JIT_INPUT_PTX, &state, 0, nullptr, 0, nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
   CHECK(add(state, first, static_cast<CUjitInputType>(99)) == CUDA_ERROR_INVALID_VALUE);
   CHECK(add(state, first, CU_JIT_INPUT_CUBIN) == CUDA_ERROR_NO_BINARY_FOR_GPU);
@@ -142,7 +145,8 @@ TEST_CASE("a worker checks what it is told of links") {
   HandMadeClient client;
   client.open_context();
   const auto refused = [&](std::uint64_t link) {
-    client.send_call<wire::CompleteLink>(Opcode::completeLink, [&](wire::CompleteLink::Builder in) { in.setLink(link); });
+    client.send_call<wire::CompleteLink>(Opcode::completeLink,
+                                         [&](wire::CompleteLink::Builder in) { in.setLink(link); });
     CHECK(client.reply() == CUDA_ERROR_INVALID_HANDLE);
   };
   refused(0);

@@ -18,7 +18,8 @@ namespace {
 /// Writes what the client sends, but for the first frame (attach), to a file of its own: inputs for tests/fuzz.
 class Recording final : public WrappedChannel {
  public:
-  Recording(std::unique_ptr<Channel> channel, std::string folder) : WrappedChannel(std::move(channel)), folder_(std::move(folder)) {}
+  Recording(std::unique_ptr<Channel> channel, std::string folder)
+      : WrappedChannel(std::move(channel)), folder_(std::move(folder)) {}
   // The client keeps its channel for good.
   void close() noexcept override {
     std::call_once(written_, [&] { write(); });
@@ -64,8 +65,10 @@ int main(int count, char** arguments) {
   using namespace fargpu::test;
   if (const char* const folder = std::getenv("FARGPU_RECORD_SESSIONS")) {
 #if !defined(__SANITIZE_THREAD__)  // which leaves one place only
-    // Their windows are those of a build with AddressSanitizer (client/connect/windows.cpp) in any build, so that one can begin with another's.
-    ::mmap(reinterpret_cast<void*>(0x1000'0000'0000), 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    // Their windows are those of a build with AddressSanitizer (client/connect/windows.cpp) in any build, so that one
+    // can begin with another's.
+    ::mmap(reinterpret_cast<void*>(0x1000'0000'0000), 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+           -1, 0);
 #endif
     wrap_channel = [folder](auto channel) -> std::unique_ptr<fargpu::Channel> {
       if (channel->shares_memory()) return channel;  // attach went another way

@@ -283,7 +283,8 @@ TEST_CASE("pointer attributes and advice of managed memory") {
   CHECK(get(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, 0, 16 * kib) == 0);
   REQUIRE(cuMemAdvise_v2(data, 16 * kib, CU_MEM_ADVISE_SET_ACCESSED_BY, device) == CUDA_SUCCESS);
   int accessed[2] = {};
-  REQUIRE(cuMemRangeGetAttribute(accessed, sizeof(accessed), CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, data, 16 * kib) == CUDA_SUCCESS);
+  REQUIRE(cuMemRangeGetAttribute(accessed, sizeof(accessed), CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, data, 16 * kib) ==
+          CUDA_SUCCESS);
   CHECK(accessed[0] == 0);
   CHECK(accessed[1] == CU_DEVICE_INVALID);
   REQUIRE(cuMemPrefetchAsync_v2(data, 16 * kib, device, 0, nullptr) == CUDA_SUCCESS);

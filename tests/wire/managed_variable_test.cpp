@@ -166,7 +166,8 @@ TEST_CASE("libraries tell of managed variables by a call of their own") {
   REQUIRE(cuLibraryGetManaged(&address, &bytes, library, "managed_flag") == CUDA_SUCCESS);
   CHECK(bytes == 4);
   CHECK(*reinterpret_cast<unsigned*>(address) == 0x22222222);
-  CHECK(cuLibraryGetManaged(&address, &bytes, library, "table") == CUDA_ERROR_NOT_FOUND);  // a variable, but not a managed one
+  // A variable, but not a managed one.
+  CHECK(cuLibraryGetManaged(&address, &bytes, library, "table") == CUDA_ERROR_NOT_FOUND);
   CHECK(cuLibraryGetManaged(nullptr, nullptr, library, "managed_flag") == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuLibraryGetManaged(&address, &bytes, nullptr, "managed_flag") == CUDA_ERROR_INVALID_HANDLE);
   REQUIRE(cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);  // as CUDA's runtime asks, before it has a context

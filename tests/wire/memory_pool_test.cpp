@@ -193,7 +193,8 @@ TEST_CASE("bad arguments to pools") {
   CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_ERROR_INVALID_VALUE);
   properties.location = {.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};
   CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_ERROR_NOT_SUPPORTED);
-  CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+                         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   CHECK(cuMemPoolSetAccess(default_pool(), &access, 1) == CUDA_SUCCESS);
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
   CHECK(cuMemPoolSetAccess(default_pool(), &access, 1) == CUDA_ERROR_INVALID_DEVICE);

@@ -80,7 +80,8 @@ TEST_CASE("device addresses that CUDA does not know are refused, not taken for t
   rows.Height = 2;
   CHECK(cuMemcpy2D_v2(&rows) == CUDA_ERROR_INVALID_VALUE);
   // A copy that does not say what its addresses are has both sides looked up.
-  REQUIRE(cuMemcpy(reinterpret_cast<CUdeviceptr>(host.data()), reinterpret_cast<CUdeviceptr>(other.data()), 64) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpy(reinterpret_cast<CUdeviceptr>(host.data()), reinterpret_cast<CUdeviceptr>(other.data()), 64) ==
+          CUDA_SUCCESS);
   CHECK(host == other);
 }
 
@@ -277,7 +278,8 @@ TEST_CASE("a copy in that is taken for done behind a host function is done befor
   test::Gate gate;
   REQUIRE(cuLaunchHostFunc(first, test::Gate::pass, &gate) == CUDA_SUCCESS);
   unsigned char byte = 7, back = 0;
-  REQUIRE(cuMemcpyHtoDAsync_v2(memory, &byte, 1, second) == CUDA_SUCCESS);  // read when its turn comes, for the function may write it
+  // Read when its turn comes, for the function may write it.
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, &byte, 1, second) == CUDA_SUCCESS);
   REQUIRE(cuStreamSynchronize(second) == CUDA_SUCCESS);
   byte = 8;
   REQUIRE(cuMemcpyDtoH_v2(&back, memory, 1) == CUDA_SUCCESS);
@@ -314,7 +316,8 @@ TEST_CASE("pointer attributes are answered from the map") {
   CHECK(ordinal == -2);
   CHECK(device == 0);
   CHECK(managed == 0);
-  // The address of the host is nothing for memory of the device, and the address itself for memory that is the program's own.
+  // The address of the host is nothing for memory of the device, and the address itself for memory that is the
+  // program's own.
   CUpointer_attribute host[] = {CU_POINTER_ATTRIBUTE_HOST_POINTER};
   CUdeviceptr answer = 1;
   void* to_answer[] = {&answer};
@@ -385,13 +388,15 @@ TEST_CASE("memory of the host is denied by attributes, and refused without a wor
   CHECK(attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED) == 0);
   CUmemGenericAllocationHandle handle = 0;
   const std::string words = said([&] {
-    for (const auto type : {CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA, CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT}) {
+    for (const auto type :
+         {CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA, CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT}) {
       CUmemAllocationProp prop{};
       prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
       prop.location = {type, 0};
       CHECK(cuMemCreate(&handle, 2u << 20, &prop, 0) == CUDA_ERROR_NOT_SUPPORTED);
       std::size_t granularity = 0;
-      CHECK(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_ERROR_NOT_SUPPORTED);
+      CHECK(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) ==
+            CUDA_ERROR_NOT_SUPPORTED);
     }
   });
   CHECK(words == "");
@@ -534,8 +539,8 @@ CUmemAllocationProp on_device() {
 
 std::uint64_t trips() {
   const auto answered = [](Opcode opcode) { return client::stats::of(opcode).waited.load(); };
-  return answered(Opcode::makeMemory) + answered(Opcode::mapMemory) + answered(Opcode::cuMemSetAccess) + answered(Opcode::unmapMemory) +
-         answered(Opcode::finishCopies) + answered(Opcode::cuMemRelease);
+  return answered(Opcode::makeMemory) + answered(Opcode::mapMemory) + answered(Opcode::cuMemSetAccess) +
+         answered(Opcode::unmapMemory) + answered(Opcode::finishCopies) + answered(Opcode::cuMemRelease);
 }
 
 }  // namespace
@@ -632,7 +637,8 @@ TEST_CASE("what is said of memory that the client cannot know is the driver's wo
   CHECK(cuMemRelease(handle + 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemMap(range, piece, 0, handle, 0) == CUDA_SUCCESS);
   CHECK(cuMemRelease(handle) == CUDA_SUCCESS);
-  CHECK(cuMemMap(range + piece, piece, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);  // it lives on, but not by this handle
+  // It lives on, but not by this handle.
+  CHECK(cuMemMap(range + piece, piece, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);
   CUmemGenericAllocationHandle again = 0;
   REQUIRE(cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(range)) == CUDA_SUCCESS);
   CHECK(cuMemMap(range + piece, piece, 0, again, 0) == CUDA_SUCCESS);
@@ -643,7 +649,8 @@ TEST_CASE("what is said of memory that the client cannot know is the driver's wo
   CUmemAccessDesc access{prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   CUdeviceptr allocated = 0;
   REQUIRE(cuMemAlloc_v2(&allocated, piece) == CUDA_SUCCESS);
-  for (const auto& [address, bytes] : {std::pair<CUdeviceptr, std::size_t>{allocated, 0}, {allocated, piece}, {range, 0}}) {
+  for (const auto& [address, bytes] :
+       {std::pair<CUdeviceptr, std::size_t>{allocated, 0}, {allocated, piece}, {range, 0}}) {
     remote.driver->script("cuMemSetAccess", CUDA_ERROR_INVALID_VALUE, 1);
     CHECK(cuMemSetAccess(address, bytes, &access, 1) == CUDA_ERROR_INVALID_VALUE);
   }
@@ -755,7 +762,8 @@ TEST_CASE("memory is held so many times and no more") {
   Mapped mapped(1);
   CUmemGenericAllocationHandle again = 0;
   unsigned holds = 1;
-  while (holds < 1u << 20 && cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(mapped.range)) == CUDA_SUCCESS) ++holds;
+  while (holds < 1u << 20 && cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(mapped.range)) == CUDA_SUCCESS)
+    ++holds;
   CHECK(holds == 1u << 14);
   CHECK(again == mapped.handle);
   REQUIRE(cuMemUnmap(mapped.range, mapped.bytes) == CUDA_SUCCESS);

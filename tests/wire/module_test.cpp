@@ -95,7 +95,8 @@ struct ImageFolder {
 
 std::string image_named(const std::string& name) { return std::string(test::kernels) + "// " + name + "\n"; }
 
-CUlibrary load_library(const std::string& image, CUlibraryOption* options = nullptr, void** values = nullptr, unsigned count = 0) {
+CUlibrary load_library(const std::string& image, CUlibraryOption* options = nullptr, void** values = nullptr,
+                       unsigned count = 0) {
   CUlibrary library = nullptr;
   REQUIRE(cuLibraryLoadData(&library, image.c_str(), nullptr, nullptr, 0, options, values, count) == CUDA_SUCCESS);
   CUkernel kernel = nullptr;
@@ -171,7 +172,8 @@ TEST_CASE("what a file says of the loads of earlier sessions is a hint") {
   const auto write = [&](const std::string& bytes) { std::ofstream(note, std::ios::binary) << bytes; };
   SECTION("of no image") {
     for (const auto& entry : fs::directory_iterator(test::image_folder))
-      if (entry.path() != note && entry.path().extension().empty() && entry.path().stem() != note.stem()) fs::remove(entry.path());
+      if (entry.path() != note && entry.path().extension().empty() && entry.path().stem() != note.stem())
+        fs::remove(entry.path());
   }
   SECTION("no message") { write(std::string(600, '\xff')); }
   SECTION("nothing") { write(""); }
@@ -244,7 +246,8 @@ TEST_CASE("what is no image, or a bad one, is refused, and the compiler's words 
   char log[100] = "untouched";
   CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
   void* values[] = {log, reinterpret_cast<void*>(sizeof(log))};
-  CHECK(cuModuleLoadDataEx(&module, ".version 8.0\n.target sm_90\n syntax error\n", 2, options, values) == CUDA_ERROR_INVALID_PTX);
+  CHECK(cuModuleLoadDataEx(&module, ".version 8.0\n.target sm_90\n syntax error\n", 2, options, values) ==
+        CUDA_ERROR_INVALID_PTX);
   CHECK(std::string(log) == "line 1: syntax error");
   CHECK(reinterpret_cast<std::size_t>(values[1]) == 20);
 }
@@ -257,12 +260,14 @@ TEST_CASE("a log without room is one in which nothing is written") {
   CUmodule module = nullptr;
   // A program that passes its arrays twice passes the second time what the driver wrote the first time.
   for (int i = 0; i < 2; ++i) {
-    REQUIRE(cuModuleLoadDataEx(&module, ".version 8.0\n.entry one(.param .u64 a)\n", 2, options, values) == CUDA_SUCCESS);
+    REQUIRE(cuModuleLoadDataEx(&module, ".version 8.0\n.entry one(.param .u64 a)\n", 2, options, values) ==
+            CUDA_SUCCESS);
     CHECK(values[1] == nullptr);
     CHECK(cuModuleUnload(module) == CUDA_SUCCESS);
   }
   std::strcpy(log, "untouched");
-  CHECK(cuModuleLoadDataEx(&module, ".version 8.0\n.target sm_90\n syntax error\n", 2, options, values) == CUDA_ERROR_INVALID_PTX);
+  CHECK(cuModuleLoadDataEx(&module, ".version 8.0\n.target sm_90\n syntax error\n", 2, options, values) ==
+        CUDA_ERROR_INVALID_PTX);
   CHECK(std::string(log) == "untouched");
   CHECK(values[1] == nullptr);
 }
@@ -331,7 +336,8 @@ TEST_CASE("a function at the address of an unloaded one has its own parameters")
   for (int round = 0; round < 40; ++round) {
     const bool wide = round % 2 != 0;
     const std::string text = std::string(".version 8.0\n.target sm_90\n.entry ") +
-                             (wide ? "one(.param .u64 a, .param .u64 b)" : "two(.param .u32 a)") + "\n// " + std::to_string(round);
+                             (wide ? "one(.param .u64 a, .param .u64 b)" : "two(.param .u32 a)") + "\n// " +
+                             std::to_string(round);
     CUmodule module = nullptr;
     CUfunction function = nullptr;
     REQUIRE(cuModuleLoadData(&module, text.c_str()) == CUDA_SUCCESS);
@@ -364,7 +370,8 @@ TEST_CASE("libraries have kernels, and kernels functions in each context") {
   CHECK(value == 1024);
   CHECK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel, 0) == CUDA_SUCCESS);
   CHECK(client::stats::round_trips() == asked);  // they came with the kernel
-  CHECK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1 << 20, kernel, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1 << 20, kernel, 0) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(client::stats::round_trips() == asked + 1);  // whether it is allowed the driver says
   CHECK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50, kernel, 0) == CUDA_SUCCESS);
   CHECK(client::stats::round_trips() == asked + 1);  // what is surely allowed needs no answer
@@ -385,7 +392,8 @@ TEST_CASE("libraries have kernels, and kernels functions in each context") {
   REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
   unsigned n = 4, word = 3;
   void* arguments[] = {&memory, &n, &word};
-  CHECK(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr) == CUDA_SUCCESS);
+  CHECK(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr) ==
+        CUDA_SUCCESS);
   word = 4;
   CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr) == CUDA_SUCCESS);
   unsigned back = 0;
@@ -410,7 +418,8 @@ TEST_CASE("a kernel is found before there is a context, with its parameters") {
   REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
   unsigned n = 4, word = 3, back = 0;
   void* arguments[] = {&memory, &n, &word};
-  CHECK(cuLaunchKernel(reinterpret_cast<CUfunction>(fill), 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr) == CUDA_SUCCESS);
+  CHECK(cuLaunchKernel(reinterpret_cast<CUfunction>(fill), 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr) ==
+        CUDA_SUCCESS);
   REQUIRE(cuMemcpyDtoH_v2(&back, memory, 4) == CUDA_SUCCESS);
   CHECK(back == 3);
 }
@@ -537,7 +546,8 @@ TEST_CASE("a kernel has a function in each context, which goes with that") {
   REQUIRE(cuCtxCreate_v4(&other, nullptr, 0, 0) == CUDA_SUCCESS);
   const CUfunction there = fill.function();
   CHECK(there != here);
-  CHECK(cuLaunchKernel(there, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);  // it has parameters
+  // It has parameters.
+  CHECK(cuLaunchKernel(there, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE(cuCtxDestroy_v2(other) == CUDA_SUCCESS);
   REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
   int value = 0;
@@ -574,11 +584,13 @@ TEST_CASE("the function of a kernel for which the driver has no room is missed l
   CHECK(cuCtxSynchronize() == CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-TEST_CASE("the function of a kernel that was set up differently, or that was found in a module, is the worker's to name") {
+TEST_CASE(
+    "the function of a kernel that was set up differently, or that was found in a module, is the worker's to name") {
   RemoteContext remote;
   SECTION("attributes of the kernel were set") {
     LoadedKernel fill;
-    REQUIRE(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50, fill.kernel, 0) == CUDA_SUCCESS);
+    REQUIRE(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50, fill.kernel, 0) ==
+            CUDA_SUCCESS);
     CUfunction function = nullptr;
     CHECK(trips([&] { function = fill.function(); }) == 1);
     int value = 0;
@@ -667,7 +679,8 @@ TEST_CASE("a tuner that asks about clusters of many kernels makes one round trip
             for (const CUkernel kernel : found) {
               CUfunction function = nullptr;
               REQUIRE(cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS);
-              REQUIRE(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 200'000) == CUDA_SUCCESS);
+              REQUIRE(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 200'000) ==
+                      CUDA_SUCCESS);
               for (const auto& [x, y] : {std::pair{1u, 1u}, {2u, 1u}, {1u, 2u}, {2u, 2u}})
                 CHECK(clusters(function, x, y, 200'000) == clusters_expected(x, y));
             }
@@ -700,7 +713,8 @@ TEST_CASE("attributes that are asked for while another thread sets them are not 
     int threads = 0;
     return cuKernelGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, fill.kernel, 0);
   });
-  CHECK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, fill.kernel, 0) == CUDA_SUCCESS);
+  CHECK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, fill.kernel, 0) ==
+        CUDA_SUCCESS);
   CHECK(value == 60);
   CHECK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50, fill.kernel, 0) == CUDA_SUCCESS);
   int blocks = 0;
@@ -708,7 +722,9 @@ TEST_CASE("attributes that are asked for while another thread sets them are not 
   held(Opcode::cuOccupancyMaxActiveBlocksPerMultiprocessor, occupancy);
   CHECK(trips([&] { CHECK(occupancy() == CUDA_SUCCESS); }) == 1);
   CHECK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50, fill.kernel, 0) == CUDA_SUCCESS);
-  const auto ask_clusters = [&] { return clusters(function, 2, 2) == clusters_expected(2, 2) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN; };
+  const auto ask_clusters = [&] {
+    return clusters(function, 2, 2) == clusters_expected(2, 2) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+  };
   held(Opcode::clusterOccupancy, ask_clusters);
   CHECK(trips([&] { CHECK(ask_clusters() == CUDA_SUCCESS); }) == 1);
 }
@@ -727,7 +743,8 @@ TEST_CASE("attributes set by several threads at once are what the driver says") 
       }));
     for (auto& thread : threads) CHECK(thread.get() == CUDA_SUCCESS);
     int value = 0;
-    CHECK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, fill.kernel, 0) == CUDA_SUCCESS);
+    CHECK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, fill.kernel, 0) ==
+          CUDA_SUCCESS);
     std::size_t free = 0, total = 0;
     REQUIRE(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);  // so that all that was set has been set
     CHECK(static_cast<std::uint64_t>(value) == (remote.driver->last_arguments("cuKernelSetAttribute")[1] & 0xFFFFFFFF));
@@ -753,7 +770,8 @@ TEST_CASE("what was known of functions goes when the primary context is reset") 
   CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, of_module) == CUDA_ERROR_INVALID_HANDLE);
   // A kernel belongs to no context. What its attributes are now the driver says.
   CHECK(trips([&] {
-          CHECK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, fill.kernel, 0) == CUDA_SUCCESS);
+          CHECK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, fill.kernel, 0) ==
+                CUDA_SUCCESS);
         }) == 1);
   CHECK(value == 0);
   CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, fill.function()) == CUDA_SUCCESS);

@@ -60,8 +60,9 @@ TEST_CASE("access of one device to another's memory holds for present and later 
 
   REQUIRE(cuCtxSetCurrent(two.other) == CUDA_SUCCESS);
   CUdeviceptr later = 0;
-  REQUIRE(cuMemAlloc_v2(&later, 2 * Two::bytes) == CUDA_SUCCESS);  // of another size: with one of the same a spare would come
-  CHECK(two.accesses_set() == 3);                                  // its own device and the peer
+  // Of another size: with one of the same a spare would come.
+  REQUIRE(cuMemAlloc_v2(&later, 2 * Two::bytes) == CUDA_SUCCESS);
+  CHECK(two.accesses_set() == 3);                                                    // its own device and the peer
   CHECK(cuCtxDisablePeerAccess(two.context) == CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);  // it is the other's
   REQUIRE(cuCtxSetCurrent(two.context) == CUDA_SUCCESS);
   REQUIRE(cuCtxDisablePeerAccess(two.other) == CUDA_SUCCESS);
@@ -107,7 +108,9 @@ TEST_CASE("access that the driver refuses is not enabled") {
 TEST_CASE("copies between devices go by the driver's form for that, however the program says it") {
   Two two;
   const auto peer_copies = [&] { return two.driver->calls("cuMemcpyPeerAsync"); };
-  SECTION("between contexts") { REQUIRE(cuMemcpyPeer(two.there, two.other, two.here, two.context, Two::bytes) == CUDA_SUCCESS); }
+  SECTION("between contexts") {
+    REQUIRE(cuMemcpyPeer(two.there, two.other, two.here, two.context, Two::bytes) == CUDA_SUCCESS);
+  }
   SECTION("on a stream") {
     CUstream stream = nullptr;
     REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
@@ -150,7 +153,8 @@ TEST_CASE("boxes are copied between devices") {
 TEST_CASE("copies between contexts name contexts that there are") {
   Two two;
   CHECK(cuMemcpyPeer(two.there, nullptr, two.here, two.context, 4) == CUDA_SUCCESS);  // null is the current one
-  CHECK(cuMemcpyPeerAsync(two.there, two.other, two.here, reinterpret_cast<CUcontext>(8), 4, nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuMemcpyPeerAsync(two.there, two.other, two.here, reinterpret_cast<CUcontext>(8), 4, nullptr) ==
+        CUDA_ERROR_INVALID_CONTEXT);
   CHECK(cuMemcpyPeer(two.there, two.other, 8, two.context, 4) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemcpy3DPeer(nullptr) == CUDA_ERROR_INVALID_VALUE);
   CUDA_MEMCPY3D_PEER copy{};

@@ -15,7 +15,9 @@ using test::RemoteContext;
 namespace {
 
 struct Pinned {
-  explicit Pinned(std::size_t bytes, unsigned flags = 0) { REQUIRE(cuMemHostAlloc(&pointer, bytes, flags) == CUDA_SUCCESS); }
+  explicit Pinned(std::size_t bytes, unsigned flags = 0) {
+    REQUIRE(cuMemHostAlloc(&pointer, bytes, flags) == CUDA_SUCCESS);
+  }
   ~Pinned() { CHECK(cuMemFreeHost(pointer) == CUDA_SUCCESS); }
   unsigned char* bytes() const { return static_cast<unsigned char*>(pointer); }
   void* pointer = nullptr;
@@ -50,7 +52,8 @@ TEST_CASE("pinned memory is freed and made again while another context is behind
   std::promise<void> allowed;
   auto allow = std::make_pair(allowed.get_future(), 0);
   REQUIRE(cuLaunchHostFunc(
-              nullptr, [](void* waits) { static_cast<decltype(allow)*>(waits)->first.wait(); }, &allow) == CUDA_SUCCESS);
+              nullptr, [](void* waits) { static_cast<decltype(allow)*>(waits)->first.wait(); }, &allow) ==
+          CUDA_SUCCESS);
   REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
   auto freed = std::async(std::launch::async, [&] {
     const CUresult bad = cuCtxSetCurrent(remote.context);
@@ -190,7 +193,8 @@ TEST_CASE("registered memory that kernels use may be large") {
   CHECK(words[9] == 1);
   CHECK(std::count(words.begin(), words.end(), 5u) == static_cast<std::ptrdiff_t>(words.size() - 20));
   // What has not changed does not travel.
-  const auto sent = remote.session().calls.commands.bytes_sent(), received = remote.session().calls.receiver.bytes_received();
+  const auto sent = remote.session().calls.commands.bytes_sent(),
+             received = remote.session().calls.receiver.bytes_received();
   words[2u << 20] = 8;
   launch(device, 1, 9);
   REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);

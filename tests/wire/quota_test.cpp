@@ -418,9 +418,10 @@ TEST_CASE("quota: local memory is charged for all threads that a device holds, b
   constexpr std::size_t threads = 4 * 2048, at_first = 1024;
   CUmodule module = nullptr;
   CUfunction none = nullptr, some = nullptr, much = nullptr;
-  REQUIRE(cuModuleLoadData(&module,
-                           ".version 8.0\n.target sm_90\n.address_size 64\n.entry none() { ret; }\n"
-                           ".entry some() { .local .b8 pool[2048]; ret; }\n.entry much() { .local .b8 pool[16384]; ret; }\n") ==
+  REQUIRE(cuModuleLoadData(
+              &module,
+              ".version 8.0\n.target sm_90\n.address_size 64\n.entry none() { ret; }\n"
+              ".entry some() { .local .b8 pool[2048]; ret; }\n.entry much() { .local .b8 pool[16384]; ret; }\n") ==
           CUDA_SUCCESS);
   for (auto& [function, name] : {std::pair{&none, "none"}, {&some, "some"}, {&much, "much"}})
     REQUIRE(cuModuleGetFunction(function, module, name) == CUDA_SUCCESS);
@@ -449,8 +450,10 @@ TEST_CASE("quota: a graph's kernels have local memory too") {
   Limited remote;
   CUmodule module = nullptr;
   CUfunction much = nullptr;
-  REQUIRE(cuModuleLoadData(&module, ".version 8.0\n.target sm_90\n.address_size 64\n.entry much() { .local .b8 pool[16384]; ret; }\n") ==
-          CUDA_SUCCESS);
+  REQUIRE(
+      cuModuleLoadData(
+          &module, ".version 8.0\n.target sm_90\n.address_size 64\n.entry much() { .local .b8 pool[16384]; ret; }\n") ==
+      CUDA_SUCCESS);
   REQUIRE(cuModuleGetFunction(&much, module, "much") == CUDA_SUCCESS);
   CUgraph graph = nullptr;
   REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
@@ -461,10 +464,12 @@ TEST_CASE("quota: a graph's kernels have local memory too") {
   CHECK(cuGraphAddKernelNode_v2(&node, graph, nullptr, 0, &kernel) == CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-TEST_CASE("quota: local memory is that of the context in which the kernel runs, whichever is current when it is named") {
+TEST_CASE(
+    "quota: local memory is that of the context in which the kernel runs, whichever is current when it is named") {
   constexpr std::size_t threads = 4 * 2048, at_first = 1024, frame = 4096;
   Limited remote;
-  const char* const image = ".version 8.0\n.target sm_90\n.address_size 64\n.entry some() { .local .b8 pool[4096]; ret; }\n";
+  const char* const image =
+      ".version 8.0\n.target sm_90\n.address_size 64\n.entry some() { .local .b8 pool[4096]; ret; }\n";
   CUdevice device = 0;
   CUcontext second = nullptr;
   CUmodule module = nullptr;

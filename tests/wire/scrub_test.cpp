@@ -82,7 +82,8 @@ const std::vector<Path>& paths() {
 }
 
 std::size_t others(const Bytes& seen) {
-  return static_cast<std::size_t>(std::count_if(seen.begin(), seen.end(), [](unsigned char byte) { return byte != 0; }));
+  return static_cast<std::size_t>(
+      std::count_if(seen.begin(), seen.end(), [](unsigned char byte) { return byte != 0; }));
 }
 
 }  // namespace
@@ -193,7 +194,8 @@ TEST_CASE("scrub: arrays and mipmapped arrays") {
     CUarray array = nullptr;
     REQUIRE(cuArray3DCreate_v2(&array, &box) == CUDA_SUCCESS);
     check(array, 300, 100, 7);
-    const CUDA_ARRAY3D_DESCRIPTOR large{60'000, 200, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0};  // more than is copied at once
+    const CUDA_ARRAY3D_DESCRIPTOR large{60'000, 200, 0, CU_AD_FORMAT_UNSIGNED_INT8,
+                                        1,      0};  // more than is copied at once
     REQUIRE(cuArray3DCreate_v2(&array, &large) == CUDA_SUCCESS);
     check(array, 60'000, 200, 1);
     const CUDA_ARRAY_DESCRIPTOR line{500, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1};
@@ -259,6 +261,7 @@ TEST_CASE("scrub: the person is told, once, why there is no memory") {
   CHECK(back() == CUDA_ERROR_LAUNCH_TIMEOUT);
   CHECK(back() == CUDA_SUCCESS);
   CHECK(client.printed() ==
-        "fargpu: warning: memory of the device is not given, for it could not be filled with zeros first: the GPU host's driver "
+        "fargpu: warning: memory of the device is not given, for it could not be filled with zeros first: the GPU "
+        "host's driver "
         "answered CUDA_ERROR_FAKE\n");
 }

@@ -216,7 +216,8 @@ TEST_CASE("large copies of ordinary memory go through shared memory, whatever th
     CUstream stream = nullptr;
     REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
     REQUIRE(cuMemcpyHtoDAsync_v2(memory, contents.data() + 1, bytes, stream) == CUDA_SUCCESS);
-    REQUIRE(cuMemcpyDtoHAsync_v2(back.data() + 1, memory, bytes, stream) == CUDA_SUCCESS);  // there when the call returns
+    // There when the call returns.
+    REQUIRE(cuMemcpyDtoHAsync_v2(back.data() + 1, memory, bytes, stream) == CUDA_SUCCESS);
     CHECK(std::equal(back.begin() + 1, back.end() - 1, contents.begin() + 1));
     REQUIRE(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
   }

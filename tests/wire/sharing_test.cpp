@@ -1,4 +1,5 @@
-// Memory and events shared between processes. The other process is the test itself, by way of the exchange that stands for the broker.
+// Memory and events shared between processes. The other process is the test itself, by way of the exchange that stands
+// for the broker.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -36,7 +37,8 @@ struct Foreign {
     CUmemGenericAllocationHandle memory{};
     REQUIRE(driver.cuMemCreate(&memory, bytes, &properties, 0) == CUDA_SUCCESS);
     int file = -1;
-    REQUIRE(driver.cuMemExportToShareableHandle(&file, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+    REQUIRE(driver.cuMemExportToShareableHandle(&file, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
+            CUDA_SUCCESS);
     REQUIRE(remote.shares.share(key, {device, bytes, server::Descriptor(file), {}}));
     shared = {SharedHandle::Kind::memory, key, bytes, 4096, 1000};
   }
@@ -169,7 +171,9 @@ TEST_CASE("handles that nobody gave open nothing") {
   RemoteContext remote;
   const Foreign foreign(remote);
   CUdeviceptr opened = 0;
-  const auto opens = [&](const SharedHandle& shared) { return cuIpcOpenMemHandle_v2(&opened, handle_of<CUipcMemHandle>(shared), 1); };
+  const auto opens = [&](const SharedHandle& shared) {
+    return cuIpcOpenMemHandle_v2(&opened, handle_of<CUipcMemHandle>(shared), 1);
+  };
   CHECK(cuIpcOpenMemHandle_v2(&opened, CUipcMemHandle{}, 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuIpcOpenMemHandle_v2(nullptr, foreign.handle(), 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuIpcOpenMemHandle_v2(&opened, foreign.handle(), 6) == CUDA_ERROR_INVALID_VALUE);
@@ -241,8 +245,10 @@ TEST_CASE("allocations go from hand to hand as files") {
   REQUIRE(cuMemcpyDtoH_v2(&word, second, 4) == CUDA_SUCCESS);
   CHECK(word == 5);
 
-  CHECK(cuMemExportToShareableHandle(nullptr, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(cuMemExportToShareableHandle(&again, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemExportToShareableHandle(nullptr, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemExportToShareableHandle(&again, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemExportToShareableHandle(&again, 12345, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS);
   CHECK(cuMemExportToShareableHandle(&again, memory, CU_MEM_HANDLE_TYPE_FABRIC, 0) == CUDA_ERROR_NOT_SUPPORTED);
   const int other = ::memfd_create("something-else", MFD_CLOEXEC);
@@ -301,12 +307,15 @@ TEST_CASE("pools go from hand to hand as files, and what lies in them by words o
   properties.handleTypes = CU_MEM_HANDLE_TYPE_NONE;
   REQUIRE(cuMemPoolCreate(&closed, &properties) == CUDA_SUCCESS);
   int file = -1;
-  CHECK(cuMemPoolExportToShareableHandle(&file, closed, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemPoolExportToShareableHandle(&file, closed, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
+        CUDA_ERROR_INVALID_VALUE);
   REQUIRE(cuMemPoolExportToShareableHandle(&file, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
   void* const os_handle = reinterpret_cast<void*>(static_cast<std::intptr_t>(file));
-  REQUIRE(cuMemPoolImportFromShareableHandle(&imported, os_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemPoolImportFromShareableHandle(&imported, os_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
+          CUDA_SUCCESS);
   CUmemGenericAllocationHandle allocation{};
-  CHECK(cuMemImportFromShareableHandle(&allocation, os_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_ERROR_UNKNOWN);
+  CHECK(cuMemImportFromShareableHandle(&allocation, os_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ==
+        CUDA_ERROR_UNKNOWN);
   ::close(file);
   CUdeviceptr address = 0;
   CHECK(cuMemAllocFromPoolAsync(&address, 64, imported, nullptr) == CUDA_ERROR_INVALID_VALUE);
@@ -344,7 +353,8 @@ TEST_CASE("memory that was shared is used for nothing else") {
   REQUIRE(cuMemAlloc_v2(&first, bytes) == CUDA_SUCCESS);
   CUipcMemHandle handle{};
   REQUIRE(cuIpcGetMemHandle(&handle, first) == CUDA_SUCCESS);
-  const auto shared = SharedHandle::decode(std::as_bytes(std::span<const char, 64>(handle.reserved)), SharedHandle::Kind::memory);
+  const auto shared =
+      SharedHandle::decode(std::as_bytes(std::span<const char, 64>(handle.reserved)), SharedHandle::Kind::memory);
   REQUIRE(shared);
   const CUdeviceptr piece = first - shared->offset;
   REQUIRE(cuMemAlloc_v2(&second, bytes) == CUDA_SUCCESS);  // while it is in use

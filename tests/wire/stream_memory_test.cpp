@@ -1,4 +1,5 @@
-// Stream memory operations: on memory of the GPU, which the GPU executes, and on memory of the host, which the client does.
+// Stream memory operations: on memory of the GPU, which the GPU executes, and on memory of the host, which the client
+// does.
 
 #include <algorithm>
 #include <atomic>
@@ -37,7 +38,8 @@ struct Streams : RemoteContext {
   void* pinned = nullptr;
 };
 
-CUstreamBatchMemOpParams operation(CUstreamBatchMemOpType type, CUdeviceptr address, std::uint64_t value, unsigned flags = 0) {
+CUstreamBatchMemOpParams operation(CUstreamBatchMemOpType type, CUdeviceptr address, std::uint64_t value,
+                                   unsigned flags = 0) {
   CUstreamBatchMemOpParams params{};
   params.operation = type;
   params.waitValue.address = address;
@@ -56,10 +58,11 @@ TEST_CASE("operations on memory of the GPU go to the driver in one call, without
   REQUIRE(cuStreamWaitValue32_v2(s.stream, s.memory + 8, 70, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS);
   REQUIRE(cuStreamWaitValue64_v2(s.stream, s.memory + 16, 1, CU_STREAM_WAIT_VALUE_NOR) == CUDA_SUCCESS);
   CHECK(client::stats::round_trips() == before);
-  CUstreamBatchMemOpParams batch[4] = {operation(CU_STREAM_MEM_OP_WAIT_VALUE_32, s.memory + 8, 77, CU_STREAM_WAIT_VALUE_EQ),
-                                       operation(CU_STREAM_MEM_OP_WRITE_VALUE_32, s.memory, 5),
-                                       {},
-                                       operation(CU_STREAM_MEM_OP_WRITE_VALUE_64, s.memory + 32, 6)};
+  CUstreamBatchMemOpParams batch[4] = {
+      operation(CU_STREAM_MEM_OP_WAIT_VALUE_32, s.memory + 8, 77, CU_STREAM_WAIT_VALUE_EQ),
+      operation(CU_STREAM_MEM_OP_WRITE_VALUE_32, s.memory, 5),
+      {},
+      operation(CU_STREAM_MEM_OP_WRITE_VALUE_64, s.memory + 32, 6)};
   batch[2].operation = CU_STREAM_MEM_OP_BARRIER;
   REQUIRE(cuStreamBatchMemOp_v2(s.stream, 4, batch, 0) == CUDA_SUCCESS);
   REQUIRE(cuStreamSynchronize(s.stream) == CUDA_SUCCESS);
@@ -74,8 +77,8 @@ TEST_CASE("operations on memory of the GPU go to the driver in one call, without
 
 TEST_CASE("a stream waits for a value that the program writes later, and holds up nobody else") {
   Streams s;
-  const unsigned flags =
-      GENERATE(unsigned{CU_STREAM_WAIT_VALUE_EQ}, unsigned{CU_STREAM_WAIT_VALUE_GEQ}, unsigned{CU_STREAM_WAIT_VALUE_AND});
+  const unsigned flags = GENERATE(unsigned{CU_STREAM_WAIT_VALUE_EQ}, unsigned{CU_STREAM_WAIT_VALUE_GEQ},
+                                  unsigned{CU_STREAM_WAIT_VALUE_AND});
   REQUIRE(cuStreamWaitValue32_v2(s.stream, s.host(), 4, flags) == CUDA_SUCCESS);
   REQUIRE(cuMemsetD32Async(s.memory, 9, 1, s.stream) == CUDA_SUCCESS);
   CHECK(cuStreamQuery(s.stream) == CUDA_ERROR_NOT_READY);
@@ -152,7 +155,8 @@ TEST_CASE("a copy behind a wait on the GPU's memory reads pinned memory when the
   if (!s.session().shares_memory()) {
     CHECK(s.word(s.memory + 64) == 2);
   } else {
-    // The driver reads the memory itself, at its own time, which for the fake one is at once: it was given the program's own.
+    // The driver reads the memory itself, at its own time, which for the fake one is at once: it was given the
+    // program's own.
     const auto* const given = reinterpret_cast<const unsigned*>(s.driver->last_arguments("cuMemcpyHtoDAsync_v2").at(1));
     CHECK(*given == 2);
     *source = 3;
@@ -223,7 +227,8 @@ TEST_CASE("comparison is cyclic, and all bits may count") {
   Streams s;
   auto* const wide = static_cast<std::uint64_t*>(s.pinned);
   s.flag() = 5;
-  REQUIRE(cuStreamWaitValue32_v2(s.stream, s.host(), 0xffff'fff0, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS);  // 5 has wrapped around
+  // 5 has wrapped around.
+  REQUIRE(cuStreamWaitValue32_v2(s.stream, s.host(), 0xffff'fff0, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS);
   wide[1] = ~0ull << 1;
   REQUIRE(cuStreamWaitValue64_v2(s.stream, s.host(2), 0, CU_STREAM_WAIT_VALUE_NOR) == CUDA_SUCCESS);
   REQUIRE(cuStreamSynchronize(s.stream) == CUDA_SUCCESS);
@@ -443,6 +448,7 @@ TEST_CASE("what is destroyed while a stream waits for a value goes when that is 
   std::size_t nodes = 1;
   CHECK(cuGraphGetNodes(one.graph, nullptr, &nodes) == CUDA_SUCCESS);
   CHECK(nodes == 0);
-  for (int i = 0; i < 2000 && s.driver->calls("cuModuleUnload") == unloaded; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 2000 && s.driver->calls("cuModuleUnload") == unloaded; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   CHECK(s.driver->calls("cuModuleUnload") == unloaded + 1);  // beside the executor, and perhaps behind the answer
 }

@@ -123,7 +123,8 @@ TEST_CASE("what a destroyed stream was given is waited for") {
       return bad != CUDA_SUCCESS ? bad : call();
     });
   };
-  waiting.push_back(in_context([stream] { return cuStreamSynchronize(stream); }));  // maybe from before its end, maybe not
+  // Maybe from before its end, maybe not.
+  waiting.push_back(in_context([stream] { return cuStreamSynchronize(stream); }));
   REQUIRE(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
   waiting.push_back(in_context([] { return cuCtxSynchronize(); }));
   CHECK(waiting[1].wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
@@ -137,7 +138,8 @@ TEST_CASE("what a destroyed stream was given is waited for") {
   CHECK(waiting[1].get() == CUDA_SUCCESS);
   const CUresult of_stream = waiting[0].get();
   CHECK((of_stream == CUDA_SUCCESS || of_stream == CUDA_ERROR_INVALID_HANDLE));
-  for (int i = 0; i < 1000 && remote.driver->calls("cuStreamDestroy_v2") == 0; ++i) CHECK(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);
+  for (int i = 0; i < 1000 && remote.driver->calls("cuStreamDestroy_v2") == 0; ++i)
+    CHECK(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);
   CHECK(remote.driver->calls("cuStreamDestroy_v2") == 1);
   CHECK(cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE);
 }
@@ -342,7 +344,8 @@ TEST_CASE("attributes of streams are the driver's, and the priority among them i
   CHECK(cuStreamSetAttribute(first, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT, &value) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuStreamSetAttribute(first, static_cast<CUstreamAttrID>(5000), &value) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuStreamGetAttribute(first, CU_LAUNCH_ATTRIBUTE_PRIORITY, nullptr) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(cuStreamGetAttribute(reinterpret_cast<CUstream>(0x50), CU_LAUNCH_ATTRIBUTE_PRIORITY, &value) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuStreamGetAttribute(reinterpret_cast<CUstream>(0x50), CU_LAUNCH_ATTRIBUTE_PRIORITY, &value) ==
+        CUDA_ERROR_INVALID_HANDLE);
   CHECK(cuStreamCopyAttributes(first, reinterpret_cast<CUstream>(0x50)) == CUDA_ERROR_INVALID_HANDLE);
 }
 

@@ -26,21 +26,23 @@ TEST_CASE("a tensor map is what the driver makes of its parts") {
   Tensor t;
   SECTION("tiled") {
     REQUIRE(cuTensorMapEncodeTiled(&t.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, t.address(), sizes, strides, box, ones,
-                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
+                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                   CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
   }
   SECTION("image to column") {
-    REQUIRE(cuTensorMapEncodeIm2col(&t.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, t.address(), sizes, strides, lower, upper, 8, 32, ones,
-                                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+    REQUIRE(cuTensorMapEncodeIm2col(&t.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, t.address(), sizes, strides, lower,
+                                    upper, 8, 32, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                    CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
     CHECK(t.map.opaque[8] == static_cast<cuuint64_t>(-997));
     CHECK(t.map.opaque[9] == static_cast<cuuint64_t>(-1996));
     CHECK(t.map.opaque[12] == 8032);
   }
   SECTION("image to column, wide") {
-    REQUIRE(cuTensorMapEncodeIm2colWide(&t.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, t.address(), sizes, strides, 5, 6, 8, 32, ones,
-                                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_IM2COL_WIDE_MODE_W, CU_TENSOR_MAP_SWIZZLE_128B,
-                                        CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
+    REQUIRE(cuTensorMapEncodeIm2colWide(&t.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, t.address(), sizes, strides, 5, 6,
+                                        8, 32, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_IM2COL_WIDE_MODE_W,
+                                        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
     CHECK(t.map.opaque[8] == 5006);
     CHECK(t.map.opaque[12] == 8032);
   }
@@ -56,12 +58,14 @@ TEST_CASE("a tensor map needs its parts") {
   Tensor t;
   // The driver would read as many sizes as the rank says, and none have come.
   const std::size_t asked = t.driver->calls("cuTensorMapEncodeTiled");
-  CHECK(cuTensorMapEncodeTiled(&t.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 0x80000003, t.address(), sizes, strides, box, ones,
-                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+  CHECK(cuTensorMapEncodeTiled(&t.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 0x80000003, t.address(), sizes, strides, box,
+                               ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                               CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_ERROR_INVALID_VALUE);
   CHECK(t.driver->calls("cuTensorMapEncodeTiled") == asked);
   CHECK(cuTensorMapEncodeTiled(nullptr, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, t.address(), sizes, strides, box, ones,
-                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                               CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuTensorMapReplaceAddress(nullptr, t.address()) == CUDA_ERROR_INVALID_VALUE);
 }

@@ -296,11 +296,13 @@ TEST_CASE("texture references look at memory that the session holds") {
   REQUIRE(cuTexRefSetAddress_v2(nullptr, reference, memory, 4096) == CUDA_SUCCESS);
   REQUIRE(cuTexRefGetAddress_v2(&back, reference) == CUDA_SUCCESS);
   CHECK(back == memory);
-  const CUDA_ARRAY_DESCRIPTOR small{16, 16, CU_AD_FORMAT_FLOAT, 1}, large{16, std::size_t{1} << 54, CU_AD_FORMAT_FLOAT, 1};
+  const CUDA_ARRAY_DESCRIPTOR small{16, 16, CU_AD_FORMAT_FLOAT, 1},
+      large{16, std::size_t{1} << 54, CU_AD_FORMAT_FLOAT, 1};
   CHECK(cuTexRefSetAddress2D_v3(reference, &small, memory, 256) == CUDA_SUCCESS);
   CHECK(cuTexRefSetAddress2D_v2(reference, &small, memory, 256) == CUDA_SUCCESS);
   CHECK(cuTexRefSetAddress2D_v2(reference, &large, memory, 256) == CUDA_ERROR_INVALID_VALUE);
-  const std::size_t asked = remote.driver->calls("cuTexRefSetAddress2D_v3") + remote.driver->calls("cuTexRefSetAddress_v2");
+  const std::size_t asked =
+      remote.driver->calls("cuTexRefSetAddress2D_v3") + remote.driver->calls("cuTexRefSetAddress_v2");
   CHECK(cuTexRefSetAddress2D_v3(reference, &large, memory, 1024) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuTexRefSetAddress_v2(&offset, reference, memory, std::size_t{1} << 50) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuTexRefSetAddress_v2(&offset, reference, 0x1234, 16) == CUDA_ERROR_INVALID_VALUE);
@@ -352,7 +354,8 @@ TEST_CASE("a worker believes nothing of what a client says of resources") {
             resource.setResMipmapHMipmappedArray(handle);
           }) == CUDA_ERROR_INVALID_HANDLE);
   }
-  for (const std::uint64_t address : {std::uint64_t{0}, std::uint64_t{0x1000'0000'0000}, std::uint64_t{0x7fff'ffff'f000}, huge - 100}) {
+  for (const std::uint64_t address :
+       {std::uint64_t{0}, std::uint64_t{0x1000'0000'0000}, std::uint64_t{0x7fff'ffff'f000}, huge - 100}) {
     CHECK(create([&](auto resource) {
             resource.setResType(CU_RESOURCE_TYPE_LINEAR);
             resource.setResLinearDevPtr(address);

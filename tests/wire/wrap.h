@@ -13,7 +13,8 @@
 
 namespace fargpu::test {
 
-/// Makes the client's end of the next sessions; nothing if it stays as it is. Where client and worker share memory, from when they do.
+/// Makes the client's end of the next sessions; nothing if it stays as it is. Where client and worker share memory,
+/// from when they do.
 extern std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_channel;
 
 /// Where the worker of the next sessions keeps images; with the session if it is empty.
@@ -33,7 +34,9 @@ class HoldBack {
   /// From now on; calls that want answers wait.
   void begin() { set(true); }
   void end() { set(false); }
-  std::unique_ptr<Channel> wrap(std::unique_ptr<Channel> channel) { return std::make_unique<Held>(std::move(channel), *this); }
+  std::unique_ptr<Channel> wrap(std::unique_ptr<Channel> channel) {
+    return std::make_unique<Held>(std::move(channel), *this);
+  }
 
  private:
   class Held final : public WrappedChannel {

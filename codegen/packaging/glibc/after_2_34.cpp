@@ -1,6 +1,7 @@
-// Debian 12's static libstdc++ and libgcc ask for two symbols newer than glibc 2.34, the oldest that any of the binaries supports.
-// Hidden definitions of our own satisfy them; both do what the newer libc would, by older means. Debian's static libzstd asks for four more
-// (zstd_trace.h), by which a program may trace it; a program that has them means its own libzstd.
+// Debian 12's static libstdc++ and libgcc ask for two symbols newer than glibc 2.34, the oldest that any of the
+// binaries supports. Hidden definitions of our own satisfy them; both do what the newer libc would, by older means.
+// Debian's static libzstd asks for four more (zstd_trace.h), by which a program may trace it; a program that has them
+// means its own libzstd.
 
 #include <dlfcn.h>
 #include <link.h>
@@ -49,9 +50,13 @@ __attribute__((visibility("hidden"))) int _dl_find_object(void* address, dl_find
 struct ZSTD_CCtx_s;
 struct ZSTD_DCtx_s;
 struct ZSTD_Trace;
-__attribute__((visibility("hidden"))) unsigned long long ZSTD_trace_compress_begin(const ZSTD_CCtx_s*) noexcept { return 0; }  // not traced
+__attribute__((visibility("hidden"))) unsigned long long ZSTD_trace_compress_begin(const ZSTD_CCtx_s*) noexcept {
+  return 0;
+}  // not traced
 __attribute__((visibility("hidden"))) void ZSTD_trace_compress_end(unsigned long long, const ZSTD_Trace*) noexcept {}
-__attribute__((visibility("hidden"))) unsigned long long ZSTD_trace_decompress_begin(const ZSTD_DCtx_s*) noexcept { return 0; }
+__attribute__((visibility("hidden"))) unsigned long long ZSTD_trace_decompress_begin(const ZSTD_DCtx_s*) noexcept {
+  return 0;
+}
 __attribute__((visibility("hidden"))) void ZSTD_trace_decompress_end(unsigned long long, const ZSTD_Trace*) noexcept {}
 
 }  // extern "C"

@@ -14,7 +14,8 @@ CUresult create_array(CUarray* result, const CUDA_ARRAY3D_DESCRIPTOR& descriptor
     require(result != nullptr);
     auto context = usable_context();
     refuse_while_capturing();
-    *result = ArrayTable::instance().add(std::make_shared<Array>(context->device().ordinal(), context->id(), descriptor));
+    *result =
+        ArrayTable::instance().add(std::make_shared<Array>(context->device().ordinal(), context->id(), descriptor));
   });
 }
 
@@ -78,7 +79,8 @@ CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* requiremen
   });
 }
 
-CUresult cuMipmappedArrayCreate(CUmipmappedArray* result, const CUDA_ARRAY3D_DESCRIPTOR* descriptor, unsigned int levels) {
+CUresult cuMipmappedArrayCreate(CUmipmappedArray* result, const CUDA_ARRAY3D_DESCRIPTOR* descriptor,
+                                unsigned int levels) {
   return entry([&] {
     require(result != nullptr && descriptor != nullptr);
     auto context = usable_context();
@@ -107,7 +109,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
   });
 }
 
-// ---- texture objects ----
+// ---- texture objects -----------------------------------------------------------------------------------------------
 
 CUresult cuTexObjectCreate(CUtexObject* texture, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC* sampling,
                            const CUDA_RESOURCE_VIEW_DESC* view) {
@@ -145,7 +147,7 @@ CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* view, CUtexObje
   });
 }
 
-// ---- surface objects ----
+// ---- surface objects -----------------------------------------------------------------------------------------------
 
 CUresult cuSurfObjectCreate(CUsurfObject* surface, const CUDA_RESOURCE_DESC* resource) {
   return entry([&] {

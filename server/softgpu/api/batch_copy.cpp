@@ -41,8 +41,8 @@ void run_batch(const std::shared_ptr<Stream>& stream, std::vector<BatchCopy> cop
   }
 }
 
-CUresult copy_batch(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count, CUmemcpyAttributes* attributes, size_t* first,
-                    size_t attribute_count, CUstream stream, bool per_thread) {
+CUresult copy_batch(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count, CUmemcpyAttributes* attributes,
+                    size_t* first, size_t attribute_count, CUstream stream, bool per_thread) {
   return entry([&] {
     require(to != nullptr && from != nullptr && sizes != nullptr && count != 0);
     require(attributes != nullptr && first != nullptr && first[0] == 0);
@@ -73,7 +73,8 @@ size_t element_bytes(const CUDA_MEMCPY3D_BATCH_OP& op) {
   return bytes == 0 ? 1 : bytes;
 }
 
-CUresult copy_shaped_batch(size_t count, CUDA_MEMCPY3D_BATCH_OP* ops, unsigned long long flags, CUstream stream, bool per_thread) {
+CUresult copy_shaped_batch(size_t count, CUDA_MEMCPY3D_BATCH_OP* ops, unsigned long long flags, CUstream stream,
+                           bool per_thread) {
   return entry([&] {
     require(count != 0 && ops != nullptr && flags == 0);
     std::vector<BatchCopy> copies;
@@ -118,17 +119,19 @@ CUresult copy_shaped_batch(size_t count, CUDA_MEMCPY3D_BATCH_OP* ops, unsigned l
 
 }  // namespace
 
-CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count, CUmemcpyAttributes* attributes,
-                               size_t* first, size_t attribute_count, CUstream stream) {
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count,
+                               CUmemcpyAttributes* attributes, size_t* first, size_t attribute_count, CUstream stream) {
   return copy_batch(to, from, sizes, count, attributes, first, attribute_count, stream, false);
 }
-CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count, CUmemcpyAttributes* attributes,
-                                    size_t* first, size_t attribute_count, CUstream stream) {
+CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count,
+                                    CUmemcpyAttributes* attributes, size_t* first, size_t attribute_count,
+                                    CUstream stream) {
   return copy_batch(to, from, sizes, count, attributes, first, attribute_count, stream, true);
 }
 CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP* ops, unsigned long long flags, CUstream stream) {
   return copy_shaped_batch(count, ops, flags, stream, false);
 }
-CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP* ops, unsigned long long flags, CUstream stream) {
+CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP* ops, unsigned long long flags,
+                                      CUstream stream) {
   return copy_shaped_batch(count, ops, flags, stream, true);
 }

@@ -8,8 +8,8 @@ using namespace fargpu::softgpu;
 
 namespace {
 
-constexpr unsigned context_flags_known = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX | CU_CTX_COREDUMP_ENABLE |
-                                         CU_CTX_USER_COREDUMP_ENABLE | CU_CTX_SYNC_MEMOPS;
+constexpr unsigned context_flags_known = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX |
+                                         CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE | CU_CTX_SYNC_MEMOPS;
 
 void check_flags(unsigned flags) {
   require((flags & ~context_flags_known) == 0);
@@ -32,7 +32,7 @@ CUresult create_context(CUcontext* result, unsigned flags, CUdevice device) {
 
 }  // namespace
 
-// ---- primary contexts ----
+// ---- primary contexts ----------------------------------------------------------------------------------------------
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
   return entry([&] {
@@ -76,7 +76,9 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
   });
 }
 
-CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) { return cuDevicePrimaryCtxSetFlags_v2(device, flags); }
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) {
+  return cuDevicePrimaryCtxSetFlags_v2(device, flags);
+}
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
   return entry([&] {
@@ -87,19 +89,24 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* a
   });
 }
 
-// ---- created contexts ----
+// ---- created contexts ----------------------------------------------------------------------------------------------
 
-CUresult cuCtxCreate_v2(CUcontext* result, unsigned int flags, CUdevice device) { return create_context(result, flags, device); }
+CUresult cuCtxCreate_v2(CUcontext* result, unsigned int flags, CUdevice device) {
+  return create_context(result, flags, device);
+}
 
-CUresult cuCtxCreate_v3(CUcontext* result, CUexecAffinityParam* affinities, int affinity_count, unsigned int flags, CUdevice device) {
-  if (affinities != nullptr || affinity_count != 0) return entry([] { throw Failure(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY); });
+CUresult cuCtxCreate_v3(CUcontext* result, CUexecAffinityParam* affinities, int affinity_count, unsigned int flags,
+                        CUdevice device) {
+  if (affinities != nullptr || affinity_count != 0)
+    return entry([] { throw Failure(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY); });
   return create_context(result, flags, device);
 }
 
 CUresult cuCtxCreate_v4(CUcontext* result, CUctxCreateParams* parameters, unsigned int flags, CUdevice device) {
   if (parameters != nullptr && parameters->numExecAffinityParams != 0)
     return entry([] { throw Failure(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY); });
-  if (parameters != nullptr && parameters->cigParams != nullptr) return entry([] { throw Failure(CUDA_ERROR_NOT_SUPPORTED); });
+  if (parameters != nullptr && parameters->cigParams != nullptr)
+    return entry([] { throw Failure(CUDA_ERROR_NOT_SUPPORTED); });
   return create_context(result, flags, device);
 }
 
@@ -126,7 +133,7 @@ CUresult cuCtxDetach(CUcontext handle) {
   return entry([&] { require(current_context()->handle() == handle, CUDA_ERROR_INVALID_CONTEXT); });
 }
 
-// ---- the current context ----
+// ---- the current context -------------------------------------------------------------------------------------------
 
 CUresult cuCtxPushCurrent_v2(CUcontext handle) {
   return entry([&] {
@@ -200,7 +207,7 @@ CUresult cuCtxSynchronize_v2(CUcontext handle) {
   });
 }
 
-// ---- facts and settings ----
+// ---- facts and settings --------------------------------------------------------------------------------------------
 
 CUresult cuCtxGetFlags(unsigned int* flags) {
   return entry([&] {
@@ -291,7 +298,7 @@ CUresult cuCtxGetExecAffinity(CUexecAffinityParam* affinity, CUexecAffinityType 
   });
 }
 
-// ---- peers ----
+// ---- peers ---------------------------------------------------------------------------------------------------------
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned int flags) {
   return entry([&] {
@@ -302,7 +309,8 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned int flags) {
     require(peer != context, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     std::lock_guard lock(context->peers_mutex);
     require(!context->peers.contains(peer_handle), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
-    if (&peer->device() != &context->device()) addresses().enable_peer(context->device().ordinal(), peer->device().ordinal());
+    if (&peer->device() != &context->device())
+      addresses().enable_peer(context->device().ordinal(), peer->device().ordinal());
     context->peers.insert(peer_handle);
   });
 }
@@ -313,11 +321,12 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer_handle) {
     auto peer = ContextTable::instance().get(peer_handle, CUDA_ERROR_INVALID_CONTEXT);
     std::lock_guard lock(context->peers_mutex);
     require(context->peers.erase(peer_handle) != 0, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
-    if (&peer->device() != &context->device()) addresses().disable_peer(context->device().ordinal(), peer->device().ordinal());
+    if (&peer->device() != &context->device())
+      addresses().disable_peer(context->device().ordinal(), peer->device().ordinal());
   });
 }
 
-// ---- events of a whole context ----
+// ---- events of a whole context -------------------------------------------------------------------------------------
 
 CUresult cuCtxRecordEvent(CUcontext handle, CUevent event_handle) {
   return entry([&] {

@@ -130,7 +130,8 @@ void check_contexts(CUcontext to, CUcontext from) {
 }
 
 /// The synchronous copy comes behind all work of both contexts.
-CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, bool per_thread) {
+CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
+                   bool per_thread) {
   return entry([&] {
     check_contexts(to_context, from_context);
     refuse_to_wait(*find_stream(nullptr, per_thread));
@@ -140,8 +141,8 @@ CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcon
   });
 }
 
-CUresult copy_peer_async(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream,
-                         bool per_thread) {
+CUresult copy_peer_async(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
+                         CUstream stream, bool per_thread) {
   return entry([&] {
     check_contexts(to_context, from_context);
     require_device(to, bytes);
@@ -152,16 +153,28 @@ CUresult copy_peer_async(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
 
 }  // namespace
 
-// ---- linear ----
+// ---- linear --------------------------------------------------------------------------------------------------------
 
 CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) { return copy_linear(to, from, bytes, false); }
 CUresult cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes) { return copy_linear(to, from, bytes, true); }
-CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) { return copy_host_to_device(to, from, bytes, false); }
-CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void* from, size_t bytes) { return copy_host_to_device(to, from, bytes, true); }
-CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) { return copy_device_to_host(to, from, bytes, false); }
-CUresult cuMemcpyDtoH_v2_ptds(void* to, CUdeviceptr from, size_t bytes) { return copy_device_to_host(to, from, bytes, true); }
-CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) { return copy_device_to_device(to, from, bytes, false); }
-CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes) { return copy_device_to_device(to, from, bytes, true); }
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
+  return copy_host_to_device(to, from, bytes, false);
+}
+CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void* from, size_t bytes) {
+  return copy_host_to_device(to, from, bytes, true);
+}
+CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) {
+  return copy_device_to_host(to, from, bytes, false);
+}
+CUresult cuMemcpyDtoH_v2_ptds(void* to, CUdeviceptr from, size_t bytes) {
+  return copy_device_to_host(to, from, bytes, true);
+}
+CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  return copy_device_to_device(to, from, bytes, false);
+}
+CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  return copy_device_to_device(to, from, bytes, true);
+}
 
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
   return copy_linear_async(to, from, bytes, stream, false);
@@ -188,40 +201,54 @@ CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr to, CUdeviceptr from, size_t byte
   return copy_linear_async(to, from, bytes, stream, true);
 }
 
-// ---- between devices ----
+// ---- between devices -----------------------------------------------------------------------------------------------
 
 CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes) {
   return copy_peer(to, to_context, from, from_context, bytes, false);
 }
-CUresult cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes) {
+CUresult cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+                           size_t bytes) {
   return copy_peer(to, to_context, from, from_context, bytes, true);
 }
-CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream) {
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
+                           CUstream stream) {
   return copy_peer_async(to, to_context, from, from_context, bytes, stream, false);
 }
-CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
-                                CUstream stream) {
+CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+                                size_t bytes, CUstream stream) {
   return copy_peer_async(to, to_context, from, from_context, bytes, stream, true);
 }
 CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) { return copy_described(copy, false); }
 CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* copy) { return copy_described(copy, true); }
-CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) { return copy_described_async(copy, stream, false); }
-CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) { return copy_described_async(copy, stream, true); }
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
+  return copy_described_async(copy, stream, false);
+}
+CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
+  return copy_described_async(copy, stream, true);
+}
 
-// ---- rectangles and boxes ----
+// ---- rectangles and boxes ------------------------------------------------------------------------------------------
 
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) { return copy_described(copy, false); }
 CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* copy) { return copy_described(copy, true); }
 CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) { return copy_described(copy, false); }
 CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* copy) { return copy_described(copy, true); }
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) { return copy_described_async(copy, stream, false); }
-CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* copy, CUstream stream) { return copy_described_async(copy, stream, true); }
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
+  return copy_described_async(copy, stream, false);
+}
+CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* copy, CUstream stream) {
+  return copy_described_async(copy, stream, true);
+}
 CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) { return copy_described(copy, false); }
 CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* copy) { return copy_described(copy, true); }
-CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) { return copy_described_async(copy, stream, false); }
-CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* copy, CUstream stream) { return copy_described_async(copy, stream, true); }
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
+  return copy_described_async(copy, stream, false);
+}
+CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* copy, CUstream stream) {
+  return copy_described_async(copy, stream, true);
+}
 
-// ---- arrays ----
+// ---- arrays --------------------------------------------------------------------------------------------------------
 
 CUresult cuMemcpyDtoA_v2(CUarray to, size_t offset, CUdeviceptr from, size_t bytes) {
   CUDA_MEMCPY2D copy = to_array(to, offset, from, bytes);
@@ -280,7 +307,7 @@ CUresult cuMemcpyAtoA_v2_ptds(CUarray to, size_t to_offset, CUarray from, size_t
   return copy_described(&copy, true);
 }
 
-// ---- filling ----
+// ---- filling -------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -315,16 +342,30 @@ CUresult fill(const Fill& fill, CUstream handle, bool per_thread, Synchrony sync
 }
 
 CUresult fill_now(const Fill& what, bool per_thread) { return fill(what, nullptr, per_thread, Synchrony::synchronous); }
-CUresult fill_async(const Fill& what, CUstream stream, bool per_thread) { return fill(what, stream, per_thread, Synchrony::asynchronous); }
+CUresult fill_async(const Fill& what, CUstream stream, bool per_thread) {
+  return fill(what, stream, per_thread, Synchrony::asynchronous);
+}
 
 }  // namespace
 
-CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t n) { return fill_now({to, 0, value, 1, n, 1}, false); }
-CUresult cuMemsetD8_v2_ptds(CUdeviceptr to, unsigned char value, size_t n) { return fill_now({to, 0, value, 1, n, 1}, true); }
-CUresult cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t n) { return fill_now({to, 0, value, 2, n, 1}, false); }
-CUresult cuMemsetD16_v2_ptds(CUdeviceptr to, unsigned short value, size_t n) { return fill_now({to, 0, value, 2, n, 1}, true); }
-CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned int value, size_t n) { return fill_now({to, 0, value, 4, n, 1}, false); }
-CUresult cuMemsetD32_v2_ptds(CUdeviceptr to, unsigned int value, size_t n) { return fill_now({to, 0, value, 4, n, 1}, true); }
+CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t n) {
+  return fill_now({to, 0, value, 1, n, 1}, false);
+}
+CUresult cuMemsetD8_v2_ptds(CUdeviceptr to, unsigned char value, size_t n) {
+  return fill_now({to, 0, value, 1, n, 1}, true);
+}
+CUresult cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t n) {
+  return fill_now({to, 0, value, 2, n, 1}, false);
+}
+CUresult cuMemsetD16_v2_ptds(CUdeviceptr to, unsigned short value, size_t n) {
+  return fill_now({to, 0, value, 2, n, 1}, true);
+}
+CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned int value, size_t n) {
+  return fill_now({to, 0, value, 4, n, 1}, false);
+}
+CUresult cuMemsetD32_v2_ptds(CUdeviceptr to, unsigned int value, size_t n) {
+  return fill_now({to, 0, value, 4, n, 1}, true);
+}
 CUresult cuMemsetD2D8_v2(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height) {
   return fill_now({to, pitch, value, 1, width, height}, false);
 }
@@ -362,21 +403,27 @@ CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t n, CUstream
 CUresult cuMemsetD32Async_ptsz(CUdeviceptr to, unsigned int value, size_t n, CUstream stream) {
   return fill_async({to, 0, value, 4, n, 1}, stream, true);
 }
-CUresult cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height,
+                           CUstream stream) {
   return fill_async({to, pitch, value, 1, width, height}, stream, false);
 }
-CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height,
+                                CUstream stream) {
   return fill_async({to, pitch, value, 1, width, height}, stream, true);
 }
-CUresult cuMemsetD2D16Async(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D16Async(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height,
+                            CUstream stream) {
   return fill_async({to, pitch, value, 2, width, height}, stream, false);
 }
-CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height,
+                                 CUstream stream) {
   return fill_async({to, pitch, value, 2, width, height}, stream, true);
 }
-CUresult cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned int value, size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned int value, size_t width, size_t height,
+                            CUstream stream) {
   return fill_async({to, pitch, value, 4, width, height}, stream, false);
 }
-CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr to, size_t pitch, unsigned int value, size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr to, size_t pitch, unsigned int value, size_t width, size_t height,
+                                 CUstream stream) {
   return fill_async({to, pitch, value, 4, width, height}, stream, true);
 }

@@ -126,7 +126,8 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
   return entry([&] {
     require(device != nullptr && id != nullptr);
     std::string wanted = id;
-    std::transform(wanted.begin(), wanted.end(), wanted.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    std::transform(wanted.begin(), wanted.end(), wanted.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
     for (int i = 0; i < Driver::get().device_count(); ++i) {
       // The domain and the function may be left out.
       std::string full = Driver::get().device(i).pci_bus_id();
@@ -137,7 +138,8 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
           return;
         }
     }
-    require(wanted.find(':') != std::string::npos && wanted.find_first_not_of("0123456789ABCDEF:.") == std::string::npos);
+    require(wanted.find(':') != std::string::npos &&
+            wanted.find_first_not_of("0123456789ABCDEF:.") == std::string::npos);
     throw Failure(CUDA_ERROR_INVALID_DEVICE);
   });
 }
@@ -183,23 +185,23 @@ void report_atomics(unsigned* capabilities, const CUatomicOperation* operations,
   require(capabilities != nullptr && operations != nullptr && count != 0);
   for (unsigned i = 0; i < count; ++i) {
     require(operations[i] >= 0 && operations[i] < CU_ATOMIC_OPERATION_MAX);
-    capabilities[i] =
-        CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_UNSIGNED | CU_ATOMIC_CAPABILITY_SCALAR_32 | CU_ATOMIC_CAPABILITY_SCALAR_64;
+    capabilities[i] = CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_UNSIGNED | CU_ATOMIC_CAPABILITY_SCALAR_32 |
+                      CU_ATOMIC_CAPABILITY_SCALAR_64;
   }
 }
 
 }  // namespace
 
-CUresult cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations, unsigned int count,
-                                           CUdevice device) {
+CUresult cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations,
+                                           unsigned int count, CUdevice device) {
   return entry([&] {
     Driver::get().device(device);
     report_atomics(capabilities, operations, count);
   });
 }
 
-CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations, unsigned int count,
-                                          CUdevice source, CUdevice target) {
+CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations,
+                                          unsigned int count, CUdevice source, CUdevice target) {
   return entry([&] {
     Driver::get().device(source);
     Driver::get().device(target);

@@ -76,7 +76,8 @@ constexpr ErrorText error_texts[] = {
     FARGPU_ERROR(CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is destroyed"),
     FARGPU_ERROR(CUDA_ERROR_ASSERT, "device-side assert triggered"),
     FARGPU_ERROR(CUDA_ERROR_TOO_MANY_PEERS, "peer mapping resources exhausted"),
-    FARGPU_ERROR(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped"),
+    FARGPU_ERROR(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+                 "part or all of the requested memory range is already mapped"),
     FARGPU_ERROR(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region"),
     FARGPU_ERROR(CUDA_ERROR_HARDWARE_STACK_ERROR, "hardware stack error"),
     FARGPU_ERROR(CUDA_ERROR_ILLEGAL_INSTRUCTION, "an illegal instruction was encountered"),
@@ -105,9 +106,11 @@ constexpr ErrorText error_texts[] = {
     FARGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began"),
     FARGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work"),
     FARGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream"),
-    FARGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing blocking stream"),
+    FARGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+                 "operation would make the legacy stream depend on a capturing blocking stream"),
     FARGPU_ERROR(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream"),
-    FARGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "attempt to terminate a thread-local capture sequence from another thread"),
+    FARGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+                 "attempt to terminate a thread-local capture sequence from another thread"),
     FARGPU_ERROR(CUDA_ERROR_TIMEOUT, "wait operation timed out"),
     FARGPU_ERROR(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
                  "the graph update was not performed because it included changes which violated "
@@ -124,7 +127,8 @@ constexpr ErrorText error_texts[] = {
 
 CUresult give_text(CUresult code, const char** text, const char* ErrorText::*member) {
   if (text == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  auto found = std::find_if(std::begin(error_texts), std::end(error_texts), [&](const ErrorText& error) { return error.code == code; });
+  auto found = std::find_if(std::begin(error_texts), std::end(error_texts),
+                            [&](const ErrorText& error) { return error.code == code; });
   bool is_known = found != std::end(error_texts);
   *text = is_known ? found->*member : nullptr;
   return is_known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

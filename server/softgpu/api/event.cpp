@@ -61,10 +61,18 @@ CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }
 
 CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream, 0, false); }
 CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) { return record(event, stream, 0, true); }
-CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) { return record(event, stream, flags, false); }
-CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags) { return record(event, stream, flags, true); }
-CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) { return wait(stream, event, flags, false); }
-CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) { return wait(stream, event, flags, true); }
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
+  return record(event, stream, flags, false);
+}
+CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags) {
+  return record(event, stream, flags, true);
+}
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
+  return wait(stream, event, flags, false);
+}
+CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) {
+  return wait(stream, event, flags, true);
+}
 
 CUresult cuEventQuery(CUevent handle) {
   return entry([&] {
@@ -98,7 +106,9 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start_handle, CUeven
     return CUDA_SUCCESS;
   });
 }
-CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) { return cuEventElapsedTime_v2(milliseconds, start, end); }
+CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
+  return cuEventElapsedTime_v2(milliseconds, start, end);
+}
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event_handle) {
   return entry([&] {

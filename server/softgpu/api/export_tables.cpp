@@ -38,7 +38,7 @@ CUresult unknown_slot() noexcept {
 
 constexpr auto unknown = []<Table table, size_t index>() { return slot(&unknown_slot<table, index>); };
 
-// ---- 6bd5fb6c: the runtime's own interface ----
+// ---- 6bd5fb6c: the runtime's own interface -------------------------------------------------------------------------
 
 /// The primary context's handle, which this neither retains nor creates.
 CUresult primary_context(CUcontext* result, CUdevice device) {
@@ -48,11 +48,11 @@ CUresult primary_context(CUcontext* result, CUdevice device) {
   });
 }
 
-// ---- 42d85a81: thread state for tools ----
+// ---- 42d85a81: thread state for tools ------------------------------------------------------------------------------
 
 CUresult thread_context(CUcontext* result) { return cuCtxGetCurrent(result); }
 
-// ---- c693336e: values of libraries, by context and key ----
+// ---- c693336e: values of libraries, by context and key -------------------------------------------------------------
 
 /// Null and -1 mean the current context.
 std::shared_ptr<Context> storage_context(CUcontext handle) {
@@ -73,11 +73,11 @@ CUresult storage_get(void** value, CUcontext context, void* key) {
   });
 }
 
-// ---- d4082055: integrity check ----
+// ---- d4082055: integrity check -------------------------------------------------------------------------------------
 
 CUresult check_integrity(uint32_t version, uint64_t unix_seconds, uint64_t* result);
 
-// ---- f8cff951: messages of libraries ----
+// ---- f8cff951: messages of libraries -------------------------------------------------------------------------------
 
 CUresult library_message() { return CUDA_SUCCESS; }
 

@@ -23,9 +23,13 @@ CUresult graph_entry(Body&& body) noexcept {
   });
 }
 
-std::shared_ptr<Graph> find_graph(CUgraph handle) { return GraphTable::instance().get(handle, CUDA_ERROR_INVALID_VALUE); }
+std::shared_ptr<Graph> find_graph(CUgraph handle) {
+  return GraphTable::instance().get(handle, CUDA_ERROR_INVALID_VALUE);
+}
 
-std::shared_ptr<GraphExec> find_exec(CUgraphExec handle) { return GraphExecTable::instance().get(handle, CUDA_ERROR_INVALID_VALUE); }
+std::shared_ptr<GraphExec> find_exec(CUgraphExec handle) {
+  return GraphExecTable::instance().get(handle, CUDA_ERROR_INVALID_VALUE);
+}
 
 /// The operation of a node that must be of the given kind.
 template <class T>
@@ -36,7 +40,8 @@ T& operation_of(CUgraphNode handle, CUgraphNodeType type) {
 }
 
 template <class Make>
-CUresult add_node(CUgraphNode* result, CUgraph graph, const CUgraphNode* dependencies, size_t dependency_count, Make make) {
+CUresult add_node(CUgraphNode* result, CUgraph graph, const CUgraphNode* dependencies, size_t dependency_count,
+                  Make make) {
   return graph_entry([&] {
     require(result != nullptr);
     auto owner = find_graph(graph);
@@ -45,7 +50,7 @@ CUresult add_node(CUgraphNode* result, CUgraph graph, const CUgraphNode* depende
   });
 }
 
-// ---- making operations from parameters ----
+// ---- making operations from parameters -----------------------------------------------------------------------------
 
 template <class KernelParameters>
 std::unique_ptr<Operation> make_kernel(const KernelParameters* p) {
@@ -81,7 +86,9 @@ std::unique_ptr<Operation> make_host(const CUDA_HOST_NODE_PARAMS* p) {
   return std::make_unique<HostOperation>(p->fn, p->userData);
 }
 
-std::unique_ptr<Operation> make_child(CUgraph handle) { return std::make_unique<ChildGraphOperation>(find_graph(handle)->clone()); }
+std::unique_ptr<Operation> make_child(CUgraph handle) {
+  return std::make_unique<ChildGraphOperation>(find_graph(handle)->clone());
+}
 
 /// A graph cannot become part of itself.
 void require_outside(CUgraph owner, CUgraph child) { require(!find_graph(child)->holds(*find_graph(owner))); }
@@ -108,9 +115,12 @@ std::unique_ptr<Operation> make_free(CUdeviceptr address) {
 std::unique_ptr<Operation> make_any(CUgraphNodeParams& p) {
   switch (p.type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: return make_kernel(&p.kernel);
-    case CU_GRAPH_NODE_TYPE_MEMCPY: require(p.memcpy.flags == 0); return make_copy(&p.memcpy.copyParams, p.memcpy.copyCtx);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      require(p.memcpy.flags == 0);
+      return make_copy(&p.memcpy.copyParams, p.memcpy.copyCtx);
     case CU_GRAPH_NODE_TYPE_MEMSET: {
-      CUDA_MEMSET_NODE_PARAMS plain = {p.memset.dst, p.memset.pitch, p.memset.value, p.memset.elementSize, p.memset.width, p.memset.height};
+      CUDA_MEMSET_NODE_PARAMS plain = {p.memset.dst,         p.memset.pitch, p.memset.value,
+                                       p.memset.elementSize, p.memset.width, p.memset.height};
       return make_memset(&plain, p.memset.ctx);
     }
     case CU_GRAPH_NODE_TYPE_HOST: {
@@ -156,7 +166,7 @@ CUresult replace_in_exec(CUgraphExec exec, CUgraphNode node, const std::function
 
 }  // namespace
 
-// ---- graphs ----
+// ---- graphs --------------------------------------------------------------------------------------------------------
 
 CUresult cuGraphCreate(CUgraph* graph, unsigned int flags) {
   return graph_entry([&] {
@@ -186,7 +196,7 @@ CUresult cuGraphNodeFindInClone(CUgraphNode* node, CUgraphNode original, CUgraph
   });
 }
 
-// ---- nodes ----
+// ---- nodes ---------------------------------------------------------------------------------------------------------
 
 CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                  const CUDA_KERNEL_NODE_PARAMS* parameters) {
@@ -208,7 +218,8 @@ CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*
                             const CUDA_HOST_NODE_PARAMS* parameters) {
   return add_node(node, graph, dependencies, count, [&] { return make_host(parameters); });
 }
-CUresult cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraph child) {
+CUresult cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                  CUgraph child) {
   return add_node(node, graph, dependencies, count, [&] {
     require_outside(graph, child);
     return make_child(child);
@@ -217,10 +228,12 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgrap
 CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count) {
   return add_node(node, graph, dependencies, count, [] { return std::make_unique<EmptyOperation>(); });
 }
-CUresult cuGraphAddEventRecordNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUevent event) {
+CUresult cuGraphAddEventRecordNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                   CUevent event) {
   return add_node(node, graph, dependencies, count, [&] { return make_event_record(event); });
 }
-CUresult cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUevent event) {
+CUresult cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                 CUevent event) {
   return add_node(node, graph, dependencies, count, [&] { return make_event_wait(event); });
 }
 CUresult cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
@@ -236,18 +249,20 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphN
     return alloc;
   });
 }
-CUresult cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUdeviceptr address) {
+CUresult cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                               CUdeviceptr address) {
   return add_node(node, graph, dependencies, count, [&] { return make_free(address); });
 }
-CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraphNodeParams* parameters) {
+CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                        CUgraphNodeParams* parameters) {
   return add_node(node, graph, dependencies, count, [&] {
     require(parameters != nullptr);
     if (parameters->type == CU_GRAPH_NODE_TYPE_GRAPH) require_outside(graph, parameters->graph.graph);
     return make_any(*parameters);
   });
 }
-CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData*, size_t count,
-                           CUgraphNodeParams* parameters) {
+CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData*,
+                           size_t count, CUgraphNodeParams* parameters) {
   return cuGraphAddNode(node, graph, dependencies, count, parameters);
 }
 
@@ -265,7 +280,7 @@ CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType* type) {
   });
 }
 
-// ---- parameters of nodes ----
+// ---- parameters of nodes -------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -319,17 +334,25 @@ CUresult set_exec_kernel(CUgraphExec exec_handle, CUgraphNode node_handle, const
 }  // namespace
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* parameters) {
-  return graph_entry([&] { describe_kernel(operation_of<KernelOperation>(node, CU_GRAPH_NODE_TYPE_KERNEL), parameters); });
+  return graph_entry(
+      [&] { describe_kernel(operation_of<KernelOperation>(node, CU_GRAPH_NODE_TYPE_KERNEL), parameters); });
 }
 CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
-  return graph_entry([&] { describe_kernel(operation_of<KernelOperation>(node, CU_GRAPH_NODE_TYPE_KERNEL), parameters); });
+  return graph_entry(
+      [&] { describe_kernel(operation_of<KernelOperation>(node, CU_GRAPH_NODE_TYPE_KERNEL), parameters); });
 }
-CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* parameters) { return set_kernel(node, parameters); }
-CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* parameters) { return set_kernel(node, parameters); }
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* parameters) {
+CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* parameters) {
+  return set_kernel(node, parameters);
+}
+CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
+  return set_kernel(node, parameters);
+}
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
+                                           const CUDA_KERNEL_NODE_PARAMS* parameters) {
   return set_exec_kernel(exec, node, parameters);
 }
-CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                        const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
   return set_exec_kernel(exec, node, parameters);
 }
 
@@ -345,7 +368,8 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* param
     replace(node, CU_GRAPH_NODE_TYPE_MEMCPY, make_copy(parameters, before.node_context));
   });
 }
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* parameters, CUcontext context) {
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* parameters,
+                                        CUcontext context) {
   return replace_in_exec(exec, node, [&] { return make_copy(parameters, context); });
 }
 
@@ -361,7 +385,8 @@ CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PAR
     replace(node, CU_GRAPH_NODE_TYPE_MEMSET, make_memset(parameters, before.node_context));
   });
 }
-CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* parameters, CUcontext context) {
+CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* parameters,
+                                        CUcontext context) {
   return replace_in_exec(exec, node, [&] { return make_memset(parameters, context); });
 }
 
@@ -395,7 +420,8 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, 
 CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent* event) {
   return graph_entry([&] {
     require(event != nullptr);
-    *event = reinterpret_cast<CUevent>(operation_of<EventRecordOperation>(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD).event.get());
+    *event = reinterpret_cast<CUevent>(
+        operation_of<EventRecordOperation>(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD).event.get());
   });
 }
 CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event) {
@@ -407,7 +433,8 @@ CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, 
 CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode node, CUevent* event) {
   return graph_entry([&] {
     require(event != nullptr);
-    *event = reinterpret_cast<CUevent>(operation_of<EventWaitOperation>(node, CU_GRAPH_NODE_TYPE_WAIT_EVENT).event.get());
+    *event =
+        reinterpret_cast<CUevent>(operation_of<EventWaitOperation>(node, CU_GRAPH_NODE_TYPE_WAIT_EVENT).event.get());
   });
 }
 CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event) {
@@ -427,7 +454,8 @@ CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM_OP_NODE
 CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) {
   return graph_entry([&] { replace(node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, make_memory_ops(parameters)); });
 }
-CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) {
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) {
   return replace_in_exec(exec, node, [&] { return make_memory_ops(parameters); });
 }
 
@@ -457,7 +485,7 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNod
   });
 }
 
-// ---- attributes of kernel nodes ----
+// ---- attributes of kernel nodes ------------------------------------------------------------------------------------
 
 CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID id, CUkernelNodeAttrValue* value) {
   return graph_entry([&] {
@@ -522,7 +550,7 @@ CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from) {
   });
 }
 
-// ---- structure ----
+// ---- structure -----------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -540,7 +568,8 @@ void give_list(size_t available, bool wants_entries, size_t* count, Write write)
 }
 
 void give_nodes(const std::vector<GraphNode*>& nodes, CUgraphNode* out, size_t* count) {
-  give_list(nodes.size(), out != nullptr, count, [&](size_t i, bool exists) { out[i] = exists ? nodes[i]->handle() : nullptr; });
+  give_list(nodes.size(), out != nullptr, count,
+            [&](size_t i, bool exists) { out[i] = exists ? nodes[i]->handle() : nullptr; });
 }
 
 bool is_plain(const CUgraphEdgeData& data) { return data.from_port == 0 && data.to_port == 0 && data.type == 0; }
@@ -572,11 +601,13 @@ CUresult get_all_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgra
   });
 }
 
-CUresult add_dependencies(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* data, size_t count) {
+CUresult add_dependencies(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* data,
+                          size_t count) {
   return graph_entry([&] {
     auto graph = find_graph(handle);
     auto sources = find_nodes(from, count), targets = find_nodes(to, count);
-    for (size_t i = 0; i < count; ++i) graph->add_edge(sources[i], targets[i], data != nullptr ? data[i] : CUgraphEdgeData{});
+    for (size_t i = 0; i < count; ++i)
+      graph->add_edge(sources[i], targets[i], data != nullptr ? data[i] : CUgraphEdgeData{});
   });
 }
 
@@ -626,14 +657,15 @@ CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode* nodes, C
 CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
   return add_dependencies(graph, from, to, nullptr, count);
 }
-CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* data,
-                                   size_t count) {
+CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                   const CUgraphEdgeData* data, size_t count) {
   return add_dependencies(graph, from, to, data, count);
 }
 CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
   return remove_dependencies(graph, from, to, count);
 }
-CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData*, size_t count) {
+CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                      const CUgraphEdgeData*, size_t count) {
   return remove_dependencies(graph, from, to, count);
 }
 
@@ -644,19 +676,22 @@ CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int) {
     std::ofstream file(path);
     require(file.good(), CUDA_ERROR_OPERATING_SYSTEM);
     file << "digraph dot {\n";
-    for (const auto& node : graph->nodes()) file << "  node" << node->id() << " [label=\"type " << node->type() << "\"];\n";
     for (const auto& node : graph->nodes())
-      for (const GraphNode::Edge& edge : node->dependents()) file << "  node" << node->id() << " -> node" << edge.node->id() << ";\n";
+      file << "  node" << node->id() << " [label=\"type " << node->type() << "\"];\n";
+    for (const auto& node : graph->nodes())
+      for (const GraphNode::Edge& edge : node->dependents())
+        file << "  node" << node->id() << " -> node" << edge.node->id() << ";\n";
     file << "}\n";
   });
 }
 
-// ---- executable graphs ----
+// ---- executable graphs ---------------------------------------------------------------------------------------------
 
 namespace {
 
-constexpr unsigned long long instantiate_flags_known =
-    CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+constexpr unsigned long long instantiate_flags_known = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
+                                                       CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
+                                                       CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
 CUresult instantiate(CUgraphExec* result, CUgraph graph, unsigned long long flags) {
   return graph_entry([&] {
@@ -707,11 +742,14 @@ CUresult cuGraphInstantiate(CUgraphExec* exec, CUgraph graph, CUgraphNode* error
 CUresult cuGraphInstantiate_v2(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log, size_t log_bytes) {
   return instantiate_with_log(exec, graph, error_node, log, log_bytes);
 }
-CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) { return instantiate(exec, graph, flags); }
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
+  return instantiate(exec, graph, flags);
+}
 CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
   return instantiate_with_parameters(exec, graph, parameters);
 }
-CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph,
+                                           CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
   return instantiate_with_parameters(exec, graph, parameters);
 }
 
@@ -749,7 +787,8 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
     require(failure.result == CU_GRAPH_EXEC_UPDATE_SUCCESS, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
   });
 }
-CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_node, CUgraphExecUpdateResult* update_result) {
+CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_node,
+                           CUgraphExecUpdateResult* update_result) {
   CUgraphExecUpdateResultInfo info = {};
   CUresult result = cuGraphExecUpdate_v2(exec, graph, &info);
   if (error_node != nullptr) *error_node = info.errorNode;
@@ -757,7 +796,7 @@ CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_n
   return result;
 }
 
-// ---- memory of graphs ----
+// ---- memory of graphs ----------------------------------------------------------------------------------------------
 
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void* value) {
   return entry([&] {
@@ -786,9 +825,10 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
   return entry([&] { Driver::get().device(device); });
 }
 
-// ---- objects of the program ----
+// ---- objects of the program ----------------------------------------------------------------------------------------
 
-CUresult cuUserObjectCreate(CUuserObject* result, void* object, CUhostFn destroy, unsigned int count, unsigned int flags) {
+CUresult cuUserObjectCreate(CUuserObject* result, void* object, CUhostFn destroy, unsigned int count,
+                            unsigned int flags) {
   return graph_entry([&] {
     require(result != nullptr && destroy != nullptr && count != 0);
     require(flags == CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);

@@ -10,7 +10,9 @@ using namespace fargpu::softgpu;
 
 namespace {
 
-Multiprocessors all_of(Device& device) { return {device.ordinal(), 0, static_cast<unsigned>(device.multiprocessor_count()), 0}; }
+Multiprocessors all_of(Device& device) {
+  return {device.ordinal(), 0, static_cast<unsigned>(device.multiprocessor_count()), 0};
+}
 
 Multiprocessors all_of(const Context& context) {
   auto green = green_of(context);
@@ -42,13 +44,15 @@ CUresult cuCtxGetDevResource(CUcontext handle, CUdevResource* resource, CUdevRes
 }
 
 CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource, CUdevResourceType type) {
-  return entry([&] { give(resource, type, GreenContextTable::instance().get(green, CUDA_ERROR_INVALID_CONTEXT)->processors); });
+  return entry(
+      [&] { give(resource, type, GreenContextTable::instance().get(green, CUDA_ERROR_INVALID_CONTEXT)->processors); });
 }
 
-CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned int* count, const CUdevResource* input, CUdevResource* rest,
-                                     unsigned int flags, unsigned int smallest) {
+CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned int* count, const CUdevResource* input,
+                                     CUdevResource* rest, unsigned int flags, unsigned int smallest) {
   return entry([&] {
-    constexpr unsigned flags_known = CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING | CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE;
+    constexpr unsigned flags_known =
+        CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING | CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE;
     require(count != nullptr && input != nullptr && (flags & ~flags_known) == 0);
     Multiprocessors whole = from_resource(*input);
     require(whole.split == 0, CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
@@ -61,8 +65,10 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned int* count,
     require(possible != 0, CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
     unsigned made = groups == nullptr ? possible : std::min(*count, possible);
     unsigned split = next_split();
-    for (unsigned i = 0; groups != nullptr && i < made; ++i) groups[i] = to_resource({whole.device, whole.first + i * part, part, split});
-    if (rest != nullptr) *rest = to_resource({whole.device, whole.first + made * part, whole.count - made * part, split});
+    for (unsigned i = 0; groups != nullptr && i < made; ++i)
+      groups[i] = to_resource({whole.device, whole.first + i * part, part, split});
+    if (rest != nullptr)
+      *rest = to_resource({whole.device, whole.first + made * part, whole.count - made * part, split});
     *count = made;
   });
 }

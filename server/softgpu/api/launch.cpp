@@ -12,8 +12,8 @@ using namespace fargpu::softgpu;
 
 namespace {
 
-CUresult launch(CUfunction function, const LaunchShape& shape, CUstream handle, void** arguments, void** extra, bool per_thread,
-                CUevent completion_event = nullptr) {
+CUresult launch(CUfunction function, const LaunchShape& shape, CUstream handle, void** arguments, void** extra,
+                bool per_thread, CUevent completion_event = nullptr) {
   return entry([&] {
     require(function != nullptr, CUDA_ERROR_INVALID_HANDLE);
     auto stream = find_stream(handle, per_thread);
@@ -27,7 +27,8 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream handle, 
     try {
       submit(stream, std::move(operation));
       // Counts the launch as waiting until the stream has passed it.
-      stream->enqueue(std::make_shared<FunctionTask>(FunctionTask::Place::inline_on_completion, [stream] { stream->end_launch(); }));
+      stream->enqueue(std::make_shared<FunctionTask>(FunctionTask::Place::inline_on_completion,
+                                                     [stream] { stream->end_launch(); }));
     } catch (const Failure&) {
       stream->end_launch();
       throw;
@@ -37,8 +38,8 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream handle, 
   });
 }
 
-LaunchShape make_shape(unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
-                       unsigned shared_bytes) {
+LaunchShape make_shape(unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                       unsigned block_z, unsigned shared_bytes) {
   LaunchShape shape;
   shape.grid = {grid_x, grid_y, grid_z};
   shape.block = {block_x, block_y, block_z};
@@ -47,10 +48,11 @@ LaunchShape make_shape(unsigned grid_x, unsigned grid_y, unsigned grid_z, unsign
 }
 
 /// Attributes of cuLaunchKernelEx. Hints are accepted; what would change results is refused.
-CUresult launch_with_attributes(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra, bool per_thread) {
+CUresult launch_with_attributes(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra,
+                                bool per_thread) {
   if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  LaunchShape shape = make_shape(config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY,
-                                 config->blockDimZ, config->sharedMemBytes);
+  LaunchShape shape = make_shape(config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+                                 config->blockDimY, config->blockDimZ, config->sharedMemBytes);
   CUevent completion_event = nullptr;
   CUresult result = guarded([&] {
     require(config->attrs != nullptr || config->numAttrs == 0);
@@ -124,20 +126,23 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
     Streams streams = streams_of(list, count);
     if (!(flags & no_join_before)) join(streams);
     for (const CUDA_LAUNCH_PARAMS& p : std::span(list, count)) {
-      CUresult result = cuLaunchCooperativeKernel(p.function, p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY, p.blockDimZ,
-                                                  p.sharedMemBytes, p.hStream, p.kernelParams);
+      CUresult result =
+          cuLaunchCooperativeKernel(p.function, p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY,
+                                    p.blockDimZ, p.sharedMemBytes, p.hStream, p.kernelParams);
       require(result == CUDA_SUCCESS, result);
     }
     if (!(flags & no_join_after)) join(streams);
   });
 }
 
-CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz,
-                        unsigned int shared_bytes, CUstream stream, void** arguments, void** extra) {
+CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+                        unsigned int by, unsigned int bz, unsigned int shared_bytes, CUstream stream, void** arguments,
+                        void** extra) {
   return launch(f, make_shape(gx, gy, gz, bx, by, bz, shared_bytes), stream, arguments, extra, false);
 }
-CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
-                             unsigned int bz, unsigned int shared_bytes, CUstream stream, void** arguments, void** extra) {
+CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+                             unsigned int by, unsigned int bz, unsigned int shared_bytes, CUstream stream,
+                             void** arguments, void** extra) {
   return launch(f, make_shape(gx, gy, gz, bx, by, bz, shared_bytes), stream, arguments, extra, true);
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** arguments, void** extra) {
@@ -146,14 +151,16 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** arg
 CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f, void** arguments, void** extra) {
   return launch_with_attributes(config, f, arguments, extra, true);
 }
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
-                                   unsigned int bz, unsigned int shared_bytes, CUstream stream, void** arguments) {
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+                                   unsigned int by, unsigned int bz, unsigned int shared_bytes, CUstream stream,
+                                   void** arguments) {
   LaunchShape shape = make_shape(gx, gy, gz, bx, by, bz, shared_bytes);
   shape.is_cooperative = true;
   return launch(f, shape, stream, arguments, nullptr, false);
 }
-CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
-                                        unsigned int bz, unsigned int shared_bytes, CUstream stream, void** arguments) {
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
+                                        unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared_bytes,
+                                        CUstream stream, void** arguments) {
   LaunchShape shape = make_shape(gx, gy, gz, bx, by, bz, shared_bytes);
   shape.is_cooperative = true;
   return launch(f, shape, stream, arguments, nullptr, true);

@@ -30,9 +30,10 @@ CUresult launch(CUfunction function, int width, int height, CUstream stream) {
   if (result != CUDA_SUCCESS) return result;
   size_t bytes = legacy.parameter_bytes;
   legacy.parameters.resize(std::max<size_t>(bytes, 1));
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, legacy.parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
-  return cuLaunchKernel(function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1, legacy.block[0], legacy.block[1],
-                        legacy.block[2], legacy.shared_bytes, stream, nullptr, extra);
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, legacy.parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
+  return cuLaunchKernel(function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1, legacy.block[0],
+                        legacy.block[1], legacy.block[2], legacy.shared_bytes, stream, nullptr, extra);
 }
 
 }  // namespace
@@ -47,7 +48,8 @@ CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z) {
 }
 
 CUresult cuFuncSetSharedSize(CUfunction function, unsigned int bytes) {
-  return entry([&] { find_function(function)->change_legacy([&](LegacyLaunch& legacy) { legacy.shared_bytes = bytes; }); });
+  return entry(
+      [&] { find_function(function)->change_legacy([&](LegacyLaunch& legacy) { legacy.shared_bytes = bytes; }); });
 }
 
 CUresult cuParamSetSize(CUfunction function, unsigned int bytes) {
@@ -80,4 +82,6 @@ CUresult cuLaunch(CUfunction function) { return launch(function, 1, 1, nullptr);
 
 CUresult cuLaunchGrid(CUfunction function, int width, int height) { return launch(function, width, height, nullptr); }
 
-CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) { return launch(function, width, height, stream); }
+CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) {
+  return launch(function, width, height, stream);
+}

@@ -26,7 +26,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   });
 }
 
-CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width_bytes, size_t height, unsigned int element_bytes) {
+CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width_bytes, size_t height,
+                            unsigned int element_bytes) {
   return entry([&] {
     require(address != nullptr && pitch != nullptr && width_bytes != 0 && height != 0);
     require(element_bytes == 4 || element_bytes == 8 || element_bytes == 16);
@@ -82,7 +83,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr a
   });
 }
 
-// ---- host memory ----
+// ---- host memory ---------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -105,7 +106,9 @@ CUresult cuMemAllocHost_v2(void** address, size_t bytes) {
   return allocate_host(address, bytes, CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE);
 }
 
-CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) { return allocate_host(address, bytes, flags); }
+CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {
+  return allocate_host(address, bytes, flags);
+}
 
 CUresult cuMemFreeHost(void* address) {
   return entry([&] {
@@ -121,8 +124,8 @@ CUresult cuMemFreeHost(void* address) {
 
 CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned int flags) {
   return entry([&] {
-    constexpr unsigned known =
-        CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+    constexpr unsigned known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
+                               CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
     require((flags & ~known) == 0);
     require(!(flags & (CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY)), CUDA_ERROR_NOT_SUPPORTED);
     auto context = usable_context();
@@ -164,7 +167,7 @@ CUresult cuMemHostGetFlags(unsigned int* flags, void* host) {
   });
 }
 
-// ---- managed memory ----
+// ---- managed memory ------------------------------------------------------------------------------------------------
 
 CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
   return entry([&] {
@@ -201,7 +204,8 @@ CUmemLocation location_of(CUdevice device) {
   return {CU_MEM_LOCATION_TYPE_DEVICE, device};
 }
 
-CUresult prefetch(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned flags, CUstream handle, bool per_thread) {
+CUresult prefetch(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned flags, CUstream handle,
+                  bool per_thread) {
   return entry([&] {
     require(flags == 0);
     check_location(location);
@@ -230,10 +234,12 @@ CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice device, 
 CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream) {
   return prefetch(address, bytes, location_of(device), 0, stream, true);
 }
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned int flags, CUstream stream) {
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned int flags,
+                               CUstream stream) {
   return prefetch(address, bytes, location, flags, stream, false);
 }
-CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned int flags, CUstream stream) {
+CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned int flags,
+                                    CUstream stream) {
   return prefetch(address, bytes, location, flags, stream, true);
 }
 CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUdevice device) {
@@ -243,7 +249,8 @@ CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, 
   return advise(address, bytes, advice, location);
 }
 
-CUresult cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attribute attribute, CUdeviceptr address, size_t bytes) {
+CUresult cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attribute attribute, CUdeviceptr address,
+                                size_t bytes) {
   return entry([&] {
     require(data != nullptr && data_bytes != 0);
     check_managed(address, bytes);
@@ -267,8 +274,8 @@ CUresult cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attri
   });
 }
 
-CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_attribute* attributes, size_t count, CUdeviceptr address,
-                                 size_t bytes) {
+CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_attribute* attributes, size_t count,
+                                 CUdeviceptr address, size_t bytes) {
   return entry([&] {
     require(data != nullptr && data_bytes != nullptr && attributes != nullptr && count != 0);
     for (size_t i = 0; i < count; ++i) {
@@ -300,7 +307,7 @@ CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr address, size_
   return attach(stream, address, flags, true);
 }
 
-// ---- facts about pointers ----
+// ---- facts about pointers ------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -309,7 +316,9 @@ void store(void* data, T value) {
   *static_cast<T*>(data) = value;
 }
 
-CUmemorytype memory_type(const MemoryRange& range) { return range.is_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; }
+CUmemorytype memory_type(const MemoryRange& range) {
+  return range.is_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+}
 
 /// Attributes of memory that the driver knows.
 void get_pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr address, const MemoryRange& range) {
@@ -326,12 +335,15 @@ void get_pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: store<unsigned long long>(data, range.serial); return;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: store<unsigned>(data, range.kind == MemoryKind::managed); return;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: store<int>(data, range.device); return;
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: store<unsigned>(data, range.kind == MemoryKind::device); return;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      store<unsigned>(data, range.kind == MemoryKind::device);
+      return;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: store<CUdeviceptr>(data, range.base); return;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: store<size_t>(data, range.bytes); return;
     case CU_POINTER_ATTRIBUTE_MAPPED: store<unsigned>(data, 1); return;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      store<uint64_t>(data, range.kind == MemoryKind::mapped ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE);
+      store<uint64_t>(
+          data, range.kind == MemoryKind::mapped ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE);
       return;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: store<unsigned>(data, 0); return;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: store<unsigned>(data, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE); return;
@@ -344,7 +356,8 @@ void get_pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
   }
 }
 
-/// What cuPointerGetAttributes says of an attribute that memory does not have. Memory that the driver does not know is the program's own.
+/// What cuPointerGetAttributes says of an attribute that memory does not have. Memory that the driver does not know is
+/// the program's own.
 void get_absent_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr address, bool is_known) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: store<CUcontext>(data, nullptr); return;
@@ -394,8 +407,8 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
     auto range = find_range_or_reservation(address);
     for (unsigned i = 0; i < count; ++i) {
       require(data[i] != nullptr);
-      bool has_no_host =
-          range != nullptr && attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && !range->is_host() && range->kind != MemoryKind::managed;
+      bool has_no_host = range != nullptr && attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && !range->is_host() &&
+                         range->kind != MemoryKind::managed;
       if (range == nullptr || has_no_host) get_absent_attribute(data[i], attributes[i], address, range != nullptr);
       else get_pointer_attribute(data[i], attributes[i], address, *range);
     }

@@ -13,7 +13,9 @@ using namespace fargpu::softgpu;
 
 namespace {
 
-std::shared_ptr<MemoryPool> find_pool(CUmemoryPool handle) { return MemoryPoolTable::instance().get(handle, CUDA_ERROR_INVALID_VALUE); }
+std::shared_ptr<MemoryPool> find_pool(CUmemoryPool handle) {
+  return MemoryPoolTable::instance().get(handle, CUDA_ERROR_INVALID_VALUE);
+}
 
 /// While a stream is captured an allocation becomes a node, with memory of the graph.
 CUdeviceptr capture_allocation(const std::shared_ptr<Stream>& stream, const MemoryPool& pool, size_t bytes) {
@@ -92,7 +94,9 @@ CUresult free_in_order(CUdeviceptr address, CUstream handle, bool per_thread) {
 
 }  // namespace
 
-CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) { return allocate(address, bytes, nullptr, stream, false); }
+CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  return allocate(address, bytes, nullptr, stream, false);
+}
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream stream) {
   return allocate(address, bytes, nullptr, stream, true);
 }
@@ -111,8 +115,9 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   return entry([&] {
     require(pool != nullptr && properties != nullptr);
     require(properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED);
-    require(properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE,
-            CUDA_ERROR_NOT_SUPPORTED);
+    require(
+        properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE,
+        CUDA_ERROR_NOT_SUPPORTED);
     int device = properties->location.id;
     require(device >= 0 && device < Driver::get().device_count());
     *pool = MemoryPoolTable::instance().add(std::make_shared<MemoryPool>(device, properties->maxSize));

@@ -31,12 +31,13 @@ std::string name_of(const char* name) {
 
 }  // namespace
 
-// ---- modules ----
+// ---- modules -------------------------------------------------------------------------------------------------------
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   return load_module(module, 0, nullptr, nullptr, [&] { return image; });
 }
-CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int option_count, CUjit_option* options, void** values) {
+CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int option_count, CUjit_option* options,
+                            void** values) {
   return load_module(module, option_count, options, values, [&] { return image; });
 }
 CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
@@ -83,7 +84,8 @@ CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned int count, C
   return entry([&] {
     require(functions != nullptr && count != 0);
     auto module = find_module(handle);
-    for (unsigned i = 0; i < count && i < module->functions().size(); ++i) functions[i] = module->functions()[i]->handle();
+    for (unsigned i = 0; i < count && i < module->functions().size(); ++i)
+      functions[i] = module->functions()[i]->handle();
   });
 }
 
@@ -119,7 +121,7 @@ CUresult cuModuleGetSurfRef(CUsurfref*, CUmodule module, const char* name) {
   });
 }
 
-// ---- libraries ----
+// ---- libraries -----------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -150,17 +152,21 @@ std::shared_ptr<Kernel> find_kernel(CUkernel handle) { return KernelTable::insta
 
 }  // namespace
 
-CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option* options, void** values, unsigned int option_count,
-                           CUlibraryOption* library_options, void**, unsigned int library_option_count) {
-  return load_library(library, options, values, option_count, library_options, library_option_count, [&] { return image; });
+CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option* options, void** values,
+                           unsigned int option_count, CUlibraryOption* library_options, void**,
+                           unsigned int library_option_count) {
+  return load_library(library, options, values, option_count, library_options, library_option_count,
+                      [&] { return image; });
 }
-CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option* options, void** values, unsigned int option_count,
-                               CUlibraryOption* library_options, void**, unsigned int library_option_count) {
+CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option* options, void** values,
+                               unsigned int option_count, CUlibraryOption* library_options, void**,
+                               unsigned int library_option_count) {
   std::string contents;
-  return load_library(library, options, values, option_count, library_options, library_option_count, [&]() -> const void* {
-    contents = read_image_file(path);
-    return contents.c_str();
-  });
+  return load_library(library, options, values, option_count, library_options, library_option_count,
+                      [&]() -> const void* {
+                        contents = read_image_file(path);
+                        return contents.c_str();
+                      });
 }
 
 CUresult cuLibraryUnload(CUlibrary handle) {
@@ -232,7 +238,7 @@ CUresult cuLibraryGetUnifiedFunction(void** function, CUlibrary library, const c
   });
 }
 
-// ---- kernels ----
+// ---- kernels -------------------------------------------------------------------------------------------------------
 
 CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
   return entry([&] {
@@ -293,7 +299,7 @@ CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset, siz
   return entry([&] { give_parameter(find_kernel(kernel)->routine(), index, offset, bytes); });
 }
 
-// ---- functions ----
+// ---- functions -----------------------------------------------------------------------------------------------------
 
 CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t* offset, size_t* bytes) {
   return entry([&] { give_parameter(find_function(function)->kernel(), index, offset, bytes); });
@@ -351,7 +357,7 @@ CUresult cuFuncLoad(CUfunction function) {
   return entry([&] { find_function(function); });
 }
 
-// ---- linking ----
+// ---- linking -------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -388,12 +394,13 @@ CUresult cuLinkCreate_v2(unsigned int option_count, CUjit_option* options, void*
   });
 }
 
-CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t bytes, const char*, unsigned int, CUjit_option*,
-                          void**) {
+CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t bytes, const char*, unsigned int,
+                          CUjit_option*, void**) {
   return entry([&] { add_input(*LinkerTable::instance().get(state), type, data, bytes); });
 }
 
-CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned int, CUjit_option*, void**) {
+CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned int, CUjit_option*,
+                          void**) {
   return entry([&] {
     auto linker = LinkerTable::instance().get(state);
     std::string contents = read_image_file(path);

@@ -16,15 +16,15 @@ CUresult active_blocks(int* result, CUfunction handle, int block_size, size_t dy
     require(flags == CU_OCCUPANCY_DEFAULT || flags == CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE);
     auto function = find_function(handle);
     int threads_max = function->settings().get(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function->kernel());
-    *result = block_size > threads_max
-                  ? 0
-                  : static_cast<int>(blocks_per_multiprocessor(function->kernel(), static_cast<uint64_t>(block_size), dynamic_bytes));
+    *result = block_size > threads_max ? 0
+                                       : static_cast<int>(blocks_per_multiprocessor(
+                                             function->kernel(), static_cast<uint64_t>(block_size), dynamic_bytes));
   });
 }
 
 /// The block size that fills a multiprocessor best, the largest of equals.
-CUresult best_block_size(int* grid_size, int* block_size, CUfunction handle, CUoccupancyB2DSize dynamic_bytes_for, size_t dynamic_bytes,
-                         int block_size_limit, unsigned flags) {
+CUresult best_block_size(int* grid_size, int* block_size, CUfunction handle, CUoccupancyB2DSize dynamic_bytes_for,
+                         size_t dynamic_bytes, int block_size_limit, unsigned flags) {
   return entry([&] {
     require(grid_size != nullptr && block_size != nullptr && block_size_limit >= 0);
     require(flags == CU_OCCUPANCY_DEFAULT || flags == CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE);
@@ -50,20 +50,23 @@ CUresult best_block_size(int* grid_size, int* block_size, CUfunction handle, CUo
 
 }  // namespace
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int block_size, size_t dynamic_bytes) {
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int block_size,
+                                                     size_t dynamic_bytes) {
   return active_blocks(blocks, function, block_size, dynamic_bytes, CU_OCCUPANCY_DEFAULT);
 }
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function, int block_size, size_t dynamic_bytes,
-                                                              unsigned int flags) {
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function, int block_size,
+                                                              size_t dynamic_bytes, unsigned int flags) {
   return active_blocks(blocks, function, block_size, dynamic_bytes, flags);
 }
-CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfunction function, CUoccupancyB2DSize dynamic_bytes_for,
-                                          size_t dynamic_bytes, int block_size_limit) {
-  return best_block_size(grid_size, block_size, function, dynamic_bytes_for, dynamic_bytes, block_size_limit, CU_OCCUPANCY_DEFAULT);
+CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfunction function,
+                                          CUoccupancyB2DSize dynamic_bytes_for, size_t dynamic_bytes,
+                                          int block_size_limit) {
+  return best_block_size(grid_size, block_size, function, dynamic_bytes_for, dynamic_bytes, block_size_limit,
+                         CU_OCCUPANCY_DEFAULT);
 }
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_size, CUfunction function,
-                                                   CUoccupancyB2DSize dynamic_bytes_for, size_t dynamic_bytes, int block_size_limit,
-                                                   unsigned int flags) {
+                                                   CUoccupancyB2DSize dynamic_bytes_for, size_t dynamic_bytes,
+                                                   int block_size_limit, unsigned int flags) {
   return best_block_size(grid_size, block_size, function, dynamic_bytes_for, dynamic_bytes, block_size_limit, flags);
 }
 
@@ -75,7 +78,8 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction handl
     size_t fits = 0, too_much = shared_bytes_per_block_optin + 1;
     auto has_room = [&](size_t amount) {
       return amount + kernel.static_shared_bytes <= shared_bytes_per_block_optin &&
-             blocks_per_multiprocessor(kernel, static_cast<uint64_t>(block_size), amount) >= static_cast<uint32_t>(blocks);
+             blocks_per_multiprocessor(kernel, static_cast<uint64_t>(block_size), amount) >=
+                 static_cast<uint32_t>(blocks);
     };
     require(has_room(0));
     while (too_much - fits > 1) {
@@ -104,7 +108,8 @@ CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle, const 
   return entry([&] {
     require(size != nullptr && config != nullptr);
     auto function = find_function(handle);
-    *size = static_cast<int>(function->settings().non_portable_cluster_allowed ? cluster_blocks_max : cluster_blocks_portable);
+    *size = static_cast<int>(function->settings().non_portable_cluster_allowed ? cluster_blocks_max
+                                                                               : cluster_blocks_portable);
   });
 }
 

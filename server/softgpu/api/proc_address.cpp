@@ -54,7 +54,8 @@ CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuui
   });
 }
 
-CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
+CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult* status) {
   return guarded([&] {
     check(symbol, function, version, flags);
     Lookup found = look_up(symbol, version, flags);

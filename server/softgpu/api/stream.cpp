@@ -60,7 +60,9 @@ CUresult get_fact(CUstream handle, bool per_thread, T* out, Get get) {
 }  // namespace
 
 CUresult cuStreamCreate(CUstream* stream, unsigned int flags) { return create_stream(stream, flags, 0); }
-CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) { return create_stream(stream, flags, priority); }
+CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) {
+  return create_stream(stream, flags, priority);
+}
 
 CUresult cuStreamDestroy_v2(CUstream handle) {
   return entry([&] {
@@ -120,15 +122,18 @@ CUresult get_contexts(CUstream handle, CUcontext* context, CUgreenCtx* green, bo
 
 }  // namespace
 
-CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) { return get_contexts(stream, context, green, false); }
+CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
+  return get_contexts(stream, context, green, false);
+}
 CUresult cuStreamGetCtx_v2_ptsz(CUstream stream, CUcontext* context, CUgreenCtx* green) {
   return get_contexts(stream, context, green, true);
 }
 CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
-  return get_fact(stream, false, green, [](Stream& s) { return reinterpret_cast<CUgreenCtx>(green_of(*s.context()).get()); });
+  return get_fact(stream, false, green,
+                  [](Stream& s) { return reinterpret_cast<CUgreenCtx>(green_of(*s.context()).get()); });
 }
 
-// ---- attributes ----
+// ---- attributes ----------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -198,7 +203,7 @@ CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID id, const CUs
 CUresult cuStreamCopyAttributes(CUstream to, CUstream from) { return copy_attributes(to, from, false); }
 CUresult cuStreamCopyAttributes_ptsz(CUstream to, CUstream from) { return copy_attributes(to, from, true); }
 
-// ---- host functions ----
+// ---- host functions ------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -215,11 +220,11 @@ CUresult add_callback(CUstream handle, CUstreamCallback callback, void* user_dat
     require(callback != nullptr && flags == 0);
     auto stream = usable_stream(handle, per_thread);
     refuse_if_captured(*stream);
-    stream->enqueue(
-        std::make_shared<FunctionTask>(FunctionTask::Place::service, [context = stream->context(), handle, callback, user_data] {
-          CUresult status = guarded([&] { context->check(); });
-          run_host_function([&] { callback(handle, status, user_data); });
-        }));
+    stream->enqueue(std::make_shared<FunctionTask>(FunctionTask::Place::service,
+                                                   [context = stream->context(), handle, callback, user_data] {
+                                                     CUresult status = guarded([&] { context->check(); });
+                                                     run_host_function([&] { callback(handle, status, user_data); });
+                                                   }));
   });
 }
 
@@ -238,11 +243,12 @@ CUresult cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, vo
   return add_callback(stream, callback, user_data, flags, true);
 }
 
-// ---- memory operations ----
+// ---- memory operations ---------------------------------------------------------------------------------------------
 
 namespace {
 
-CUresult run_memory_ops(CUstream handle, unsigned count, const CUstreamBatchMemOpParams* ops, unsigned flags, bool per_thread) {
+CUresult run_memory_ops(CUstream handle, unsigned count, const CUstreamBatchMemOpParams* ops, unsigned flags,
+                        bool per_thread) {
   return entry([&] {
     require(ops != nullptr && count != 0 && count <= 256 && flags == 0);
     auto stream = usable_stream(handle, per_thread);
@@ -250,7 +256,8 @@ CUresult run_memory_ops(CUstream handle, unsigned count, const CUstreamBatchMemO
   });
 }
 
-CUresult write_value(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags, bool is_wide, bool per_thread) {
+CUresult write_value(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags, bool is_wide,
+                     bool per_thread) {
   CUstreamBatchMemOpParams op = {};
   op.operation = is_wide ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
   op.writeValue.address = address;
@@ -260,7 +267,8 @@ CUresult write_value(CUstream stream, CUdeviceptr address, uint64_t value, unsig
   return run_memory_ops(stream, 1, &op, 0, per_thread);
 }
 
-CUresult wait_value(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags, bool is_wide, bool per_thread) {
+CUresult wait_value(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags, bool is_wide,
+                    bool per_thread) {
   CUstreamBatchMemOpParams op = {};
   op.operation = is_wide ? CU_STREAM_MEM_OP_WAIT_VALUE_64 : CU_STREAM_MEM_OP_WAIT_VALUE_32;
   op.waitValue.address = address;
@@ -299,11 +307,12 @@ CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr address, cuuin
 CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* ops, unsigned int flags) {
   return run_memory_ops(stream, count, ops, flags, false);
 }
-CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* ops, unsigned int flags) {
+CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* ops,
+                                    unsigned int flags) {
   return run_memory_ops(stream, count, ops, flags, true);
 }
 
-// ---- capture ----
+// ---- capture -------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -314,8 +323,8 @@ CUresult begin(CUstream handle, CUstreamCaptureMode mode, bool per_thread) {
   });
 }
 
-CUresult begin_to_graph(CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies, size_t count, CUstreamCaptureMode mode,
-                        bool per_thread) {
+CUresult begin_to_graph(CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies, size_t count,
+                        CUstreamCaptureMode mode, bool per_thread) {
   return entry([&] {
     require(mode >= CU_STREAM_CAPTURE_MODE_GLOBAL && mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
     auto graph = GraphTable::instance().get(graph_handle, CUDA_ERROR_INVALID_VALUE);
@@ -387,8 +396,8 @@ CUresult get_info(CUstream handle, CUstreamCaptureStatus* status, const CaptureI
   });
 }
 
-CUresult update_dependencies(CUstream handle, const CUgraphNode* dependencies, const CUgraphEdgeData*, size_t count, unsigned flags,
-                             bool per_thread) {
+CUresult update_dependencies(CUstream handle, const CUgraphNode* dependencies, const CUgraphEdgeData*, size_t count,
+                             unsigned flags, bool per_thread) {
   return entry([&] {
     require(flags == CU_STREAM_ADD_CAPTURE_DEPENDENCIES || flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES);
     auto stream = find_stream(handle, per_thread);
@@ -402,7 +411,8 @@ CUresult update_dependencies(CUstream handle, const CUgraphNode* dependencies, c
       stream->capture_dependencies.clear();
     }
     for (GraphNode* node : nodes)
-      if (std::find(stream->capture_dependencies.begin(), stream->capture_dependencies.end(), node) == stream->capture_dependencies.end())
+      if (std::find(stream->capture_dependencies.begin(), stream->capture_dependencies.end(), node) ==
+          stream->capture_dependencies.end())
         stream->capture_dependencies.push_back(node);
   });
 }
@@ -413,18 +423,22 @@ CUresult cuStreamBeginCapture(CUstream stream) { return begin(stream, CU_STREAM_
 CUresult cuStreamBeginCapture_ptsz(CUstream stream) { return begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, true); }
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) { return begin(stream, mode, false); }
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) { return begin(stream, mode, true); }
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData*, size_t count,
-                                     CUstreamCaptureMode mode) {
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+                                     const CUgraphEdgeData*, size_t count, CUstreamCaptureMode mode) {
   return begin_to_graph(stream, graph, dependencies, count, mode, false);
 }
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData*,
-                                          size_t count, CUstreamCaptureMode mode) {
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+                                          const CUgraphEdgeData*, size_t count, CUstreamCaptureMode mode) {
   return begin_to_graph(stream, graph, dependencies, count, mode, true);
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) { return end(stream, graph, false); }
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) { return end(stream, graph, true); }
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) { return is_capturing(stream, status, false); }
-CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus* status) { return is_capturing(stream, status, true); }
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  return is_capturing(stream, status, false);
+}
+CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus* status) {
+  return is_capturing(stream, status, true);
+}
 CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id) {
   return get_info(stream, status, {.id = id}, false);
 }
@@ -444,21 +458,24 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
   return get_info(stream, status, {id, graph, dependencies, edge_data, count}, false);
 }
 CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                        const CUgraphNode** dependencies, const CUgraphEdgeData** edge_data, size_t* count) {
+                                        const CUgraphNode** dependencies, const CUgraphEdgeData** edge_data,
+                                        size_t* count) {
   return get_info(stream, status, {id, graph, dependencies, edge_data, count}, true);
 }
-CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode* dependencies, size_t count, unsigned int flags) {
+CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode* dependencies, size_t count,
+                                           unsigned int flags) {
   return update_dependencies(stream, dependencies, nullptr, count, flags, false);
 }
-CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream stream, CUgraphNode* dependencies, size_t count, unsigned int flags) {
+CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream stream, CUgraphNode* dependencies, size_t count,
+                                                unsigned int flags) {
   return update_dependencies(stream, dependencies, nullptr, count, flags, true);
 }
-CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* dependencies, const CUgraphEdgeData* edge_data, size_t count,
-                                              unsigned int flags) {
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* dependencies,
+                                              const CUgraphEdgeData* edge_data, size_t count, unsigned int flags) {
   return update_dependencies(stream, dependencies, edge_data, count, flags, false);
 }
-CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream stream, CUgraphNode* dependencies, const CUgraphEdgeData* edge_data,
-                                                   size_t count, unsigned int flags) {
+CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream stream, CUgraphNode* dependencies,
+                                                   const CUgraphEdgeData* edge_data, size_t count, unsigned int flags) {
   return update_dependencies(stream, dependencies, edge_data, count, flags, true);
 }
 

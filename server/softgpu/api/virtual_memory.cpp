@@ -61,7 +61,8 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
   });
 }
 
-CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr wished, unsigned long long flags) {
+CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr wished,
+                             unsigned long long flags) {
   return entry([&] {
     require(address != nullptr && flags == 0);
     *address = addresses().reserve(bytes, alignment, wished);
@@ -72,7 +73,8 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   return entry([&] { addresses().free_reservation(address, bytes); });
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
+                     unsigned long long flags) {
   return entry([&] {
     require(handle != nullptr && properties != nullptr && flags == 0);
     check(*properties);
@@ -80,8 +82,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const C
     Device& device = Driver::get().device(properties->location.id);
     require(bytes <= device.account()->total_bytes(), CUDA_ERROR_OUT_OF_MEMORY);
     bool is_shared = properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    auto memory = PhysicalMemory::create(device.account(), bytes,
-                                         is_shared ? PhysicalMemory::Sharing::file : PhysicalMemory::Sharing::private_memory);
+    auto memory = PhysicalMemory::create(
+        device.account(), bytes, is_shared ? PhysicalMemory::Sharing::file : PhysicalMemory::Sharing::private_memory);
     require(memory != nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     *handle = add({std::move(memory), *properties});
   });
@@ -101,7 +103,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   });
 }
 
-CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
   return entry([&] {
     require(flags == 0);
     Allocation allocation = find(handle);
@@ -183,8 +186,8 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
   });
 }
 
-CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
-                                      unsigned long long flags) {
+CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type, unsigned long long flags) {
   return entry([&] {
     require(shareable != nullptr && flags == 0);
     require(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_NOT_SUPPORTED);
@@ -196,7 +199,8 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
   });
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable, CUmemAllocationHandleType type) {
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
+                                        CUmemAllocationHandleType type) {
   return entry([&] {
     require(handle != nullptr);
     require(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_NOT_SUPPORTED);

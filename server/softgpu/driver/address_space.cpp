@@ -59,13 +59,14 @@ void AddressSpace::add_range(MemoryRange range) {
   ranges_[base] = std::make_shared<MemoryRange>(std::move(range));
 }
 
-// ---- memory of the devices ----
+// ---- memory of the devices -----------------------------------------------------------------------------------------
 
 DeviceAddress AddressSpace::allocate(int device, uint64_t context_id, uint64_t bytes, CUmemoryPool pool) {
   require(bytes != 0);
   require(bytes <= accounts_[device]->total_bytes(), CUDA_ERROR_OUT_OF_MEMORY);
   std::lock_guard lock(mutex_);
-  return bytes <= small_bytes_max ? allocate_small(device, context_id, bytes, pool) : allocate_large(device, context_id, bytes, pool);
+  return bytes <= small_bytes_max ? allocate_small(device, context_id, bytes, pool)
+                                  : allocate_large(device, context_id, bytes, pool);
 }
 
 DeviceAddress AddressSpace::allocate_small(int device, uint64_t context_id, uint64_t bytes, CUmemoryPool pool) {
@@ -169,7 +170,8 @@ void AddressSpace::release_range(std::map<DeviceAddress, std::shared_ptr<MemoryR
 void AddressSpace::unmap_host_pages(const MemoryRange& range) {
   DeviceAddress begin = range.base / small_page_bytes * small_page_bytes;
   DeviceAddress end = round_up(range.base + range.bytes, small_page_bytes);
-  if (range_at(begin) != nullptr || ranges_.lower_bound(begin) != ranges_.lower_bound(range.base)) begin += small_page_bytes;
+  if (range_at(begin) != nullptr || ranges_.lower_bound(begin) != ranges_.lower_bound(range.base))
+    begin += small_page_bytes;
   if (end > begin && ranges_.lower_bound(range.base) != ranges_.lower_bound(end)) end -= small_page_bytes;
   if (end > begin) unmap_everywhere(begin, end - begin);
 }
@@ -183,9 +185,10 @@ void AddressSpace::free_all_of(uint64_t context_id) {
   }
 }
 
-// ---- host memory ----
+// ---- host memory ---------------------------------------------------------------------------------------------------
 
-void AddressSpace::add_host_range(MemoryKind kind, int device, uint64_t context_id, std::byte* host, uint64_t bytes, unsigned flags) {
+void AddressSpace::add_host_range(MemoryKind kind, int device, uint64_t context_id, std::byte* host, uint64_t bytes,
+                                  unsigned flags) {
   DeviceAddress address = as_device(host);
   DeviceAddress page = address / small_page_bytes * small_page_bytes;
   uint64_t page_bytes = round_up(address + bytes, small_page_bytes) - page;
@@ -202,7 +205,8 @@ void AddressSpace::add_host_range(MemoryKind kind, int device, uint64_t context_
 
 DeviceAddress AddressSpace::allocate_managed(int device, uint64_t context_id, uint64_t bytes, unsigned flags) {
   require(bytes != 0);
-  void* host = mmap(nullptr, round_up(bytes, small_page_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* host = mmap(nullptr, round_up(bytes, small_page_bytes), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   require(host != MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
   std::lock_guard lock(mutex_);
   add_host_range(MemoryKind::managed, device, context_id, static_cast<std::byte*>(host), bytes, flags);
@@ -211,7 +215,8 @@ DeviceAddress AddressSpace::allocate_managed(int device, uint64_t context_id, ui
 
 void* AddressSpace::allocate_host(int device, uint64_t context_id, uint64_t bytes, unsigned flags) {
   require(bytes != 0);
-  void* host = mmap(nullptr, round_up(bytes, small_page_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* host = mmap(nullptr, round_up(bytes, small_page_bytes), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   require(host != MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
   std::lock_guard lock(mutex_);
   add_host_range(MemoryKind::host_allocated, device, context_id, static_cast<std::byte*>(host), bytes, flags);
@@ -232,7 +237,8 @@ void AddressSpace::register_host(int device, uint64_t context_id, void* address,
 void AddressSpace::unregister_host(void* address) {
   std::lock_guard lock(mutex_);
   auto found = ranges_.find(as_device(address));
-  require(found != ranges_.end() && found->second->kind == MemoryKind::host_registered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  require(found != ranges_.end() && found->second->kind == MemoryKind::host_registered,
+          CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
   release_range(found);
 }
 
@@ -243,7 +249,7 @@ void AddressSpace::free_host(void* address) {
   release_range(found);
 }
 
-// ---- virtual memory management ----
+// ---- virtual memory management -------------------------------------------------------------------------------------
 
 /// True if a wish can be granted. Within what the host gave us it must be free there; elsewhere it
 /// must not meet what we know to be in use.
@@ -271,7 +277,8 @@ DeviceAddress AddressSpace::reserve(uint64_t bytes, uint64_t align, DeviceAddres
   std::lock_guard lock(mutex_);
   bool is_own = false;
   DeviceAddress address = wished;
-  bool can_grant = wished != 0 && wished % align == 0 && wished + bytes <= address_end && take_wished(wished, bytes, is_own);
+  bool can_grant =
+      wished != 0 && wished % align == 0 && wished + bytes <= address_end && take_wished(wished, bytes, is_own);
   if (!can_grant) {
     address = take_addresses(bytes, align);
     is_own = true;
@@ -298,7 +305,8 @@ bool AddressSpace::is_reserved(DeviceAddress address, uint64_t bytes) const {
   return offset <= reservation->second.bytes && bytes <= reservation->second.bytes - offset;
 }
 
-void AddressSpace::map(DeviceAddress address, uint64_t bytes, int device, std::shared_ptr<PhysicalMemory> physical, uint64_t offset) {
+void AddressSpace::map(DeviceAddress address, uint64_t bytes, int device, std::shared_ptr<PhysicalMemory> physical,
+                       uint64_t offset) {
   require(bytes != 0 && address % large_page_bytes == 0);
   std::lock_guard lock(mutex_);
   require(is_reserved(address, bytes));
@@ -379,13 +387,14 @@ DeviceAddress AddressSpace::map_imported(int device, uint64_t context_id, std::s
   return base;
 }
 
-// ---- peers ----
+// ---- peers ---------------------------------------------------------------------------------------------------------
 
 void AddressSpace::enable_peer(int device, int peer) {
   std::lock_guard lock(mutex_);
   require(peers_.emplace(device, peer).second, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
   for (auto& [base, slab] : slabs_)
-    if (slab->device == peer) page_tables_[device]->map(base, slab->physical->host(), large_page_bytes, Access::read_write);
+    if (slab->device == peer)
+      page_tables_[device]->map(base, slab->physical->host(), large_page_bytes, Access::read_write);
   for (auto& [base, range] : ranges_) {
     bool is_large = range->kind == MemoryKind::device && range->bytes > small_bytes_max;
     if (range->device == peer && is_large)
@@ -415,7 +424,7 @@ void AddressSpace::set_pool_peer(int device, int peer, bool wants_access) {
   if (!wants_access && has_access) disable_peer(device, peer);
 }
 
-// ---- queries ----
+// ---- queries -------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<MemoryRange> AddressSpace::range_at(DeviceAddress address) const {
   auto next = ranges_.upper_bound(address);

@@ -67,7 +67,7 @@ class AddressSpace {
   PageTable& page_table(int device) { return *page_tables_[device]; }
   MemoryAccount& account(int device) { return *accounts_[device]; }
 
-  // ---- memory of the devices ----
+  // ---- memory of the devices ---------------------------------------------------------------------------------------
 
   /// Allocates at least 512-byte aligned memory; throws OUT_OF_MEMORY.
   DeviceAddress allocate(int device, uint64_t context_id, uint64_t bytes, CUmemoryPool pool = nullptr);
@@ -76,7 +76,7 @@ class AddressSpace {
   /// Gives back all of a context's memory, host memory too.
   void free_all_of(uint64_t context_id);
 
-  // ---- host memory ----
+  // ---- host memory -------------------------------------------------------------------------------------------------
 
   DeviceAddress allocate_managed(int device, uint64_t context_id, uint64_t bytes, unsigned flags);
   void* allocate_host(int device, uint64_t context_id, uint64_t bytes, unsigned flags);
@@ -84,11 +84,12 @@ class AddressSpace {
   void unregister_host(void* address);
   void free_host(void* address);
 
-  // ---- virtual memory management ----
+  // ---- virtual memory management -----------------------------------------------------------------------------------
 
   DeviceAddress reserve(uint64_t bytes, uint64_t align, DeviceAddress wished);
   void free_reservation(DeviceAddress address, uint64_t bytes);
-  void map(DeviceAddress address, uint64_t bytes, int device, std::shared_ptr<PhysicalMemory> physical, uint64_t offset);
+  void map(DeviceAddress address, uint64_t bytes, int device, std::shared_ptr<PhysicalMemory> physical,
+           uint64_t offset);
   /// The memory that was mapped there.
   std::vector<std::shared_ptr<PhysicalMemory>> unmap(DeviceAddress address, uint64_t bytes);
   void set_access(DeviceAddress address, uint64_t bytes, int device, Access access);
@@ -96,7 +97,7 @@ class AddressSpace {
   /// Maps memory that another process made, at an address of our choice.
   DeviceAddress map_imported(int device, uint64_t context_id, std::shared_ptr<PhysicalMemory> physical);
 
-  // ---- peers ----
+  // ---- peers -------------------------------------------------------------------------------------------------------
 
   /// Lets kernels of one device access the memory of another one, what there is and what comes.
   void enable_peer(int device, int peer);
@@ -105,7 +106,7 @@ class AddressSpace {
   void set_pool_peer(int device, int peer, bool wants_access);
   bool is_peer(int device, int peer) const;
 
-  // ---- queries ----
+  // ---- queries -----------------------------------------------------------------------------------------------------
 
   std::shared_ptr<const MemoryRange> find(DeviceAddress address) const;
   /// The reservation an address lies in, as base and bytes.
@@ -140,7 +141,8 @@ class AddressSpace {
   void unmap_host_pages(const MemoryRange& range);
   bool take_wished(DeviceAddress address, uint64_t bytes, bool& is_own);
   void add_range(MemoryRange range);
-  void add_host_range(MemoryKind kind, int device, uint64_t context_id, std::byte* host, uint64_t bytes, unsigned flags);
+  void add_host_range(MemoryKind kind, int device, uint64_t context_id, std::byte* host, uint64_t bytes,
+                      unsigned flags);
   std::shared_ptr<MemoryRange> range_at(DeviceAddress address) const;
   bool is_reserved(DeviceAddress address, uint64_t bytes) const;
   void release_range(std::map<DeviceAddress, std::shared_ptr<MemoryRange>>::iterator it);

@@ -30,20 +30,25 @@ Array::Array(int device, uint64_t context_id, const CUDA_ARRAY3D_DESCRIPTOR& des
   measure();
   uint64_t page = large_page_bytes;
   uint64_t bytes = (total_bytes() + page - 1) / page * page;
-  memory_ = PhysicalMemory::create(Driver::get().device(device).account(), bytes, PhysicalMemory::Sharing::private_memory);
+  memory_ =
+      PhysicalMemory::create(Driver::get().device(device).account(), bytes, PhysicalMemory::Sharing::private_memory);
   require(memory_ != nullptr, CUDA_ERROR_OUT_OF_MEMORY);
   host_ = memory_->host();
 }
 
 Array::Array(const Array& base, const CUDA_ARRAY3D_DESCRIPTOR& descriptor, uint64_t offset)
-    : device_(base.device_), context_id_(base.context_id_), descriptor_(descriptor), memory_(base.memory_), is_mip_level_(true) {
+    : device_(base.device_),
+      context_id_(base.context_id_),
+      descriptor_(descriptor),
+      memory_(base.memory_),
+      is_mip_level_(true) {
   measure();
   host_ = memory_->host() + offset;
 }
 
 void Array::measure() {
-  constexpr unsigned simple_flags =
-      CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER | CUDA_ARRAY3D_COLOR_ATTACHMENT;
+  constexpr unsigned simple_flags = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP |
+                                    CUDA_ARRAY3D_TEXTURE_GATHER | CUDA_ARRAY3D_COLOR_ATTACHMENT;
   require((descriptor_.Flags & ~simple_flags) == 0, CUDA_ERROR_NOT_SUPPORTED);
   require(descriptor_.Width != 0);
   format_ = texel_format(descriptor_.Format, descriptor_.NumChannels);
@@ -61,7 +66,8 @@ void Array::measure() {
   slices_ = std::max<size_t>(1, descriptor_.Depth);
 }
 
-MipmappedArray::MipmappedArray(int device, uint64_t context_id, const CUDA_ARRAY3D_DESCRIPTOR& descriptor, unsigned level_count) {
+MipmappedArray::MipmappedArray(int device, uint64_t context_id, const CUDA_ARRAY3D_DESCRIPTOR& descriptor,
+                               unsigned level_count) {
   require(level_count != 0 && level_count <= 32);
   // All levels in one block: that of twice the slices is always enough.
   bool is_layered = descriptor.Flags & CUDA_ARRAY3D_LAYERED;
@@ -79,7 +85,8 @@ MipmappedArray::MipmappedArray(int device, uint64_t context_id, const CUDA_ARRAY
   }
   uint64_t bytes = 0;
   auto texel_bytes = texel_format(descriptor.Format, descriptor.NumChannels).bytes();
-  for (const auto& one : descriptors) bytes += one.Width * std::max<size_t>(1, one.Height) * std::max<size_t>(1, one.Depth) * texel_bytes;
+  for (const auto& one : descriptors)
+    bytes += one.Width * std::max<size_t>(1, one.Height) * std::max<size_t>(1, one.Depth) * texel_bytes;
   CUDA_ARRAY3D_DESCRIPTOR block = {};
   block.Width = 1 << 16;
   block.Height = bytes / (1 << 16) + 1;

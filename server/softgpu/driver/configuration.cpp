@@ -81,12 +81,14 @@ std::vector<int> visible_devices(int count) {
 
 Configuration Configuration::from_environment() {
   Configuration result;
-  result.device_count = static_cast<int>(read("FARGPU_SOFTGPU_DEVICES", parse_count, 0, device_count_max, result.device_count));
-  result.memory_bytes = read("FARGPU_SOFTGPU_MEMORY", parse_bytes, memory_bytes_min, memory_bytes_max, result.memory_bytes);
+  result.device_count =
+      static_cast<int>(read("FARGPU_SOFTGPU_DEVICES", parse_count, 0, device_count_max, result.device_count));
+  result.memory_bytes =
+      read("FARGPU_SOFTGPU_MEMORY", parse_bytes, memory_bytes_min, memory_bytes_max, result.memory_bytes);
   // Whole pages, so that all of it can be allocated.
   result.memory_bytes -= result.memory_bytes % (uint64_t{2} << 20);
-  result.multiprocessor_count =
-      static_cast<int>(read("FARGPU_SOFTGPU_SMS", parse_count, 1, multiprocessor_count_max, result.multiprocessor_count));
+  result.multiprocessor_count = static_cast<int>(
+      read("FARGPU_SOFTGPU_SMS", parse_count, 1, multiprocessor_count_max, result.multiprocessor_count));
   const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
   result.launch_blocking = blocking != nullptr && std::strcmp(blocking, "1") == 0;
   result.visible = visible_devices(result.device_count);

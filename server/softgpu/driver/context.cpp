@@ -94,7 +94,7 @@ void Context::destroy() {
   peers.clear();
 }
 
-// ---- errors ----
+// ---- errors --------------------------------------------------------------------------------------------------------
 
 void Context::check() const { device_.check(); }
 
@@ -106,7 +106,7 @@ void Context::fail(const Fault& fault) {
   if (fault) fail(code_of(fault.kind), fault.message);
 }
 
-// ---- streams ----
+// ---- streams -------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<Stream> Context::legacy_stream() {
   std::lock_guard lock(submission_mutex_);
@@ -231,7 +231,8 @@ bool Context::has_captured_blocking_stream() {
   std::lock_guard lock(submission_mutex_);
   auto is_captured = [](const auto& stream) { return stream->is_blocking() && stream->capture != nullptr; };
   return std::any_of(streams_.begin(), streams_.end(), is_captured) ||
-         std::any_of(per_thread_streams_.begin(), per_thread_streams_.end(), [&](const auto& entry) { return is_captured(entry.second); });
+         std::any_of(per_thread_streams_.begin(), per_thread_streams_.end(),
+                     [&](const auto& entry) { return is_captured(entry.second); });
 }
 
 void Context::synchronize() {
@@ -240,7 +241,7 @@ void Context::synchronize() {
   check();
 }
 
-// ---- settings ----
+// ---- settings ------------------------------------------------------------------------------------------------------
 
 size_t Context::limit(CUlimit limit) const {
   switch (limit) {
@@ -287,7 +288,7 @@ DeviceAddress Context::take_grid_workspace() {
 
 void Context::give_back_grid_workspace(DeviceAddress workspace) { addresses().free(workspace); }
 
-// ---- DeviceServices ----
+// ---- DeviceServices ------------------------------------------------------------------------------------------------
 
 void Context::report_assertion(std::string_view text) {
   flush_print();
@@ -314,7 +315,7 @@ CUcontext context_of_id(uint64_t id) {
   return nullptr;
 }
 
-// ---- the stack of contexts ----
+// ---- the stack of contexts -----------------------------------------------------------------------------------------
 
 CUcontext current_handle() { return context_stack.empty() ? nullptr : context_stack.back(); }
 
@@ -347,7 +348,8 @@ void set_current(CUcontext context) {
 }
 
 std::shared_ptr<Stream> find_stream(CUstream handle, bool per_thread_default) {
-  if (handle == nullptr) return per_thread_default ? current_context()->per_thread_stream() : current_context()->legacy_stream();
+  if (handle == nullptr)
+    return per_thread_default ? current_context()->per_thread_stream() : current_context()->legacy_stream();
   if (handle == CU_STREAM_LEGACY) return current_context()->legacy_stream();
   if (handle == CU_STREAM_PER_THREAD) return current_context()->per_thread_stream();
   std::shared_ptr<Stream> stream = StreamTable::instance().get(handle);

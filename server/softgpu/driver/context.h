@@ -47,7 +47,7 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
   /// Waits for all work, then ends everything that belongs to the context.
   void destroy();
 
-  // ---- errors ----
+  // ---- errors ------------------------------------------------------------------------------------------------------
 
   /// Throws the error that a kernel of the device left behind.
   void check() const;
@@ -55,7 +55,7 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
   void fail(CUresult error, std::string_view message);
   void fail(const Fault& fault);
 
-  // ---- streams ----
+  // ---- streams -----------------------------------------------------------------------------------------------------
 
   std::shared_ptr<Stream> legacy_stream();
   /// The default stream of the calling thread.
@@ -76,7 +76,7 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
   bool has_captured_blocking_stream();
   void synchronize();
 
-  // ---- settings ----
+  // ---- settings ----------------------------------------------------------------------------------------------------
 
   std::atomic<unsigned> flags{0};
   size_t limit(CUlimit limit) const;
@@ -95,7 +95,7 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
   DeviceAddress take_grid_workspace();
   void give_back_grid_workspace(DeviceAddress workspace);
 
-  // ---- DeviceServices ----
+  // ---- DeviceServices ----------------------------------------------------------------------------------------------
 
   void print(std::string_view text) override { print_buffer_.append(text); }
   void report_assertion(std::string_view text) override;
@@ -136,7 +136,7 @@ std::vector<std::shared_ptr<Context>> all_contexts();
 /// Null if there is none with this id (any more).
 CUcontext context_of_id(uint64_t id);
 
-// ---- the stack of contexts of the calling thread ----
+// ---- the stack of contexts of the calling thread -------------------------------------------------------------------
 
 /// Throws INVALID_CONTEXT if there is none, CONTEXT_IS_DESTROYED if it is gone.
 std::shared_ptr<Context> current_context();

@@ -85,12 +85,12 @@ std::unique_ptr<CopyOperation> CopyOperation::linear(DeviceAddress to, DeviceAdd
 
 std::unique_ptr<CopyOperation> CopyOperation::from_descriptor(const CUDA_MEMCPY3D& d) {
   auto copy = std::make_unique<CopyOperation>();
-  copy->from_ =
-      make_end({d.srcMemoryType, d.srcHost, d.srcDevice, d.srcArray, d.srcPitch, d.srcHeight, d.srcXInBytes, d.srcY, d.srcZ, d.srcLOD},
-               d.WidthInBytes, d.Height, d.Depth);
-  copy->to_ =
-      make_end({d.dstMemoryType, d.dstHost, d.dstDevice, d.dstArray, d.dstPitch, d.dstHeight, d.dstXInBytes, d.dstY, d.dstZ, d.dstLOD},
-               d.WidthInBytes, d.Height, d.Depth);
+  copy->from_ = make_end({d.srcMemoryType, d.srcHost, d.srcDevice, d.srcArray, d.srcPitch, d.srcHeight, d.srcXInBytes,
+                          d.srcY, d.srcZ, d.srcLOD},
+                         d.WidthInBytes, d.Height, d.Depth);
+  copy->to_ = make_end({d.dstMemoryType, d.dstHost, d.dstDevice, d.dstArray, d.dstPitch, d.dstHeight, d.dstXInBytes,
+                        d.dstY, d.dstZ, d.dstLOD},
+                       d.WidthInBytes, d.Height, d.Depth);
   copy->width_bytes_ = d.WidthInBytes;
   copy->height_ = d.Height;
   copy->depth_ = d.Depth;
@@ -99,10 +99,12 @@ std::unique_ptr<CopyOperation> CopyOperation::from_descriptor(const CUDA_MEMCPY3
 
 std::unique_ptr<CopyOperation> CopyOperation::from_descriptor(const CUDA_MEMCPY2D& d) {
   auto copy = std::make_unique<CopyOperation>();
-  copy->from_ = make_end({d.srcMemoryType, d.srcHost, d.srcDevice, d.srcArray, d.srcPitch, 0, d.srcXInBytes, d.srcY, 0, 0}, d.WidthInBytes,
-                         d.Height, 1);
-  copy->to_ = make_end({d.dstMemoryType, d.dstHost, d.dstDevice, d.dstArray, d.dstPitch, 0, d.dstXInBytes, d.dstY, 0, 0}, d.WidthInBytes,
-                       d.Height, 1);
+  copy->from_ =
+      make_end({d.srcMemoryType, d.srcHost, d.srcDevice, d.srcArray, d.srcPitch, 0, d.srcXInBytes, d.srcY, 0, 0},
+               d.WidthInBytes, d.Height, 1);
+  copy->to_ =
+      make_end({d.dstMemoryType, d.dstHost, d.dstDevice, d.dstArray, d.dstPitch, 0, d.dstXInBytes, d.dstY, 0, 0},
+               d.WidthInBytes, d.Height, 1);
   copy->width_bytes_ = d.WidthInBytes;
   copy->height_ = d.Height;
   return copy;
@@ -110,12 +112,12 @@ std::unique_ptr<CopyOperation> CopyOperation::from_descriptor(const CUDA_MEMCPY2
 
 std::unique_ptr<CopyOperation> CopyOperation::from_descriptor(const CUDA_MEMCPY3D_PEER& d) {
   auto copy = std::make_unique<CopyOperation>();
-  copy->from_ =
-      make_end({d.srcMemoryType, d.srcHost, d.srcDevice, d.srcArray, d.srcPitch, d.srcHeight, d.srcXInBytes, d.srcY, d.srcZ, d.srcLOD},
-               d.WidthInBytes, d.Height, d.Depth);
-  copy->to_ =
-      make_end({d.dstMemoryType, d.dstHost, d.dstDevice, d.dstArray, d.dstPitch, d.dstHeight, d.dstXInBytes, d.dstY, d.dstZ, d.dstLOD},
-               d.WidthInBytes, d.Height, d.Depth);
+  copy->from_ = make_end({d.srcMemoryType, d.srcHost, d.srcDevice, d.srcArray, d.srcPitch, d.srcHeight, d.srcXInBytes,
+                          d.srcY, d.srcZ, d.srcLOD},
+                         d.WidthInBytes, d.Height, d.Depth);
+  copy->to_ = make_end({d.dstMemoryType, d.dstHost, d.dstDevice, d.dstArray, d.dstPitch, d.dstHeight, d.dstXInBytes,
+                        d.dstY, d.dstZ, d.dstLOD},
+                       d.WidthInBytes, d.Height, d.Depth);
   copy->width_bytes_ = d.WidthInBytes;
   copy->height_ = d.Height;
   copy->depth_ = d.Depth;
@@ -160,7 +162,9 @@ CUDA_MEMCPY3D CopyOperation::descriptor() const {
   return d;
 }
 
-bool CopyOperation::is_pageable(const CopyEnd& end) { return end.array == nullptr && addresses().is_plain_host(end.address); }
+bool CopyOperation::is_pageable(const CopyEnd& end) {
+  return end.array == nullptr && addresses().is_plain_host(end.address);
+}
 
 bool CopyOperation::is_host(const CopyEnd& end) {
   if (end.array != nullptr) return false;
@@ -189,8 +193,10 @@ void CopyOperation::stage() {
   for (uint64_t z = 0; z < depth_; ++z)
     for (uint64_t y = 0; y < height_; ++y, next += width_bytes_)
       copy_bytes(reinterpret_cast<DeviceAddress>(next), row_of(from_, y, z), width_bytes_);
-  from_ = {
-      .address = reinterpret_cast<DeviceAddress>(bytes->data()), .pitch_bytes = width_bytes_, .height_rows = height_, .array = nullptr};
+  from_ = {.address = reinterpret_cast<DeviceAddress>(bytes->data()),
+           .pitch_bytes = width_bytes_,
+           .height_rows = height_,
+           .array = nullptr};
   staged_ = std::move(bytes);
 }
 
@@ -212,7 +218,8 @@ std::shared_ptr<Task> CopyOperation::make_task(const std::shared_ptr<Context>& c
   });
 }
 
-MemsetOperation::MemsetOperation(CUcontext context, const CUDA_MEMSET_NODE_PARAMS& given) : node_context(context), parameters(given) {
+MemsetOperation::MemsetOperation(CUcontext context, const CUDA_MEMSET_NODE_PARAMS& given)
+    : node_context(context), parameters(given) {
   uint32_t size = parameters.elementSize;
   require(size == 1 || size == 2 || size == 4);
   require(parameters.dst % size == 0);

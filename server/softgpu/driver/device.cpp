@@ -9,7 +9,10 @@
 namespace fargpu::softgpu {
 
 Device::Device(int ordinal, int hardware_number, int multiprocessor_count, std::shared_ptr<MemoryAccount> account)
-    : ordinal_(ordinal), hardware_number_(hardware_number), multiprocessor_count_(multiprocessor_count), account_(std::move(account)) {}
+    : ordinal_(ordinal),
+      hardware_number_(hardware_number),
+      multiprocessor_count_(multiprocessor_count),
+      account_(std::move(account)) {}
 
 void Device::make_primary_context() {
   primary_context_ = std::make_shared<Context>(*this, /*is_primary=*/true);

@@ -36,7 +36,7 @@ class Device {
   const std::shared_ptr<Context>& primary_context() const { return primary_context_; }
   void make_primary_context();
 
-  // ---- errors that kernels leave behind: of all contexts of the process, and none can be made any more, as on NVIDIA's ----
+  // ---- errors that kernels leave behind: of all contexts of the process, and none can be made any more, as on NVIDIA
 
   /// Throws the error.
   void check() const;
@@ -44,14 +44,14 @@ class Device {
   /// The first error stays until the process ends; false if there was one.
   bool fail(CUresult error);
 
-  // ---- memory that kernels may still be using ----
+  // ---- memory that kernels may still be using ----------------------------------------------------------------------
 
   uint64_t begin_grid();
   void end_grid(uint64_t grid_id);
   /// Keeps an object until all grids that run now have ended.
   void retire(std::shared_ptr<const void> object);
 
-  // ---- memory pools ----
+  // ---- memory pools ------------------------------------------------------------------------------------------------
 
   std::mutex pool_mutex;
   CUmemoryPool default_pool = nullptr;

@@ -22,8 +22,8 @@ Driver::Driver() : configuration_(Configuration::from_environment()) {
     accounts.push_back(std::make_shared<MemoryAccount>(configuration_.memory_bytes));
   addresses_ = std::make_unique<AddressSpace>(accounts);
   for (size_t i = 0; i < accounts.size(); ++i) {
-    devices_.push_back(
-        std::make_unique<Device>(static_cast<int>(i), configuration_.visible[i], configuration_.multiprocessor_count, accounts[i]));
+    devices_.push_back(std::make_unique<Device>(static_cast<int>(i), configuration_.visible[i],
+                                                configuration_.multiprocessor_count, accounts[i]));
     devices_.back()->make_primary_context();
   }
 }

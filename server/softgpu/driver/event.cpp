@@ -7,7 +7,8 @@
 namespace fargpu::softgpu {
 
 int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 std::shared_ptr<Task> Event::make_record() {
@@ -46,7 +47,8 @@ std::shared_ptr<Task> Event::last_task() const {
   uint64_t number = shared_->last();
   if (number == 0) return nullptr;
   auto task = std::make_shared<DeferredTask>([shared = shared_, number](DeferredTask::Finish finish) {
-    Poller::instance().watch([shared, number] { return shared->is_over(number) || !shared->is_alive(number); }, std::move(finish));
+    Poller::instance().watch([shared, number] { return shared->is_over(number) || !shared->is_alive(number); },
+                             std::move(finish));
   });
   task->submit();
   return task;

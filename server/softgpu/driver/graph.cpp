@@ -37,7 +37,7 @@ bool points_to(const GraphNode::Edge& edge, const GraphNode* node) { return edge
 
 }  // namespace
 
-// ---- nodes ----
+// ---- nodes ---------------------------------------------------------------------------------------------------------
 
 GraphNode::GraphNode(Graph& graph, std::unique_ptr<Operation> operation)
     : graph_(graph), id_(next_node_id()), operation_(std::move(operation)) {}
@@ -55,7 +55,7 @@ std::vector<GraphNode*> find_nodes(const CUgraphNode* handles, size_t count) {
   return nodes;
 }
 
-// ---- objects of the program ----
+// ---- objects of the program ----------------------------------------------------------------------------------------
 
 bool UserObject::release(unsigned count) {
   require(count <= count_);
@@ -63,7 +63,7 @@ bool UserObject::release(unsigned count) {
   return count_ == 0;
 }
 
-// ---- graphs ----
+// ---- graphs --------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -100,8 +100,8 @@ GraphNode* Graph::add(std::unique_ptr<Operation> operation, const std::vector<Gr
   GraphNode* node = nodes_.back().get();
   live_nodes().insert(node);
   for (GraphNode* dependency : dependencies) {
-    bool is_double =
-        std::any_of(node->dependencies_.begin(), node->dependencies_.end(), [&](const auto& edge) { return points_to(edge, dependency); });
+    bool is_double = std::any_of(node->dependencies_.begin(), node->dependencies_.end(),
+                                 [&](const auto& edge) { return points_to(edge, dependency); });
     if (!is_double) add_edge(dependency, node, {});
   }
   return node;
@@ -139,7 +139,8 @@ std::shared_ptr<Graph> Graph::clone() const {
     copies[node.get()] = made;
   }
   for (const auto& node : nodes_)
-    for (const GraphNode::Edge& edge : node->dependencies_) copy->add_edge(copies[edge.node], copies[node.get()], edge.data);
+    for (const GraphNode::Edge& edge : node->dependencies_)
+      copy->add_edge(copies[edge.node], copies[node.get()], edge.data);
   copy->user_objects = retained(user_objects);
   return copy;
 }
@@ -182,7 +183,7 @@ std::shared_ptr<Task> ChildGraphOperation::make_task(const std::shared_ptr<Conte
   throw Failure(CUDA_ERROR_UNKNOWN);  // executable graphs hold child graphs as such
 }
 
-// ---- memory of graphs ----
+// ---- memory of graphs ----------------------------------------------------------------------------------------------
 
 GraphAllocation::GraphAllocation(int device, uint64_t bytes)
     : device_(device), bytes_(bytes), address_(addresses().allocate(device, 0, bytes)) {}
@@ -234,10 +235,11 @@ std::shared_ptr<Task> MemoryAllocOperation::make_task(const std::shared_ptr<Cont
 
 std::shared_ptr<Task> MemoryFreeOperation::make_task(const std::shared_ptr<Context>&) const { return make_marker(); }
 
-// ---- executable graphs ----
+// ---- executable graphs ---------------------------------------------------------------------------------------------
 
 // NVIDIA's driver does not tell of node priorities later.
-GraphExec::GraphExec(Graph& graph, uint64_t flags) : flags_(flags & ~uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY}) {
+GraphExec::GraphExec(Graph& graph, uint64_t flags)
+    : flags_(flags & ~uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY}) {
   std::unordered_map<const GraphNode*, size_t> position;
   for (GraphNode* node : graph.in_order()) {
     Step step;
@@ -314,7 +316,9 @@ void GraphExec::launch(const std::shared_ptr<Stream>& stream) {
   stream->context()->enqueue_pair(*stream, begin, end);
 }
 
-GraphExec::Step& GraphExec::step_of(const GraphNode& node) { return const_cast<Step&>(static_cast<const GraphExec&>(*this).step_of(node)); }
+GraphExec::Step& GraphExec::step_of(const GraphNode& node) {
+  return const_cast<Step&>(static_cast<const GraphExec&>(*this).step_of(node));
+}
 
 const GraphExec::Step& GraphExec::step_of(const GraphNode& node) const {
   for (const Step& step : steps_) {
@@ -360,7 +364,8 @@ GraphExec::UpdateFailure GraphExec::update(Graph& graph) {
     std::vector<size_t> dependencies;
     for (const GraphNode::Edge& edge : order[i]->dependencies()) dependencies.push_back(position[edge.node]);
     if (dependencies != steps_[i].dependencies) return {CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, order[i], nullptr};
-    if (order[i]->type() != steps_[i].operation->type()) return {CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, order[i], nullptr};
+    if (order[i]->type() != steps_[i].operation->type())
+      return {CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, order[i], nullptr};
     if (order[i]->type() == CU_GRAPH_NODE_TYPE_KERNEL) {
       auto& before = static_cast<KernelOperation&>(*steps_[i].operation);
       auto& after = static_cast<KernelOperation&>(order[i]->operation());

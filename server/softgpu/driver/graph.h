@@ -194,7 +194,8 @@ class GraphExec {
   const Step& step_of(const GraphNode& node) const;
   /// Adds tasks that come after `begin`, and makes `end` wait for them.
   void use_memory() const;
-  void add_tasks(const std::shared_ptr<Context>& context, const std::shared_ptr<Task>& begin, const std::shared_ptr<Task>& end) const;
+  void add_tasks(const std::shared_ptr<Context>& context, const std::shared_ptr<Task>& begin,
+                 const std::shared_ptr<Task>& end) const;
 
   const uint64_t flags_;
   std::vector<Step> steps_;

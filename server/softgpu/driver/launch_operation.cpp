@@ -31,7 +31,8 @@ KernelOperation::KernelOperation(CUfunction handle, const LaunchShape& shape, vo
   }
   FunctionSettings settings = function_->settings();
   if (!shape_.is_cluster_given && settings.required_cluster[0] != 0) {
-    shape_.cluster = {static_cast<uint32_t>(settings.required_cluster[0]), static_cast<uint32_t>(std::max(1, settings.required_cluster[1])),
+    shape_.cluster = {static_cast<uint32_t>(settings.required_cluster[0]),
+                      static_cast<uint32_t>(std::max(1, settings.required_cluster[1])),
                       static_cast<uint32_t>(std::max(1, settings.required_cluster[2]))};
     shape_.is_cluster_given = true;
   }
@@ -50,14 +51,15 @@ void KernelOperation::check() const {
     require(shape_.block.x == kernel.required_threads->x && shape_.block.y == kernel.required_threads->y &&
             shape_.block.z == kernel.required_threads->z);
   if (kernel.max_threads) require(threads <= kernel.max_threads->count());
-  uint64_t shared_max =
-      std::max<uint64_t>(static_cast<uint64_t>(settings.dynamic_shared_bytes_max) + kernel.static_shared_bytes, shared_bytes_per_block);
+  uint64_t shared_max = std::max<uint64_t>(
+      static_cast<uint64_t>(settings.dynamic_shared_bytes_max) + kernel.static_shared_bytes, shared_bytes_per_block);
   require(uint64_t{shape_.dynamic_shared_bytes} + kernel.static_shared_bytes <= shared_max);
   check_cluster(settings);
   uint32_t resident = blocks_per_multiprocessor(kernel, threads, shape_.dynamic_shared_bytes);
   require(resident != 0, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
   if (shape_.is_cooperative) {
-    uint64_t device_blocks = uint64_t{resident} * static_cast<uint64_t>(module_->context()->device().multiprocessor_count());
+    uint64_t device_blocks =
+        uint64_t{resident} * static_cast<uint64_t>(module_->context()->device().multiprocessor_count());
     require(shape_.grid.count() <= device_blocks, CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
   }
 }
@@ -76,7 +78,8 @@ void KernelOperation::check_cluster(const FunctionSettings& settings) const {
   bool divides = shape_.grid.x % cluster.x == 0 && shape_.grid.y % cluster.y == 0 && shape_.grid.z % cluster.z == 0;
   require(divides, CUDA_ERROR_INVALID_CLUSTER_SIZE);
   if (kernel.required_cluster)
-    require(cluster.x == kernel.required_cluster->x && cluster.y == kernel.required_cluster->y && cluster.z == kernel.required_cluster->z,
+    require(cluster.x == kernel.required_cluster->x && cluster.y == kernel.required_cluster->y &&
+                cluster.z == kernel.required_cluster->z,
             CUDA_ERROR_INVALID_CLUSTER_SIZE);
 }
 
@@ -137,12 +140,14 @@ std::shared_ptr<Task> KernelOperation::make_task(const std::shared_ptr<Context>&
     launch.parameters = operation.argument_bytes_;
     launch.stack_bytes = kernel.stack_bytes;
     if (kernel.has_recursion)
-      launch.stack_bytes += std::max<uint32_t>(stack_bytes_min, static_cast<uint32_t>(context->limit(CU_LIMIT_STACK_SIZE)));
+      launch.stack_bytes +=
+          std::max<uint32_t>(stack_bytes_min, static_cast<uint32_t>(context->limit(CU_LIMIT_STACK_SIZE)));
     launch.page_table = &addresses().page_table(device.ordinal());
     launch.services = context.get();
     launch.multiprocessor_count = static_cast<uint32_t>(device.multiprocessor_count());
     uint64_t resident = uint64_t{launch.multiprocessor_count} *
-                        blocks_per_multiprocessor(kernel, shape.block.count(), shape.dynamic_shared_bytes) / shape.cluster.count();
+                        blocks_per_multiprocessor(kernel, shape.block.count(), shape.dynamic_shared_bytes) /
+                        shape.cluster.count();
     DeviceAddress workspace = 0;
     try {
       if (shape.is_cooperative) workspace = context->take_grid_workspace();

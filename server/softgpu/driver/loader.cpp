@@ -28,7 +28,8 @@ auto reporting(JitOptions& options, Step step) {
   try {
     return step();
   } catch (const ImageError& error) {
-    fail(error.kind() == ImageError::Kind::no_binary ? CUDA_ERROR_NO_BINARY_FOR_GPU : CUDA_ERROR_INVALID_IMAGE, error.what());
+    fail(error.kind() == ImageError::Kind::no_binary ? CUDA_ERROR_NO_BINARY_FOR_GPU : CUDA_ERROR_INVALID_IMAGE,
+         error.what());
   } catch (const ptx::UnsupportedVersion& error) {
     fail(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, std::string("PTX ") + error.what());
   } catch (const ptx::SyntaxError& error) {

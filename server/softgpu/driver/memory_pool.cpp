@@ -21,7 +21,8 @@ DeviceAddress MemoryPool::allocate(uint64_t bytes) {
 CUmemoryPool default_pool(int ordinal) {
   Device& device = Driver::get().device(ordinal);
   std::lock_guard lock(device.pool_mutex);
-  if (device.default_pool == nullptr) device.default_pool = MemoryPoolTable::instance().add(std::make_shared<MemoryPool>(ordinal, 0));
+  if (device.default_pool == nullptr)
+    device.default_pool = MemoryPoolTable::instance().add(std::make_shared<MemoryPool>(ordinal, 0));
   return device.default_pool;
 }
 

@@ -24,11 +24,12 @@ uint64_t function_address(uint32_t routine) { return window_base(Window::code) +
 
 }  // namespace
 
-// ---- settings ----
+// ---- settings ------------------------------------------------------------------------------------------------------
 
 FunctionSettings::FunctionSettings(const Routine& kernel)
-    : dynamic_shared_bytes_max(static_cast<int>(
-          kernel.static_shared_bytes >= shared_bytes_per_block ? 0 : shared_bytes_per_block - kernel.static_shared_bytes)) {
+    : dynamic_shared_bytes_max(static_cast<int>(kernel.static_shared_bytes >= shared_bytes_per_block
+                                                    ? 0
+                                                    : shared_bytes_per_block - kernel.static_shared_bytes)) {
   if (kernel.required_cluster) {
     required_cluster[0] = static_cast<int>(kernel.required_cluster->x);
     required_cluster[1] = static_cast<int>(kernel.required_cluster->y);
@@ -93,7 +94,7 @@ void FunctionSettings::set(CUfunction_attribute attribute, int value, const Rout
   }
 }
 
-// ---- modules ----
+// ---- modules -------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -141,8 +142,9 @@ void Module::allocate_globals(ManagedVariables* shared) {
       global_addresses_.push_back(place->second);
       continue;
     }
-    global_addresses_.push_back(global.is_managed ? addresses().allocate_managed(device, context_->id(), bytes, CU_MEM_ATTACH_GLOBAL)
-                                                  : addresses().allocate(device, context_->id(), bytes));
+    global_addresses_.push_back(global.is_managed
+                                    ? addresses().allocate_managed(device, context_->id(), bytes, CU_MEM_ATTACH_GLOBAL)
+                                    : addresses().allocate(device, context_->id(), bytes));
     // Memory of a slab may have been used before.
     std::vector<std::byte> zeros(std::min<uint64_t>(bytes, uint64_t{1} << 20));
     if (bytes <= zeros.size()) write_device(global_addresses_.back(), zeros.data(), bytes);
@@ -173,8 +175,8 @@ void Module::fill_constants() {
     std::byte* constants = storage.get() + (64 - misalignment) % 64;
     if (bytes != 0) std::memcpy(constants, routine->constants.data(), bytes);
     for (const ConstantRelocation& relocation : routine->relocations) {
-      uint64_t base =
-          relocation.kind == ConstantRelocation::Kind::function ? function_address(relocation.index) : global_addresses_[relocation.index];
+      uint64_t base = relocation.kind == ConstantRelocation::Kind::function ? function_address(relocation.index)
+                                                                            : global_addresses_[relocation.index];
       for (int lane = 0; lane < warp_size; ++lane) {
         std::byte* at = constants + relocation.offset + lane * relocation.width;
         uint64_t value = 0;
@@ -208,7 +210,7 @@ Module::Global Module::global(const std::string& name, bool managed_only) const 
   return {global_addresses_[found->second], global.bytes};
 }
 
-// ---- functions ----
+// ---- functions -----------------------------------------------------------------------------------------------------
 
 FunctionSettings Function::settings() const {
   std::lock_guard lock(mutex_);
@@ -226,13 +228,14 @@ std::shared_ptr<Function> find_function(CUfunction handle) {
   return kernel->function_in(current_context()->home());
 }
 
-// ---- libraries ----
+// ---- libraries -----------------------------------------------------------------------------------------------------
 
 std::shared_ptr<Library> Library::make(std::shared_ptr<const Program> program) {
   auto library = std::make_shared<Library>();
   library->program_ = std::move(program);
   for (const auto& routine : library->program_->routines)
-    if (routine->is_kernel) library->kernels_.push_back(std::make_shared<Kernel>(std::weak_ptr<Library>(library), *routine));
+    if (routine->is_kernel)
+      library->kernels_.push_back(std::make_shared<Kernel>(std::weak_ptr<Library>(library), *routine));
   LibraryTable::instance().add(library);
   for (const auto& kernel : library->kernels_) KernelTable::instance().add(kernel);
   return library;
@@ -262,7 +265,8 @@ std::shared_ptr<Module> Library::module_in(const std::shared_ptr<Context>& conte
   std::shared_ptr<Module>& module = modules_[context.get()];
   if (module != nullptr) return module;
   module = Module::load(context, program_, weak_from_this(), &managed_);
-  for (size_t i = 0; i < kernels_.size(); ++i) kernels_[i]->apply_settings(*module->functions()[i], context->device().ordinal());
+  for (size_t i = 0; i < kernels_.size(); ++i)
+    kernels_[i]->apply_settings(*module->functions()[i], context->device().ordinal());
   return module;
 }
 
@@ -323,7 +327,7 @@ void Kernel::apply_settings(Function& function, int device) const {
     for (auto [attribute, value] : found->second) function.set(attribute, value);
 }
 
-// ---- unloading ----
+// ---- unloading -----------------------------------------------------------------------------------------------------
 
 void unload(const std::shared_ptr<Module>& module) {
   for (const auto& function : module->functions()) FunctionTable::instance().remove(function->handle());
@@ -334,7 +338,8 @@ void unload(const std::shared_ptr<Module>& module) {
 }
 
 void unload_modules_of(const Context& context) {
-  auto modules = ModuleTable::instance().remove_if([&](const Module& module) { return module.context().get() == &context; });
+  auto modules =
+      ModuleTable::instance().remove_if([&](const Module& module) { return module.context().get() == &context; });
   for (const auto& module : modules) {
     if (auto library = module->library()) library->forget(context);
     unload(module);

@@ -37,8 +37,8 @@ struct FunctionSettings {
   void set(CUfunction_attribute attribute, int value, const Routine& kernel);
 };
 
-/// The managed variables of a library, which all its modules have in common: addresses by the program's numbering, of those that are
-/// made already.
+/// The managed variables of a library, which all its modules have in common: addresses by the program's numbering, of
+/// those that are made already.
 using ManagedVariables = std::map<size_t, DeviceAddress>;
 
 /// A program loaded into a context: its variables have memory and addresses.

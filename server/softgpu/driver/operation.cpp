@@ -44,12 +44,13 @@ bool is_met(const CUstreamBatchMemOpParams& op, const std::byte* memory) {
 
 void write_value(const CUstreamBatchMemOpParams& op, std::byte* memory) {
   if (bytes_of(op) == 8) __atomic_store_n(reinterpret_cast<uint64_t*>(memory), op.writeValue.value64, __ATOMIC_SEQ_CST);
-  else __atomic_store_n(reinterpret_cast<uint32_t*>(memory), static_cast<uint32_t>(op.writeValue.value), __ATOMIC_SEQ_CST);
+  else
+    __atomic_store_n(reinterpret_cast<uint32_t*>(memory), static_cast<uint32_t>(op.writeValue.value), __ATOMIC_SEQ_CST);
 }
 
 /// Carries the operations out from `next` on; those that must wait resume here.
-void run_memory_ops(const std::shared_ptr<Context>& context, const std::vector<CUstreamBatchMemOpParams>& ops, size_t next,
-                    const DeferredTask::Finish& finish) {
+void run_memory_ops(const std::shared_ptr<Context>& context, const std::vector<CUstreamBatchMemOpParams>& ops,
+                    size_t next, const DeferredTask::Finish& finish) {
   for (; next < ops.size() && !context->has_failed(); ++next) {
     const CUstreamBatchMemOpParams& op = ops[next];
     bool is_wait = op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
@@ -93,7 +94,8 @@ std::shared_ptr<Task> EventWaitOperation::make_task(const std::shared_ptr<Contex
   return marker;
 }
 
-MemoryOpsOperation::MemoryOpsOperation(CUcontext context, unsigned count, const CUstreamBatchMemOpParams* first, unsigned flags)
+MemoryOpsOperation::MemoryOpsOperation(CUcontext context, unsigned count, const CUstreamBatchMemOpParams* first,
+                                       unsigned flags)
     : node_context(context), ops(first, first + count), flags(flags) {
   for (const CUstreamBatchMemOpParams& op : ops) {
     switch (op.operation) {

@@ -34,7 +34,8 @@ std::string random_name() {
 
 bool is_name(const std::string& name) {
   const size_t begin = sizeof(prefix) - 1;
-  return name.size() == begin + 32 && name.starts_with(prefix) && name.find_first_not_of("0123456789abcdef", begin) == std::string::npos;
+  return name.size() == begin + 32 && name.starts_with(prefix) &&
+         name.find_first_not_of("0123456789abcdef", begin) == std::string::npos;
 }
 
 /// Locks of open file descriptions: they end with the process, whatever ends it.
@@ -86,7 +87,8 @@ std::shared_ptr<SharedEvent> SharedEvent::create() {
   std::shared_ptr<SharedEvent> event(new SharedEvent(random_name(), true));
   event->file_ = ::open((folder + event->name_).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   require(event->file_ >= 0, CUDA_ERROR_OPERATING_SYSTEM);
-  require(flock(event->file_, LOCK_EX | LOCK_NB) == 0 && ftruncate(event->file_, file_bytes) == 0, CUDA_ERROR_OPERATING_SYSTEM);
+  require(flock(event->file_, LOCK_EX | LOCK_NB) == 0 && ftruncate(event->file_, file_bytes) == 0,
+          CUDA_ERROR_OPERATING_SYSTEM);
   event->map();
   return event;
 }

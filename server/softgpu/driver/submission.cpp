@@ -68,7 +68,8 @@ bool is_joined(const Capture& capture, const Stream& origin) {
     if (!reached.insert(node).second) continue;
     for (const GraphNode::Edge& edge : node->dependencies()) pending.push_back(edge.node);
   }
-  return std::all_of(capture.nodes.begin(), capture.nodes.end(), [&](GraphNode* node) { return reached.contains(node); });
+  return std::all_of(capture.nodes.begin(), capture.nodes.end(),
+                     [&](GraphNode* node) { return reached.contains(node); });
 }
 
 }  // namespace
@@ -107,8 +108,9 @@ void refuse_while_capturing() {
   bool is_refused = false;
   for (const auto& capture : captures()) {
     bool is_own = capture->thread == std::this_thread::get_id();
-    bool disturbs = is_own ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED
-                           : thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    bool disturbs =
+        is_own ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED
+               : thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!disturbs) continue;
     capture->is_invalidated = true;
     is_refused = true;
@@ -168,7 +170,8 @@ std::shared_ptr<Graph> end_capture(const std::shared_ptr<Stream>& stream) {
     capture->is_invalidated = true;
     throw Failure(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
   }
-  bool is_wrong_thread = capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id();
+  bool is_wrong_thread =
+      capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id();
   require(!is_wrong_thread, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
   bool was_joined = is_joined(*capture, *stream);
   end(capture);
@@ -190,7 +193,8 @@ void record_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<E
   {
     std::lock_guard lock(graph_mutex());
     if (stream->capture != nullptr) {
-      if (flags & CU_EVENT_RECORD_EXTERNAL) return capture_operation(*stream, std::make_unique<EventRecordOperation>(event));
+      if (flags & CU_EVENT_RECORD_EXTERNAL)
+        return capture_operation(*stream, std::make_unique<EventRecordOperation>(event));
       require_intact(*stream->capture);
       auto place = std::make_shared<CapturedPlace>();
       place->capture = stream->capture;
@@ -225,7 +229,8 @@ void wait_for_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr
         throw Failure(CUDA_ERROR_STREAM_CAPTURE_MERGE);
       }
       for (GraphNode* node : place->nodes)
-        if (std::find(stream->capture_dependencies.begin(), stream->capture_dependencies.end(), node) == stream->capture_dependencies.end())
+        if (std::find(stream->capture_dependencies.begin(), stream->capture_dependencies.end(), node) ==
+            stream->capture_dependencies.end())
           stream->capture_dependencies.push_back(node);
       return;
     }

@@ -43,7 +43,8 @@ class FunctionTask : public Task {
     inline_on_completion,  // on the thread that finished the last dependency: must be short
     service,               // on a service thread
   };
-  explicit FunctionTask(Place place, std::function<void()> function = {}) : place_(place), function_(std::move(function)) {}
+  explicit FunctionTask(Place place, std::function<void()> function = {})
+      : place_(place), function_(std::move(function)) {}
 
  private:
   void start() override;
@@ -66,6 +67,8 @@ class DeferredTask : public Task {
 };
 
 /// A task without work, to wait for others.
-inline std::shared_ptr<Task> make_marker() { return std::make_shared<FunctionTask>(FunctionTask::Place::inline_on_completion); }
+inline std::shared_ptr<Task> make_marker() {
+  return std::make_shared<FunctionTask>(FunctionTask::Place::inline_on_completion);
+}
 
 }  // namespace fargpu::softgpu

@@ -191,7 +191,8 @@ std::shared_ptr<TextureObject> find_texture_object(uint64_t handle, bool is_surf
   Objects& all = objects();
   std::shared_lock lock(all.mutex);
   auto found = all.by_handle.find(handle);
-  if (found == all.by_handle.end() || found->second->texture.is_surface != is_surface || found->second->is_destroyed) return nullptr;
+  if (found == all.by_handle.end() || found->second->texture.is_surface != is_surface || found->second->is_destroyed)
+    return nullptr;
   return found->second;
 }
 

@@ -28,7 +28,10 @@ void fill(Lanes<T>& lanes, T value) {
 }  // namespace
 
 Block::Block(const Launch& launch, Cluster& cluster)
-    : launch_(&launch), cluster_(&cluster), thread_count_(static_cast<uint32_t>(launch.block.count())), registers_(new BlockRegisters()) {
+    : launch_(&launch),
+      cluster_(&cluster),
+      thread_count_(static_cast<uint32_t>(launch.block.count())),
+      registers_(new BlockRegisters()) {
   uint32_t warp_count = (thread_count_ + warp_size - 1) / warp_size;
   uint32_t shared_bytes = reserved_shared_bytes + launch.kernel->static_shared_bytes + launch.dynamic_shared_bytes;
   shared_storage_.reset(new (std::align_val_t(64)) std::byte[shared_bytes]);
@@ -41,7 +44,8 @@ Block::Block(const Launch& launch, Cluster& cluster)
   size_t warp_local_bytes = size_t{launch.stack_bytes} * warp_size;
   local_mapping_bytes_ = warp_local_bytes * warp_count;
   if (local_mapping_bytes_ != 0) {
-    void* mapping = mmap(nullptr, local_mapping_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* mapping =
+        mmap(nullptr, local_mapping_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping == MAP_FAILED) throw std::bad_alloc();
     local_ = static_cast<std::byte*>(mapping);
   }
@@ -112,7 +116,8 @@ void Block::fill_fixed_registers() {
 }
 
 ThreadDimensions Block::thread_index(const Launch& launch, uint32_t thread) {
-  return {thread % launch.block.x, thread / launch.block.x % launch.block.y, thread / (launch.block.x * launch.block.y)};
+  return {thread % launch.block.x, thread / launch.block.x % launch.block.y,
+          thread / (launch.block.x * launch.block.y)};
 }
 
 void Block::start(ThreadDimensions block_index, uint32_t multiprocessor) {
@@ -228,7 +233,8 @@ void Block::threads_exited(uint32_t count) {
 }
 
 bool Block::has_arrived_at_cluster() const {
-  return std::all_of(warps_.begin(), warps_.end(), [](const auto& warp) { return (~warp->dead & ~warp->arrived_at_cluster) == 0; });
+  return std::all_of(warps_.begin(), warps_.end(),
+                     [](const auto& warp) { return (~warp->dead & ~warp->arrived_at_cluster) == 0; });
 }
 
 void Block::leave_cluster_barrier() {
@@ -253,8 +259,8 @@ std::string Block::describe_thread(const Warp& warp, int lane) const {
 void Block::report_fault(FaultKind kind, const Warp& warp, const Instruction& at, int lane, std::string what) {
   if (fault_) return;  // the first one counts
   fault_.kind = kind;
-  fault_.message =
-      "kernel " + launch_->kernel->name + ": " + what + "; " + describe_thread(warp, lane) + ", PTX line " + std::to_string(at.line);
+  fault_.message = "kernel " + launch_->kernel->name + ": " + what + "; " + describe_thread(warp, lane) +
+                   ", PTX line " + std::to_string(at.line);
 }
 
 void Block::report_deadlock() {

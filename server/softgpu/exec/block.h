@@ -39,7 +39,7 @@ class Block {
   /// Runs until something stops all warps, or until the deadline.
   Outcome run(std::chrono::steady_clock::time_point deadline);
 
-  // ---- for warps, handlers and the cluster ----
+  // ---- for warps, handlers and the cluster -------------------------------------------------------------------------
 
   FramePool& frames() { return frames_; }
   Cluster& cluster() { return *cluster_; }

@@ -15,10 +15,12 @@ Cluster::Cluster(const Launch& launch) : launch_(&launch) {
 void Cluster::start(uint64_t index) {
   const ThreadDimensions& size = launch_->cluster;
   uint64_t across = launch_->grid.x / size.x, down = launch_->grid.y / size.y;
-  ThreadDimensions first = {static_cast<uint32_t>(index % across) * size.x, static_cast<uint32_t>(index / across % down) * size.y,
+  ThreadDimensions first = {static_cast<uint32_t>(index % across) * size.x,
+                            static_cast<uint32_t>(index / across % down) * size.y,
                             static_cast<uint32_t>(index / (across * down)) * size.z};
   for (uint32_t rank = 0; rank < blocks_.size(); ++rank) {
-    ThreadDimensions position = {first.x + rank % size.x, first.y + rank / size.x % size.y, first.z + rank / (size.x * size.y)};
+    ThreadDimensions position = {first.x + rank % size.x, first.y + rank / size.x % size.y,
+                                 first.z + rank / (size.x * size.y)};
     uint64_t linear = index * blocks_.size() + rank;
     blocks_[rank]->start(position, static_cast<uint32_t>(linear % launch_->multiprocessor_count));
     is_finished_[rank] = false;

@@ -20,7 +20,7 @@ class Cluster {
   Block::Outcome run(std::chrono::steady_clock::time_point deadline);
   const Fault& fault() const;
 
-  // ---- for handlers ----
+  // ---- for handlers ------------------------------------------------------------------------------------------------
 
   uint32_t block_count() const { return static_cast<uint32_t>(blocks_.size()); }
   Block& block(uint32_t rank) { return *blocks_[rank]; }

@@ -51,11 +51,12 @@ bool Grid::is_over() const { return workers_ == 0 && (is_stopped_ || finished_ =
 
 std::string Grid::describe_progress(std::chrono::seconds age) const {
   uint64_t done = finished_;
-  std::string text = "kernel " + launch_.kernel->name + " has run for " + std::to_string(age.count()) + " s; " + std::to_string(done) +
-                     " of its " + std::to_string(cluster_count_) + (launch_.cluster.count() == 1 ? " blocks" : " clusters") + " are done";
+  std::string text = "kernel " + launch_.kernel->name + " has run for " + std::to_string(age.count()) + " s; " +
+                     std::to_string(done) + " of its " + std::to_string(cluster_count_) +
+                     (launch_.cluster.count() == 1 ? " blocks" : " clusters") + " are done";
   if (done != 0) {
-    double left =
-        static_cast<double>(age.count()) / static_cast<double>(done) * static_cast<double>(cluster_count_ - std::min(done, cluster_count_));
+    double left = static_cast<double>(age.count()) / static_cast<double>(done) *
+                  static_cast<double>(cluster_count_ - std::min(done, cluster_count_));
     text += ", and it may need " + std::to_string(static_cast<uint64_t>(left)) + " s more";
   }
   return text;

@@ -39,13 +39,15 @@ double decode_float(uint32_t bits) {
   uint32_t mantissa = bits & Format::mantissa_mask;
   double value;
   if (!Format::is_finite_only && exponent == Format::exponent_max)
-    value = mantissa != 0 ? std::bit_cast<double>(quiet_nan | static_cast<uint64_t>(mantissa) << dropped_bits) : HUGE_VAL;
+    value =
+        mantissa != 0 ? std::bit_cast<double>(quiet_nan | static_cast<uint64_t>(mantissa) << dropped_bits) : HUGE_VAL;
   else if (Format::is_finite_only && (bits & Format::nan) == Format::nan) value = std::nan("");
   else if (exponent == 0)
-    value = mantissa * std::bit_cast<double>(static_cast<uint64_t>(1023 + 1 - Format::bias - Format::mantissa_bits) << 52);
+    value =
+        mantissa * std::bit_cast<double>(static_cast<uint64_t>(1023 + 1 - Format::bias - Format::mantissa_bits) << 52);
   else
-    value = std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023 - Format::bias) << 52 | static_cast<uint64_t>(mantissa)
-                                                                                                    << dropped_bits);
+    value = std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023 - Format::bias) << 52 |
+                                  static_cast<uint64_t>(mantissa) << dropped_bits);
   return bits & Format::sign_bit ? -value : value;
 }
 
@@ -68,7 +70,8 @@ uint32_t encode_float(double value, RoundingMode mode, bool saturate_finite = fa
   int exponent = (exponent_field != 0 ? exponent_field : 1) - 1023;  // of the bit 2^52
 
   constexpr int smallest_exponent = 1 - Format::bias;
-  int quantum = (exponent > smallest_exponent ? exponent : smallest_exponent) - Format::mantissa_bits;  // the value of the last place kept
+  // The value of the last place kept.
+  int quantum = (exponent > smallest_exponent ? exponent : smallest_exponent) - Format::mantissa_bits;
   int shift = quantum - (exponent - 52);
   uint64_t kept = shift < 64 ? significand >> shift : 0;
   uint64_t rest = shift < 64 ? significand & ((uint64_t{1} << shift) - 1) : significand;
@@ -83,10 +86,11 @@ uint32_t encode_float(double value, RoundingMode mode, bool saturate_finite = fa
   }
   kept += round_up;
   // The leading one of a normal number adds one to the exponent field, as does a carry.
-  uint64_t encoded = (static_cast<uint64_t>(quantum - (smallest_exponent - Format::mantissa_bits)) << Format::mantissa_bits) + kept;
+  uint64_t encoded =
+      (static_cast<uint64_t>(quantum - (smallest_exponent - Format::mantissa_bits)) << Format::mantissa_bits) + kept;
   if (encoded <= Format::largest) return sign | static_cast<uint32_t>(encoded);
-  bool stays_finite = saturate_finite || mode == RoundingMode::toward_zero || (mode == RoundingMode::down && !is_negative) ||
-                      (mode == RoundingMode::up && is_negative);
+  bool stays_finite = saturate_finite || mode == RoundingMode::toward_zero ||
+                      (mode == RoundingMode::down && !is_negative) || (mode == RoundingMode::up && is_negative);
   if (stays_finite) return sign | Format::largest;
   return Format::is_finite_only ? Format::nan : sign | Format::infinity;
 }

@@ -66,7 +66,8 @@ void append_integer(std::string& text, const Conversion& conversion, uint64_t bi
 Conversion parse_conversion(std::string_view format, size_t& position, PrintArguments& arguments, int& count) {
   Conversion conversion;
   auto peek = [&] { return position < format.size() ? format[position] : '\0'; };
-  while (peek() != '\0' && std::string_view("-+ #0").find(peek()) != std::string_view::npos) conversion.flags += format[position++];
+  while (peek() != '\0' && std::string_view("-+ #0").find(peek()) != std::string_view::npos)
+    conversion.flags += format[position++];
   auto number = [&]() -> int {
     if (peek() == '*') {
       ++position;

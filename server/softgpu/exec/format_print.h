@@ -12,7 +12,8 @@ namespace fargpu::softgpu {
 /// default argument promotions.
 class PrintArguments {
  public:
-  PrintArguments(Warp& warp, const Instruction& at, int lane, uint64_t address) : warp_(warp), at_(at), lane_(lane), address_(address) {}
+  PrintArguments(Warp& warp, const Instruction& at, int lane, uint64_t address)
+      : warp_(warp), at_(at), lane_(lane), address_(address) {}
 
   uint64_t next(uint32_t bytes);
   std::string string_at(uint64_t address);

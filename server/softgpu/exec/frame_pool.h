@@ -43,7 +43,9 @@ class FramePool {
 
  private:
   struct Storage {
-    explicit Storage(uint32_t bytes) : registers(new (std::align_val_t(64)) std::byte[bytes + 64]) { frame.registers = registers.get(); }
+    explicit Storage(uint32_t bytes) : registers(new (std::align_val_t(64)) std::byte[bytes + 64]) {
+      frame.registers = registers.get();
+    }
     struct Delete {
       void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t(64)); }
     };

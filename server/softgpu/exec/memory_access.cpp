@@ -42,13 +42,14 @@ bool ResolvedAccess::fail(const LaneAccess& what, int lane, const char* space) {
   uint64_t address = address_.lane[lane];
   bool is_misaligned = (address & (what.bytes - 1)) != 0;
   std::string text = (is_misaligned ? "misaligned address " : "illegal address ") + hexadecimal(address) + ", " +
-                     (what.access == Access::read ? "read" : "write") + " of " + std::to_string(what.bytes) + " bytes of " + space +
-                     " memory";
-  what.warp.raise(is_misaligned ? FaultKind::misaligned_address : FaultKind::illegal_address, what.instruction, lane, std::move(text));
+                     (what.access == Access::read ? "read" : "write") + " of " + std::to_string(what.bytes) +
+                     " bytes of " + space + " memory";
+  what.warp.raise(is_misaligned ? FaultKind::misaligned_address : FaultKind::illegal_address, what.instruction, lane,
+                  std::move(text));
   return false;
 }
 
-// ---- all 32 lanes at once ----
+// ---- all 32 lanes at once ------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -79,8 +80,8 @@ std::optional<MemorySpace> space_of_window(uint64_t address) {
 
 /// Host address of a block of global memory within one page, or of the own block's shared memory;
 /// null if there is more to look at.
-[[gnu::always_inline]] inline std::byte* ResolvedAccess::find_block(const LaneAccess& what, MemorySpace space, uint64_t first,
-                                                                    uint64_t bytes) {
+[[gnu::always_inline]] inline std::byte* ResolvedAccess::find_block(const LaneAccess& what, MemorySpace space,
+                                                                    uint64_t first, uint64_t bytes) {
   if (space == MemorySpace::generic) {
     auto found = space_of_window(first);
     if (!found) return nullptr;
@@ -94,7 +95,8 @@ std::optional<MemorySpace> space_of_window(uint64_t address) {
     if (page == nullptr || !page->covers(first + bytes - 1)) return nullptr;
     return page->host + (first - page->begin);
   }
-  if (space == MemorySpace::shared && bytes <= memory.shared_bytes && first <= memory.shared_bytes - bytes) return memory.shared + first;
+  if (space == MemorySpace::shared && bytes <= memory.shared_bytes && first <= memory.shared_bytes - bytes)
+    return memory.shared + first;
   return nullptr;
 }
 
@@ -115,7 +117,7 @@ std::optional<MemorySpace> space_of_window(uint64_t address) {
   return true;
 }
 
-// ---- lane by lane ----
+// ---- lane by lane --------------------------------------------------------------------------------------------------
 
 bool ResolvedAccess::resolve_global(const LaneAccess& what, LaneMask lanes) {
   TranslationCache& cache = what.access == Access::read ? what.warp.memory->reads : what.warp.memory->writes;
@@ -147,7 +149,8 @@ bool ResolvedAccess::resolve_local(const LaneAccess& what, LaneMask lanes) {
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     int lane = first_lane(rest);
     uint64_t address = address_.lane[lane];
-    if ((address & (what.bytes - 1)) != 0 || address + what.bytes > what.warp.local_bytes) return fail(what, lane, "local");
+    if ((address & (what.bytes - 1)) != 0 || address + what.bytes > what.warp.local_bytes)
+      return fail(what, lane, "local");
     uint32_t offset = static_cast<uint32_t>(address);
     if (what.bytes <= 4) {
       host_.lane[lane] = local + local_position(offset, lane);
@@ -156,7 +159,8 @@ bool ResolvedAccess::resolve_local(const LaneAccess& what, LaneMask lanes) {
     staged_ |= LaneMask{1} << lane;
     host_.lane[lane] = staging_[lane];
     if (what.access != Access::read) continue;
-    for (uint32_t i = 0; i < what.bytes; i += 4) std::memcpy(staging_[lane] + i, local + local_position(offset + i, lane), 4);
+    for (uint32_t i = 0; i < what.bytes; i += 4)
+      std::memcpy(staging_[lane] + i, local + local_position(offset + i, lane), 4);
   }
   return true;
 }
@@ -164,7 +168,8 @@ bool ResolvedAccess::resolve_local(const LaneAccess& what, LaneMask lanes) {
 void ResolvedAccess::write_staged(Warp& warp) {
   for_each_lane(staged_, [&](int lane) {
     uint32_t offset = static_cast<uint32_t>(address_.lane[lane] & window_mask);
-    for (uint32_t i = 0; i < bytes_; i += 4) std::memcpy(warp.local + local_position(offset + i, lane), staging_[lane] + i, 4);
+    for (uint32_t i = 0; i < bytes_; i += 4)
+      std::memcpy(warp.local + local_position(offset + i, lane), staging_[lane] + i, 4);
   });
 }
 
@@ -173,7 +178,8 @@ bool ResolvedAccess::resolve_parameter(const LaneAccess& what, LaneMask lanes) {
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     int lane = first_lane(rest);
     uint64_t address = address_.lane[lane];
-    if (what.access != Access::read || (address & (what.bytes - 1)) != 0 || address + what.bytes > memory.parameter_bytes)
+    if (what.access != Access::read || (address & (what.bytes - 1)) != 0 ||
+        address + what.bytes > memory.parameter_bytes)
       return fail(what, lane, "parameter");
     host_.lane[lane] = const_cast<std::byte*>(memory.parameters) + address;
   }
@@ -213,7 +219,7 @@ bool ResolvedAccess::resolve_in(MemorySpace space, const LaneAccess& what, LaneM
   return false;
 }
 
-// ---- choosing ----
+// ---- choosing ------------------------------------------------------------------------------------------------------
 
 /// All lanes access the same place of the parameters, or of their local memory.
 bool ResolvedAccess::resolve_fixed(const LaneAccess& what, LaneMask lanes) {
@@ -239,7 +245,8 @@ bool ResolvedAccess::resolve_fixed(const LaneAccess& what, LaneMask lanes) {
 
 /// `base` with `offset` are the addresses, as wide as the registers they come from.
 template <class Base>
-[[gnu::always_inline]] inline bool ResolvedAccess::resolve_lanes(const LaneAccess& what, LaneMask lanes, const Base* base) {
+[[gnu::always_inline]] inline bool ResolvedAccess::resolve_lanes(const LaneAccess& what, LaneMask lanes,
+                                                                 const Base* base) {
   MemorySpace space = space_of(what.instruction);
   auto offset = static_cast<Base>(what.instruction.immediate);
   if (lanes == all_lanes) {
@@ -258,8 +265,10 @@ template <class Base>
   return (lanes == all_lanes && resolve_scattered(what, space)) || resolve_in(space, what, lanes);
 }
 
-[[gnu::always_inline]] inline bool ResolvedAccess::resolve_here(const LaneAccess& what, LaneMask lanes, OperandRef address) {
-  if (address_kind_of(what.instruction) == AddressKind::register_64) return resolve_lanes(what, lanes, what.warp.lanes<uint64_t>(address));
+[[gnu::always_inline]] inline bool ResolvedAccess::resolve_here(const LaneAccess& what, LaneMask lanes,
+                                                                OperandRef address) {
+  if (address_kind_of(what.instruction) == AddressKind::register_64)
+    return resolve_lanes(what, lanes, what.warp.lanes<uint64_t>(address));
   return resolve_lanes(what, lanes, what.warp.lanes<uint32_t>(address));  // which wraps around
 }
 
@@ -267,13 +276,13 @@ bool ResolvedAccess::resolve_any(ResolvedAccess& access, const LaneAccess& what,
   return access.resolve_here(what, lanes, address);
 }
 
-[[gnu::target("avx2")]] bool ResolvedAccess::resolve_wide(ResolvedAccess& access, const LaneAccess& what, LaneMask lanes,
-                                                          OperandRef address) {
+[[gnu::target("avx2")]] bool ResolvedAccess::resolve_wide(ResolvedAccess& access, const LaneAccess& what,
+                                                          LaneMask lanes, OperandRef address) {
   return access.resolve_here(what, lanes, address);
 }
 
-bool ResolvedAccess::resolve(Warp& warp, const Instruction& instruction, LaneMask lanes, OperandRef address, uint32_t bytes,
-                             Access access) {
+bool ResolvedAccess::resolve(Warp& warp, const Instruction& instruction, LaneMask lanes, OperandRef address,
+                             uint32_t bytes, Access access) {
   bytes_ = bytes;
   LaneAccess what = {warp, instruction, bytes, access};
   if (address_kind_of(instruction) == AddressKind::fixed) return resolve_fixed(what, lanes);
@@ -314,7 +323,8 @@ std::byte* find_piece(Warp& warp, int lane, uint64_t address, Access access, uin
 }
 
 template <class Move>
-bool for_each_piece(Warp& warp, const Instruction& at, int lane, uint64_t address, uint64_t bytes, Access access, Move move) {
+bool for_each_piece(Warp& warp, const Instruction& at, int lane, uint64_t address, uint64_t bytes, Access access,
+                    Move move) {
   uint64_t done = 0;
   while (done < bytes) {
     uint64_t together = 0;
@@ -339,15 +349,17 @@ std::byte* find_generic(Warp& warp, int lane, uint64_t address, uint64_t bytes, 
 }
 
 bool read_generic(Warp& warp, const Instruction& at, int lane, uint64_t address, void* to, uint64_t bytes) {
-  return for_each_piece(warp, at, lane, address, bytes, Access::read, [&](std::byte* host, uint64_t done, uint64_t piece) {
-    std::memcpy(static_cast<std::byte*>(to) + done, host, piece);
-  });
+  return for_each_piece(warp, at, lane, address, bytes, Access::read,
+                        [&](std::byte* host, uint64_t done, uint64_t piece) {
+                          std::memcpy(static_cast<std::byte*>(to) + done, host, piece);
+                        });
 }
 
 bool write_generic(Warp& warp, const Instruction& at, int lane, uint64_t address, const void* from, uint64_t bytes) {
-  return for_each_piece(warp, at, lane, address, bytes, Access::read_write, [&](std::byte* host, uint64_t done, uint64_t piece) {
-    std::memcpy(host, static_cast<const std::byte*>(from) + done, piece);
-  });
+  return for_each_piece(warp, at, lane, address, bytes, Access::read_write,
+                        [&](std::byte* host, uint64_t done, uint64_t piece) {
+                          std::memcpy(host, static_cast<const std::byte*>(from) + done, piece);
+                        });
 }
 
 }  // namespace fargpu::softgpu

@@ -26,8 +26,12 @@ enum class AddressKind : uint8_t { register_64, register_32, fixed };
 inline constexpr uint32_t access_flags(MemorySpace space, AddressKind kind) {
   return static_cast<uint32_t>(space) << 8 | static_cast<uint32_t>(kind) << 16;
 }
-inline MemorySpace space_of(const Instruction& instruction) { return static_cast<MemorySpace>((instruction.flags >> 8) & 0xff); }
-inline AddressKind address_kind_of(const Instruction& instruction) { return static_cast<AddressKind>((instruction.flags >> 16) & 0xff); }
+inline MemorySpace space_of(const Instruction& instruction) {
+  return static_cast<MemorySpace>((instruction.flags >> 8) & 0xff);
+}
+inline AddressKind address_kind_of(const Instruction& instruction) {
+  return static_cast<AddressKind>((instruction.flags >> 16) & 0xff);
+}
 
 /// Host addresses of what the lanes of an instruction access. Local memory keeps the 4-byte words
 /// of the 32 lanes of a warp side by side, so wider pieces of it are staged here.
@@ -38,7 +42,8 @@ class ResolvedAccess {
 
   /// Resolves address operand plus immediate for each lane, and checks bounds, rights and
   /// alignment. False after raising a fault.
-  bool resolve(Warp& warp, const Instruction& instruction, LaneMask lanes, OperandRef address, uint32_t bytes, Access access);
+  bool resolve(Warp& warp, const Instruction& instruction, LaneMask lanes, OperandRef address, uint32_t bytes,
+               Access access);
 
   Pattern pattern() const { return pattern_; }
   std::byte* of(int lane) const {

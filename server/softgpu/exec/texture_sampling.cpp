@@ -49,7 +49,9 @@ uint32_t channel_as_integer(uint32_t bits, const TexelFormat& format) {
   return bits;
 }
 
-bool gives_float(const Texture& texture) { return texture.format.kind == TexelFormat::Kind::floating || texture.reads_as_float; }
+bool gives_float(const Texture& texture) {
+  return texture.format.kind == TexelFormat::Kind::floating || texture.reads_as_float;
+}
 
 Color color_of(const Texture& texture, const std::byte* texel) {
   Color color = {};
@@ -74,13 +76,14 @@ TexelBits texel_bits(const Texture& texture, const std::byte* texel) {
 
 TexelBits border_bits(const Texture& texture) {
   if (gives_float(texture))
-    return bits_of({texture.border_color[0], texture.border_color[1], texture.border_color[2], texture.border_color[3]});
+    return bits_of(
+        {texture.border_color[0], texture.border_color[1], texture.border_color[2], texture.border_color[3]});
   TexelBits bits;
   for (int i = 0; i < 4; ++i) bits[i] = static_cast<uint32_t>(texture.border_color[i]);
   return bits;
 }
 
-// ---- addressing (CUDA C++ programming guide, texture fetching) ----
+// ---- addressing (CUDA C++ programming guide, texture fetching) -----------------------------------------------------
 
 /// Brings an index of texels into range; nothing where the border color is.
 std::optional<int64_t> resolve(int64_t index, int64_t extent, AddressMode mode) {
@@ -221,9 +224,9 @@ struct LevelLookup {
       }
       if (weight == 0) continue;
       const std::byte* texel = at(index[0], index[1], index[2]);
-      Color color = texel != nullptr
-                        ? color_of(texture, texel)
-                        : Color{texture.border_color[0], texture.border_color[1], texture.border_color[2], texture.border_color[3]};
+      Color color = texel != nullptr ? color_of(texture, texel)
+                                     : Color{texture.border_color[0], texture.border_color[1], texture.border_color[2],
+                                             texture.border_color[3]};
       for (int i = 0; i < 4; ++i) sum[i] += weight * color[i];
     }
     return sum;
@@ -264,7 +267,8 @@ TexelBits sample(const Texture& texture, const TexturePosition& position) {
   float last = static_cast<float>(texture.levels.size() - 1);
   float most = std::min(last, texture.mip_max);
   float level = std::clamp(position.level + texture.mip_bias, std::min(texture.mip_min, most), most);
-  if (!texture.has_linear_mip_filter || !gives_float(texture)) return sample_level(texture, static_cast<size_t>(level + 0.5f), position);
+  if (!texture.has_linear_mip_filter || !gives_float(texture))
+    return sample_level(texture, static_cast<size_t>(level + 0.5f), position);
   auto first = static_cast<size_t>(level);
   float weight = std::round((level - static_cast<float>(first)) * 256.0f) / 256.0f;
   TexelBits a = sample_level(texture, first, position);
@@ -276,7 +280,8 @@ TexelBits sample(const Texture& texture, const TexturePosition& position) {
 }
 
 TexelBits fetch(const Texture& texture, const std::array<int32_t, 3>& texel, int32_t layer, int32_t level_index) {
-  size_t chosen = static_cast<size_t>(std::clamp<int64_t>(level_index, 0, static_cast<int64_t>(texture.levels.size()) - 1));
+  size_t chosen =
+      static_cast<size_t>(std::clamp<int64_t>(level_index, 0, static_cast<int64_t>(texture.levels.size()) - 1));
   const Texture::Level& level = texture.levels[chosen];
   int64_t index[3] = {texel[0], texel[1], texel[2]};
   for (uint32_t d = 0; d < 3; ++d) {
@@ -314,7 +319,9 @@ float level_of_gradients(const Texture& texture, const std::array<float, 3>& dx,
   auto length = [&](const std::array<float, 3>& change) {
     float sum = 0;
     for (uint32_t d = 0; d < texture.dimensions; ++d) {
-      float scale = texture.has_normalized_coordinates ? static_cast<float>(extent_of(texture.levels[0], static_cast<int>(d))) : 1.0f;
+      float scale = texture.has_normalized_coordinates
+                        ? static_cast<float>(extent_of(texture.levels[0], static_cast<int>(d)))
+                        : 1.0f;
       sum += change[d] * scale * (change[d] * scale);
     }
     return std::sqrt(sum);
@@ -329,7 +336,8 @@ std::byte* surface_texel(const Texture& surface, int32_t x_bytes, int32_t y, int
                    static_cast<uint64_t>(x_bytes) + bytes <= uint64_t{level.width} * surface.format.bytes() &&
                    static_cast<uint32_t>(y) < level.height && static_cast<uint32_t>(z) < level.depth;
   if (!is_inside) return nullptr;
-  return level.texels + static_cast<uint64_t>(z) * level.slice_bytes + static_cast<uint64_t>(y) * level.row_bytes + x_bytes;
+  return level.texels + static_cast<uint64_t>(z) * level.slice_bytes + static_cast<uint64_t>(y) * level.row_bytes +
+         x_bytes;
 }
 
 std::byte* clamped_surface_texel(const Texture& surface, int32_t x_bytes, int32_t y, int32_t z, uint32_t bytes) {

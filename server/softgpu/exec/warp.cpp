@@ -17,7 +17,8 @@ constexpr uint32_t patience_max = 16;
 
 }  // namespace
 
-Warp::Warp(Block& owner, uint32_t index, uint32_t thread_count) : index(index), thread_count(thread_count), block(&owner) {}
+Warp::Warp(Block& owner, uint32_t index, uint32_t thread_count)
+    : index(index), thread_count(thread_count), block(&owner) {}
 
 void Warp::start(const Routine& kernel) {
   fragments_.clear();
@@ -81,7 +82,8 @@ bool Warp::resume() {
   fragments_.erase(std::next(found).base());
   // Fragments that have come to the same place by chance go on together.
   std::erase_if(fragments_, [&](const Fragment& other) {
-    bool is_same_place = is_ready(other) && other.next == chosen.next && other.frame == chosen.frame && other.join == chosen.join;
+    bool is_same_place =
+        is_ready(other) && other.next == chosen.next && other.frame == chosen.frame && other.join == chosen.join;
     if (is_same_place) chosen.lanes |= other.lanes;
     return is_same_place;
   });
@@ -115,7 +117,8 @@ void Warp::delete_join(Join* done) {
   free_joins_.push_back(done);
 }
 
-const Instruction* Warp::diverge(LaneMask taken, const Instruction* target, const Instruction* other, const Instruction* join_at) {
+const Instruction* Warp::diverge(LaneMask taken, const Instruction* target, const Instruction* other,
+                                 const Instruction* join_at) {
   // A loop that lanes leave one after the other meets at one place: one Join serves all rounds.
   bool is_joined = join_at == nullptr || (join != nullptr && join->at == join_at && join->frame == frame);
   if (!is_joined) join = new_join(join_at, active);
@@ -149,7 +152,8 @@ bool Warp::release_waiting_join() {
   for (auto it = joins_.rbegin(); it != joins_.rend(); ++it) {
     Join* waiting = *it;
     if (waiting->arrived == 0) continue;
-    fragments_.push_back({.lanes = waiting->arrived, .next = waiting->at, .frame = waiting->frame, .join = waiting->parent});
+    fragments_.push_back(
+        {.lanes = waiting->arrived, .next = waiting->at, .frame = waiting->frame, .join = waiting->parent});
     waiting->expected &= ~waiting->arrived;
     waiting->arrived = 0;
     if (waiting->expected == 0) delete_join(waiting);
@@ -260,7 +264,8 @@ void Warp::settle_collectives() {
 bool Warp::try_collective(size_t first) {
   const Fragment sample = fragments_[first];
   auto takes_part = [&](const Fragment& other) {
-    return other.state == Fragment::State::at_collective && other.members == sample.members && other.collective == sample.collective;
+    return other.state == Fragment::State::at_collective && other.members == sample.members &&
+           other.collective == sample.collective;
   };
   Exchange exchange;
   bool is_one_place = true;
@@ -275,9 +280,11 @@ bool Warp::try_collective(size_t first) {
     with_frame(sample.frame, [&] { sample.collective->deposit(*this, *sample.next, exchange.lanes, exchange); });
   } else {
     for (const Fragment& other : fragments_)
-      if (takes_part(other)) with_frame(other.frame, [&] { sample.collective->deposit(*this, *other.next, other.lanes, exchange); });
+      if (takes_part(other))
+        with_frame(other.frame, [&] { sample.collective->deposit(*this, *other.next, other.lanes, exchange); });
     for (const Fragment& other : fragments_)
-      if (takes_part(other)) with_frame(other.frame, [&] { sample.collective->collect(*this, *other.next, other.lanes, exchange); });
+      if (takes_part(other))
+        with_frame(other.frame, [&] { sample.collective->collect(*this, *other.next, other.lanes, exchange); });
   }
   for (Fragment& other : fragments_) {
     if (!takes_part(other)) continue;
@@ -331,7 +338,8 @@ std::string Warp::describe_waiting() const {
     std::snprintf(lanes, sizeof lanes, "%#x", fragment.lanes);
     text += text.empty() ? "" : "; ";
     text += "lanes " + std::string(lanes) + " of warp " + std::to_string(index) + " wait at " +
-            (is_barrier ? "a barrier" : "an instruction for other lanes") + " (PTX line " + std::to_string(at.line) + ")";
+            (is_barrier ? "a barrier" : "an instruction for other lanes") + " (PTX line " + std::to_string(at.line) +
+            ")";
   }
   return text;
 }

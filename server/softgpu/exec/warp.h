@@ -92,7 +92,7 @@ class Warp {
   void start(const Routine& kernel);
   Outcome run(int64_t fuel);
 
-  // ---- for handlers: operands ----
+  // ---- for handlers: operands --------------------------------------------------------------------------------------
 
   template <class T>
   T* lanes(OperandRef operand) {
@@ -106,11 +106,12 @@ class Warp {
   /// True if values for the other lanes may be written too, because there is no thread.
   bool fills(LaneMask mask) const { return (mask | dead) == all_lanes; }
 
-  // ---- for handlers: control flow ----
+  // ---- for handlers: control flow ----------------------------------------------------------------------------------
 
   /// The lanes `taken` go to `target`, the other active ones to `other`; `join` is where they meet
   /// again, or null if they do not before they exit.
-  const Instruction* diverge(LaneMask taken, const Instruction* target, const Instruction* other, const Instruction* join);
+  const Instruction* diverge(LaneMask taken, const Instruction* target, const Instruction* other,
+                             const Instruction* join);
   /// The active lanes are at an instruction where others may join them.
   const Instruction* meet(const Instruction& at);
   /// Suspends the active lanes, which go on at `next` after others had their turn.
@@ -139,7 +140,7 @@ class Warp {
   const Instruction* return_from_call();
   const Instruction* raise(FaultKind kind, const Instruction& at, int lane, std::string what);
 
-  // ---- for the block ----
+  // ---- for the block -----------------------------------------------------------------------------------------------
 
   /// Makes the lanes that wait at a barrier ready again. `deliver` sees each of their
   /// instructions, with banks set up for it.

@@ -13,7 +13,8 @@ constexpr uint64_t ratio_max = 4096;
 constexpr uint64_t size_max = uint64_t{1} << 30;
 
 bool is_plausible(std::string_view data, uint64_t size) {
-  return size <= size_max && size / ratio_max <= data.size() && data.size() <= static_cast<size_t>(std::numeric_limits<int>::max());
+  return size <= size_max && size / ratio_max <= data.size() &&
+         data.size() <= static_cast<size_t>(std::numeric_limits<int>::max());
 }
 
 }  // namespace

@@ -95,8 +95,8 @@ std::string text_of(const Entry& entry) {
   if (entry.flags & (flag_lz4 | flag_zstd)) {
     if (entry.compressed_bytes > entry.payload.size()) fail_invalid("compressed entry of a fatbin is cut off");
     std::string_view data = entry.payload.substr(0, entry.compressed_bytes);
-    auto unpacked =
-        entry.flags & flag_zstd ? decompress_zstd(data, entry.uncompressed_bytes) : decompress_lz4(data, entry.uncompressed_bytes);
+    auto unpacked = entry.flags & flag_zstd ? decompress_zstd(data, entry.uncompressed_bytes)
+                                            : decompress_lz4(data, entry.uncompressed_bytes);
     if (!unpacked) fail_invalid("compressed entry of a fatbin cannot be unpacked");
     text = std::move(*unpacked);
   } else {
@@ -182,8 +182,9 @@ Image read_wrapper(const void* data) {
 }
 
 bool looks_like_text(std::string_view start) {
-  return std::all_of(start.begin(), start.end(),
-                     [](char c) { return c == '\n' || c == '\r' || c == '\t' || c == '\f' || c == '\v' || (c >= ' ' && c <= '~'); });
+  return std::all_of(start.begin(), start.end(), [](char c) {
+    return c == '\n' || c == '\r' || c == '\t' || c == '\f' || c == '\v' || (c >= ' ' && c <= '~');
+  });
 }
 
 /// Every PTX text begins with its version, behind nothing but comments.

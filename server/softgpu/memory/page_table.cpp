@@ -34,7 +34,8 @@ PageTable::Entry& PageTable::small_entry(DeviceAddress address) {
   if (!(value & is_split)) {
     auto* pages = new SmallPages();
     if (value != 0)
-      for (size_t i = 0; i < small_pages; ++i) pages->entries[i].store(value + i * small_page_bytes, std::memory_order_relaxed);
+      for (size_t i = 0; i < small_pages; ++i)
+        pages->entries[i].store(value + i * small_page_bytes, std::memory_order_relaxed);
     value = reinterpret_cast<uint64_t>(pages) | is_split;
     large.store(value, std::memory_order_release);
   }
@@ -79,7 +80,8 @@ Translation PageTable::find(DeviceAddress address, Access wanted) const {
   if (address >> device_address_bits) return {};
   const Leaf* leaf = leaves_[address >> (large_page_bits + leaf_bits)].load(std::memory_order_acquire);
   if (leaf == nullptr) return {};
-  uint64_t value = leaf->entries[(address >> large_page_bits) & ((size_t{1} << leaf_bits) - 1)].load(std::memory_order_acquire);
+  uint64_t value =
+      leaf->entries[(address >> large_page_bits) & ((size_t{1} << leaf_bits) - 1)].load(std::memory_order_acquire);
   uint64_t page_bytes = large_page_bytes;
   if (value & is_split) {
     auto* pages = reinterpret_cast<const SmallPages*>(value & ~flag_bits);

@@ -15,7 +15,8 @@ bool MemoryAccount::try_charge(uint64_t bytes) {
   return true;
 }
 
-std::shared_ptr<PhysicalMemory> PhysicalMemory::create(std::shared_ptr<MemoryAccount> account, uint64_t bytes, Sharing sharing) {
+std::shared_ptr<PhysicalMemory> PhysicalMemory::create(std::shared_ptr<MemoryAccount> account, uint64_t bytes,
+                                                       Sharing sharing) {
   if (!account->try_charge(bytes)) return nullptr;
   int file = -1;
   void* mapping = MAP_FAILED;
@@ -31,7 +32,8 @@ std::shared_ptr<PhysicalMemory> PhysicalMemory::create(std::shared_ptr<MemoryAcc
     account->release(bytes);
     return nullptr;
   }
-  return std::shared_ptr<PhysicalMemory>(new PhysicalMemory(std::move(account), static_cast<std::byte*>(mapping), bytes, file));
+  return std::shared_ptr<PhysicalMemory>(
+      new PhysicalMemory(std::move(account), static_cast<std::byte*>(mapping), bytes, file));
 }
 
 std::shared_ptr<PhysicalMemory> PhysicalMemory::import(std::shared_ptr<MemoryAccount> account, int file) {
@@ -46,7 +48,8 @@ std::shared_ptr<PhysicalMemory> PhysicalMemory::import(std::shared_ptr<MemoryAcc
     close(own);
     return nullptr;
   }
-  return std::shared_ptr<PhysicalMemory>(new PhysicalMemory(std::move(account), static_cast<std::byte*>(mapping), bytes, own));
+  return std::shared_ptr<PhysicalMemory>(
+      new PhysicalMemory(std::move(account), static_cast<std::byte*>(mapping), bytes, own));
 }
 
 PhysicalMemory::~PhysicalMemory() {

@@ -28,7 +28,8 @@ class PhysicalMemory {
 
   /// Null if the account, or the host, has no room. With Sharing::file other processes can map
   /// it too, through file().
-  static std::shared_ptr<PhysicalMemory> create(std::shared_ptr<MemoryAccount> account, uint64_t bytes, Sharing sharing);
+  static std::shared_ptr<PhysicalMemory> create(std::shared_ptr<MemoryAccount> account, uint64_t bytes,
+                                                Sharing sharing);
   /// Memory that another process made; the account is that of the device it counts for here.
   /// Takes no ownership of the descriptor. Null if it is no such file.
   static std::shared_ptr<PhysicalMemory> import(std::shared_ptr<MemoryAccount> account, int file);

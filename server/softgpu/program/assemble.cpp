@@ -64,7 +64,9 @@ class Assembler {
   int32_t distance_to(uint32_t block) const {
     return static_cast<int32_t>(position_of_block_[block]) - static_cast<int32_t>(routine_.code.size());
   }
-  int32_t distance_to_label(uint32_t label) const { return distance_to(flow_.block_of_instruction[function_.label_position(label)]); }
+  int32_t distance_to_label(uint32_t label) const {
+    return distance_to(flow_.block_of_instruction[function_.label_position(label)]);
+  }
 
   void add(IrInstruction& from, const BasicBlock& block) {
     Instruction to;

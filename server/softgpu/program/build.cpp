@@ -24,7 +24,9 @@ bool is_global_name(Linkage linkage) { return linkage != Linkage::internal; }
 
 class Builder {
  public:
-  explicit Builder(const std::vector<const ptx::Module*>& modules) : modules_(modules) { symbols_.resize(modules.size()); }
+  explicit Builder(const std::vector<const ptx::Module*>& modules) : modules_(modules) {
+    symbols_.resize(modules.size());
+  }
 
   std::shared_ptr<const Program> run() {
     for (size_t m = 0; m < modules_.size(); ++m) declare(m);
@@ -55,8 +57,8 @@ class Builder {
       throw LinkError("PTX for " + std::string(module.target) + ", which is newer than this device's sm_90");
     for (const ptx::Function& function : module.functions) {
       if (!function.has_body) continue;
-      if (!claim(shared_functions_, function.name, function.linkage, function.line, static_cast<uint32_t>(program_->routines.size()),
-                 symbols_[m].functions))
+      if (!claim(shared_functions_, function.name, function.linkage, function.line,
+                 static_cast<uint32_t>(program_->routines.size()), symbols_[m].functions))
         continue;
       auto routine = std::make_unique<Routine>();
       routine->name = function.name;
@@ -77,8 +79,8 @@ class Builder {
     if (is_shared && (variable.linkage != Linkage::external || variable.is_unsized)) {
       if (variable.bytes() > std::numeric_limits<uint32_t>::max() / 2)
         throw ptx::SyntaxError(variable.line, "shared variable is too large");
-      if (!claim(shared_shared_, variable.name, variable.linkage, variable.line, static_cast<uint32_t>(program_->shared.size()),
-                 symbols_[m].shared))
+      if (!claim(shared_shared_, variable.name, variable.linkage, variable.line,
+                 static_cast<uint32_t>(program_->shared.size()), symbols_[m].shared))
         return;
       program_->shared.push_back(
           {std::string(variable.name), static_cast<uint32_t>(variable.bytes()), variable.align, variable.is_unsized});
@@ -86,8 +88,8 @@ class Builder {
     }
     if (is_shared || variable.linkage == Linkage::external) return;
     if (variable.bytes() > global_bytes_max) throw ptx::SyntaxError(variable.line, "variable is too large");
-    if (!claim(shared_globals_, variable.name, variable.linkage, variable.line, static_cast<uint32_t>(program_->globals.size()),
-               symbols_[m].globals))
+    if (!claim(shared_globals_, variable.name, variable.linkage, variable.line,
+               static_cast<uint32_t>(program_->globals.size()), symbols_[m].globals))
       return;
     GlobalVariable global;
     global.name = variable.name;
@@ -137,7 +139,8 @@ class Builder {
     }
     for (const ptx::Module::Alias& alias : module.aliases) {
       auto found = symbols.functions.find(alias.target);
-      if (found == symbols.functions.end()) throw LinkError("alias of '" + std::string(alias.target) + "', which is not defined");
+      if (found == symbols.functions.end())
+        throw LinkError("alias of '" + std::string(alias.target) + "', which is not defined");
       symbols.functions[alias.name] = found->second;
     }
   }
@@ -155,7 +158,7 @@ class Builder {
     routine.max_cluster_rank = bounds.max_cluster_rank;
   }
 
-  // ---- initial values ----
+  // ---- initial values ----------------------------------------------------------------------------------------------
 
   void fill_variables(size_t m) {
     for (const ptx::Variable& variable : modules_[m]->variables) {
@@ -176,8 +179,9 @@ class Builder {
       uint64_t offset = i * bytes;
       if (!item.symbol.empty()) {
         // An address is entered where the program is loaded.
-        GlobalVariable::Pointer pointer = {
-            .offset = offset, .addend = static_cast<int64_t>(item.bits), .width = static_cast<uint8_t>(item.mask_byte == 0xff ? bytes : 1)};
+        GlobalVariable::Pointer pointer = {.offset = offset,
+                                           .addend = static_cast<int64_t>(item.bits),
+                                           .width = static_cast<uint8_t>(item.mask_byte == 0xff ? bytes : 1)};
         if (item.mask_byte != 0xff) pointer.first_byte = item.mask_byte;
         if (!name_symbol(m, item.symbol, pointer))
           throw ptx::SyntaxError(variable.line, "'" + std::string(item.symbol) + "' is not declared");
@@ -206,13 +210,14 @@ class Builder {
 
   static uint64_t literal(const ptx::InitializerItem& item, ptx::Type type) {
     if (!item.is_float && !item.is_float32) return item.bits;
-    double value = item.is_float ? std::bit_cast<double>(item.bits) : std::bit_cast<float>(static_cast<uint32_t>(item.bits));
+    double value =
+        item.is_float ? std::bit_cast<double>(item.bits) : std::bit_cast<float>(static_cast<uint32_t>(item.bits));
     if (type == ptx::Type::f64) return std::bit_cast<uint64_t>(value);
     if (type == ptx::Type::f32) return item.is_float32 ? item.bits : std::bit_cast<uint32_t>(static_cast<float>(value));
     return item.bits;
   }
 
-  // ---- code ----
+  // ---- code --------------------------------------------------------------------------------------------------------
 
   void lower(const Body& body) {
     Routine& routine = *program_->routines[body.routine];
@@ -255,7 +260,8 @@ class Builder {
       if (kernel.unsupported.empty() && !routine.unsupported.empty())
         kernel.unsupported = "function " + routine.name + ": " + routine.unsupported;
     }
-    for (uint32_t index : reachable) kernel.register_count = std::max(kernel.register_count, program_->routines[index]->register_count);
+    for (uint32_t index : reachable)
+      kernel.register_count = std::max(kernel.register_count, program_->routines[index]->register_count);
     std::optional<uint32_t> deepest = deepest_stack(kernel.index);
     kernel.has_recursion = has_indirect_calls || !deepest;
     kernel.stack_bytes = kernel.has_recursion ? kernel.local_bytes : *deepest;
@@ -312,9 +318,11 @@ class Builder {
     // What the launch adds lies behind, all dynamic variables at the same place.
     if (kernel.uses_dynamic_shared) offset = aligned(std::max(dynamic_align, 16u));
     for (uint32_t i = 0; i < program_->shared.size(); ++i)
-      if (is_used[i] && program_->shared[i].is_dynamic) kernel.shared_offsets[i] = static_cast<uint32_t>(reserved_shared_bytes + offset);
+      if (is_used[i] && program_->shared[i].is_dynamic)
+        kernel.shared_offsets[i] = static_cast<uint32_t>(reserved_shared_bytes + offset);
     kernel.static_shared_bytes = static_cast<uint32_t>(offset);
-    if (offset > shared_bytes_max && kernel.unsupported.empty()) kernel.unsupported = "more static shared memory than a block can have";
+    if (offset > shared_bytes_max && kernel.unsupported.empty())
+      kernel.unsupported = "more static shared memory than a block can have";
   }
 
   /// Enters the addresses of shared variables, which are the same wherever the kernel is loaded.
@@ -330,8 +338,9 @@ class Builder {
         std::memcpy(at, &value, relocation.width);
       }
     }
-    std::erase_if(kernel.relocations,
-                  [](const ConstantRelocation& relocation) { return relocation.kind == ConstantRelocation::Kind::shared; });
+    std::erase_if(kernel.relocations, [](const ConstantRelocation& relocation) {
+      return relocation.kind == ConstantRelocation::Kind::shared;
+    });
   }
 
   static constexpr uint64_t shared_bytes_max = 227u << 10;

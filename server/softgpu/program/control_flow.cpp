@@ -7,7 +7,9 @@ namespace {
 
 bool ends_block(const IrInstruction& instruction) { return instruction.flow != Flow::next; }
 
-bool falls_through(const IrInstruction& instruction) { return instruction.flow == Flow::next || instruction.guard != none; }
+bool falls_through(const IrInstruction& instruction) {
+  return instruction.flow == Flow::next || instruction.guard != none;
+}
 
 std::vector<bool> find_leaders(const IrFunction& function) {
   const auto& code = function.instructions();
@@ -38,7 +40,8 @@ void connect(const IrFunction& function, ControlFlow& flow) {
     BasicBlock& block = flow.blocks[b];
     const IrInstruction& end = function.instructions()[block.last - 1];
     auto add = [&](uint32_t to) {
-      if (std::find(block.successors.begin(), block.successors.end(), to) == block.successors.end()) block.successors.push_back(to);
+      if (std::find(block.successors.begin(), block.successors.end(), to) == block.successors.end())
+        block.successors.push_back(to);
     };
     if (falls_through(end) && b + 1 < flow.blocks.size()) add(b + 1);
     if (end.flow == Flow::jump) add(block_at(end.target));

@@ -8,7 +8,8 @@ uint32_t IrFunction::append_constant(const void* lane_value, uint32_t bytes) {
   // Lanes of 64-byte alignment, as in frames.
   uint32_t offset = static_cast<uint32_t>((constants_.size() + 63) / 64 * 64);
   constants_.resize(offset + size_t{bytes} * warp_size);
-  for (int lane = 0; lane < warp_size; ++lane) std::memcpy(constants_.data() + offset + size_t{bytes} * lane, lane_value, bytes);
+  for (int lane = 0; lane < warp_size; ++lane)
+    std::memcpy(constants_.data() + offset + size_t{bytes} * lane, lane_value, bytes);
   return offset;
 }
 

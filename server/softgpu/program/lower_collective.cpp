@@ -36,7 +36,8 @@ void lower_shfl(Lowering& l) {
   l.expect_operands(is_sync ? 5 : 4);
   ResultPair to = destinations(l, Type::b32);
   Value a = l.source(1, Type::b32), b = l.source(2, Type::b32), c = l.source(3, Type::b32);
-  l.emit(ops::shuffle(static_cast<ops::ShuffleMode>(mode)), {to.result, to.predicate}, {a, b, c, members(l, is_sync, 4)});
+  l.emit(ops::shuffle(static_cast<ops::ShuffleMode>(mode)), {to.result, to.predicate},
+         {a, b, c, members(l, is_sync, 4)});
 }
 
 void lower_vote(Lowering& l) {

@@ -16,10 +16,11 @@ struct ComparisonName {
 };
 
 constexpr ComparisonName comparison_names[] = {
-    {"eq", Comparison::eq},   {"ne", Comparison::ne},   {"lt", Comparison::lt},   {"le", Comparison::le},   {"gt", Comparison::gt},
-    {"ge", Comparison::ge},   {"lo", Comparison::lt},   {"ls", Comparison::le},   {"hi", Comparison::gt},   {"hs", Comparison::ge},
-    {"equ", Comparison::equ}, {"neu", Comparison::neu}, {"ltu", Comparison::ltu}, {"leu", Comparison::leu}, {"gtu", Comparison::gtu},
-    {"geu", Comparison::geu}, {"num", Comparison::num}, {"nan", Comparison::nan},
+    {"eq", Comparison::eq},   {"ne", Comparison::ne},   {"lt", Comparison::lt},   {"le", Comparison::le},
+    {"gt", Comparison::gt},   {"ge", Comparison::ge},   {"lo", Comparison::lt},   {"ls", Comparison::le},
+    {"hi", Comparison::gt},   {"hs", Comparison::ge},   {"equ", Comparison::equ}, {"neu", Comparison::neu},
+    {"ltu", Comparison::ltu}, {"leu", Comparison::leu}, {"gtu", Comparison::gtu}, {"geu", Comparison::geu},
+    {"num", Comparison::num}, {"nan", Comparison::nan},
 };
 
 Comparison take_comparison(Lowering& l) {

@@ -14,7 +14,7 @@ namespace {
 using ptx::OperandKind;
 using ptx::Type;
 
-// ---- jumps ----
+// ---- jumps ---------------------------------------------------------------------------------------------------------
 
 void lower_bra(Lowering& l) {
   l.take("uni");
@@ -68,7 +68,7 @@ void lower_no_operation(Lowering& l) {
   while (!l.next_modifier().empty()) l.take(l.next_modifier());
 }
 
-// ---- calls ----
+// ---- calls ---------------------------------------------------------------------------------------------------------
 
 /// Where a parameter of a call lies in the caller's frame. Registers and literals are stored to a
 /// place made for them.
@@ -77,11 +77,15 @@ ParameterLayout place_argument(Lowering& l, const ptx::Operand& argument, uint32
     const ptx::Variable& variable = l.function().variables[argument.index];
     return {l.variable_offset(argument.index), static_cast<uint32_t>(variable.bytes())};
   }
-  Type type = bytes == 1 ? Type::b8 : bytes == 2 ? Type::b16 : bytes == 4 ? Type::b32 : bytes == 8 ? Type::b64 : Type::b128;
+  Type type = bytes == 1   ? Type::b8
+              : bytes == 2 ? Type::b16
+              : bytes == 4 ? Type::b32
+              : bytes == 8 ? Type::b64
+                           : Type::b128;
   if (ptx::size_of(type) != bytes) l.fail("parameter of this size cannot be a register");
   uint32_t offset = l.reserve_local(bytes, bytes);
-  IrInstruction& store =
-      l.emit(ops::store({.element_bytes = bytes, .register_bytes = bytes}), {}, {l.source(argument, type), l.constant(0, 8)});
+  IrInstruction& store = l.emit(ops::store({.element_bytes = bytes, .register_bytes = bytes}), {},
+                                {l.source(argument, type), l.constant(0, 8)});
   store.flags = access_flags(MemorySpace::frame, AddressKind::fixed);
   store.immediate = offset;
   return {offset, bytes};
@@ -111,7 +115,8 @@ void emit_direct_call(Lowering& l, std::string_view name, std::shared_ptr<ops::C
       if (candidate.name == name) handler = ops::call_system(candidate.function);
     // The device's own functions that it lacks matter to those kernels only that use them.
     bool is_of_system = name.starts_with("__cuda") || name.starts_with("cuda");
-    if (handler == nullptr && is_of_system) throw Unsupported("call of " + std::string(name) + ", which this device does not have");
+    if (handler == nullptr && is_of_system)
+      throw Unsupported("call of " + std::string(name) + ", which this device does not have");
     if (handler == nullptr) throw LinkError("function " + std::string(name) + " is not defined");
   }
   IrInstruction& call = l.emit(handler, {}, {});
@@ -179,16 +184,17 @@ void lower_call(Lowering& l) {
   for (const ReturnedRegister& returned : registers) {
     uint32_t bytes = returned.place.bytes;
     Type type = bytes == 2 ? Type::b16 : bytes == 4 ? Type::b32 : bytes == 8 ? Type::b64 : Type::b8;
-    IrInstruction& load =
-        l.emit(ops::load({.element_bytes = bytes, .register_bytes = bytes}), {l.destination(*returned.operand, type)}, {l.constant(0, 8)});
+    IrInstruction& load = l.emit(ops::load({.element_bytes = bytes, .register_bytes = bytes}),
+                                 {l.destination(*returned.operand, type)}, {l.constant(0, 8)});
     load.flags = access_flags(MemorySpace::frame, AddressKind::fixed);
     load.immediate = returned.place.offset;
   }
 }
 
-// ---- barriers ----
+// ---- barriers ------------------------------------------------------------------------------------------------------
 
-void emit_barrier(Lowering& l, BarrierKind kind, Value result, size_t first_operand, size_t operand_count, Value predicate) {
+void emit_barrier(Lowering& l, BarrierKind kind, Value result, size_t first_operand, size_t operand_count,
+                  Value predicate) {
   Value id = operand_count >= 1 ? l.source(first_operand, Type::u32) : l.constant(0, 4);
   Value threads = operand_count >= 2 ? l.source(first_operand + 1, Type::u32) : l.constant(0, 4);
   l.emit(ops::barrier(), {result}, {id, threads, predicate}).immediate = static_cast<int64_t>(kind);
@@ -199,7 +205,8 @@ void lower_cluster_barrier(Lowering& l) {
   if (!is_arrive && !l.take("wait")) l.fail("expected .arrive or .wait");
   l.ignore({"release", "relaxed", "acquire", "aligned"});
   l.expect_operands(0);
-  l.emit(is_arrive ? ops::cluster_arrive() : ops::cluster_wait(), {}, {}).immediate = static_cast<int64_t>(BarrierKind::sync);
+  l.emit(is_arrive ? ops::cluster_arrive() : ops::cluster_wait(), {}, {}).immediate =
+      static_cast<int64_t>(BarrierKind::sync);
 }
 
 void lower_barrier_reduction(Lowering& l) {
@@ -239,8 +246,9 @@ void lower_barrier(Lowering& l) {
 }  // namespace
 
 bool is_executed_whole(std::string_view opcode) {
-  static constexpr std::string_view names[] = {"bar",       "barrier",   "brx",   "call", "elect",    "ldmatrix", "match", "mma",
-                                               "movmatrix", "nanosleep", "redux", "shfl", "stmatrix", "vote",     "wmma"};
+  static constexpr std::string_view names[] = {"bar",      "barrier", "brx",      "call",      "elect",
+                                               "ldmatrix", "match",   "mma",      "movmatrix", "nanosleep",
+                                               "redux",    "shfl",    "stmatrix", "vote",      "wmma"};
   return std::find(std::begin(names), std::end(names), opcode) != std::end(names);
 }
 

@@ -79,7 +79,8 @@ void lower_testp(Lowering& l) {
   if (property < 0) l.fail("expected a property");
   Type type = l.take_type();
   l.expect_operands(2);
-  l.emit(ops::test_property(static_cast<ops::FloatClass>(property), type), {l.destination_predicate(l.operand(0))}, {l.source(1, type)});
+  l.emit(ops::test_property(static_cast<ops::FloatClass>(property), type), {l.destination_predicate(l.operand(0))},
+         {l.source(1, type)});
 }
 
 }  // namespace

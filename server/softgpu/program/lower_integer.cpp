@@ -52,7 +52,8 @@ void lower_carry(Lowering& l, ops::CarryOp op, bool reads_carry, bool writes_car
   Value c = has_addend ? l.source(3, type) : zero;
   Value carry_in = reads_carry ? l.carry_flag() : l.ir().constant_predicate(op == ops::CarryOp::subtract);
   Value carry_out = writes_carry ? l.carry_flag() : l.sink();
-  l.emit(ops::with_carry(op, type), {l.destination(0, type), carry_out}, {l.source(1, type), l.source(2, type), c, carry_in});
+  l.emit(ops::with_carry(op, type), {l.destination(0, type), carry_out},
+         {l.source(1, type), l.source(2, type), c, carry_in});
 }
 
 void lower_add(Lowering& l) {
@@ -96,12 +97,15 @@ void lower_mul(Lowering& l) {
 void lower_mad(Lowering& l) {
   if (lower_float_ternary(l)) return;
   Half half = take_half(l);
-  if (l.take("cc")) return lower_carry(l, half == Half::lo ? ops::CarryOp::multiply_add_lo : ops::CarryOp::multiply_add_hi, false, true);
+  if (l.take("cc"))
+    return lower_carry(l, half == Half::lo ? ops::CarryOp::multiply_add_lo : ops::CarryOp::multiply_add_hi, false,
+                       true);
   bool saturate = l.take("sat");
   Type type = l.take_type();
   l.expect_operands(4);
   Type result = half == Half::wide ? wider(l, type) : type;
-  l.emit(ops::multiply_add(type, half, saturate), {l.destination(0, result)}, {l.source(1, type), l.source(2, type), l.source(3, result)});
+  l.emit(ops::multiply_add(type, half, saturate), {l.destination(0, result)},
+         {l.source(1, type), l.source(2, type), l.source(3, result)});
 }
 
 void lower_madc(Lowering& l) {
@@ -186,7 +190,7 @@ void lower_vabsdiff4(Lowering& l) {
   emit_same_type(l, ops::absolute_difference_4(accumulate), Type::u32, 3);
 }
 
-// ---- logic and shifts ----
+// ---- logic and shifts ----------------------------------------------------------------------------------------------
 
 template <ops::PredicateOp predicate_op, Handler (*handler)(Type), size_t source_count>
 void lower_logic(Lowering& l) {
@@ -218,7 +222,8 @@ void lower_lop3(Lowering& l) {
   if (table > 0xff) l.fail("truth table of more than eight bits");
   // The predicate needs the value even where the destination is the sink.
   Value value = bool_op >= 0 ? l.new_register(4) : l.destination(result, Type::b32);
-  l.emit(ops::lop3(), {value}, {l.source(1, Type::b32), l.source(2, Type::b32), l.source(3, Type::b32)}).immediate = table;
+  l.emit(ops::lop3(), {value}, {l.source(1, Type::b32), l.source(2, Type::b32), l.source(3, Type::b32)}).immediate =
+      table;
   if (bool_op < 0) return;
   Value is_set = l.new_predicate();
   l.emit(ops::compare(ops::Comparison::ne, Type::u32, false), {is_set}, {value, l.constant(0, 4)});
@@ -246,7 +251,8 @@ void lower_shf(Lowering& l) {
 void lower_bfe(Lowering& l) {
   Type type = l.take_type();
   l.expect_operands(4);
-  l.emit(ops::extract_bits(type), {l.destination(0, type)}, {l.source(1, type), l.source(2, Type::u32), l.source(3, Type::u32)});
+  l.emit(ops::extract_bits(type), {l.destination(0, type)},
+         {l.source(1, type), l.source(2, Type::u32), l.source(3, Type::u32)});
 }
 
 void lower_bfi(Lowering& l) {

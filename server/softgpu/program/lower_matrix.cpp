@@ -51,16 +51,19 @@ Element take_element(Lowering& l) {
 
 Type register_type(Element element) { return element == Element::f64 ? Type::b64 : Type::b32; }
 
-std::vector<Value> registers(Lowering& l, const ptx::Operand& operand, Element element, size_t count, bool is_destination) {
+std::vector<Value> registers(Lowering& l, const ptx::Operand& operand, Element element, size_t count,
+                             bool is_destination) {
   std::vector<const ptx::Operand*> elements;
   if (operand.kind == OperandKind::vector)
     for (const ptx::Operand& one : operand.elements) elements.push_back(&one);
   else elements.push_back(&operand);
   if (elements.size() != count)
-    l.fail("matrix in " + std::to_string(elements.size()) + " registers where " + std::to_string(count) + " are needed");
+    l.fail("matrix in " + std::to_string(elements.size()) + " registers where " + std::to_string(count) +
+           " are needed");
   std::vector<Value> values;
   for (const ptx::Operand* one : elements)
-    values.push_back(is_destination ? l.destination(*one, register_type(element)) : l.source(*one, register_type(element)));
+    values.push_back(is_destination ? l.destination(*one, register_type(element))
+                                    : l.source(*one, register_type(element)));
   return values;
 }
 
@@ -98,7 +101,7 @@ bool fit_together(const ops::MultiplyForm& form) {
   return is_float_result && form.a == form.b && !is_integer(form.a) && form.a != Element::f64;
 }
 
-// ---- mma ----
+// ---- mma -----------------------------------------------------------------------------------------------------------
 
 void lower_mma(Lowering& l) {
   if (!l.take("sync")) l.fail("expected .sync");
@@ -115,8 +118,8 @@ void lower_mma(Lowering& l) {
   form->c = take_element(l);
   set_shape(*form, shape);
   // The fragments of all these shapes follow one rule; others do not exist or differ.
-  bool is_known =
-      shape.n == 8 && ((shape.m == 16 && form->d != Element::f64) || (shape.m == 8 && form->d == Element::s32) || form->d == Element::f64);
+  bool is_known = shape.n == 8 && ((shape.m == 16 && form->d != Element::f64) ||
+                                   (shape.m == 8 && form->d == Element::s32) || form->d == Element::f64);
   uint32_t bits = ops::bits_of(form->a);
   int least_k = 4 * static_cast<int>(std::max(32u, bits) / bits);
   is_known &= shape.k % least_k == 0 && shape.k <= 32 && (shape.m == 16 || shape.m == 8);
@@ -128,7 +131,7 @@ void lower_mma(Lowering& l) {
   emit_multiply(l, std::move(form));
 }
 
-// ---- wmma ----
+// ---- wmma ----------------------------------------------------------------------------------------------------------
 
 /// Registers of a fragment. Those of f16 factors hold each element twice.
 uint8_t fragment_registers(int rows, int columns, Element element, bool is_factor) {
@@ -209,7 +212,8 @@ void lower_wmma(Lowering& l) {
   l.expect_operands(2, 3);
   Value address = generic_address(l, l.operand(is_load ? 1 : 0), fragment.space);
   Value stride = stride_of(l, *fragment.form);
-  std::vector<Value> values = registers(l, l.operand(is_load ? 0 : 1), fragment.form->element, fragment.form->register_count, is_load);
+  std::vector<Value> values =
+      registers(l, l.operand(is_load ? 0 : 1), fragment.form->element, fragment.form->register_count, is_load);
   if (is_load) {
     l.emit_with_details(ops::load_fragment(), values, {address, stride}, std::move(fragment.form));
   } else {
@@ -218,7 +222,7 @@ void lower_wmma(Lowering& l) {
   }
 }
 
-// ---- tiles ----
+// ---- tiles ---------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<ops::TileForm> take_tiles(Lowering& l) {
   if (!l.take("sync")) l.fail("expected .sync");
@@ -257,7 +261,8 @@ void lower_movmatrix(Lowering& l) {
   if (!l.take("trans")) l.fail("expected .trans");
   if (l.take_type() != Type::b16) l.unsupported();
   l.expect_operands(2);
-  l.emit_with_details(ops::transpose_tile(), {l.destination(0, Type::b32)}, {l.source(1, Type::b32)}, std::make_shared<ops::TileForm>());
+  l.emit_with_details(ops::transpose_tile(), {l.destination(0, Type::b32)}, {l.source(1, Type::b32)},
+                      std::make_shared<ops::TileForm>());
 }
 
 }  // namespace

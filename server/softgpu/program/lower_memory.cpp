@@ -21,8 +21,8 @@ using ptx::Type;
 bool ignore_cache_hints(Lowering& l) {
   l.ignore({"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"});
   bool has_policy = l.take("L2::cache_hint");
-  l.ignore({"L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate", "L2::evict_normal",
-            "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B"});
+  l.ignore({"L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
+            "L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B"});
   return has_policy;
 }
 
@@ -48,7 +48,8 @@ struct ElementRegisters {
   std::vector<Value> values;
 };
 
-ElementRegisters element_registers(Lowering& l, const ptx::Operand& operand, Type type, uint32_t count, bool is_source) {
+ElementRegisters element_registers(Lowering& l, const ptx::Operand& operand, Type type, uint32_t count,
+                                   bool is_source) {
   std::vector<const ptx::Operand*> elements;
   if (operand.kind == OperandKind::vector)
     for (const ptx::Operand& element : operand.elements) elements.push_back(&element);
@@ -98,13 +99,13 @@ void lower_st(Lowering& l) {
   ElementRegisters sources = element_registers(l, l.operand(1), type, count, true);
   std::vector<Value> uses = sources.values;
   uses.push_back(address.base);
-  IrInstruction& store =
-      l.emit(ops::store({.element_bytes = ptx::size_of(type), .register_bytes = sources.bytes, .count = count}), {}, uses);
+  IrInstruction& store = l.emit(
+      ops::store({.element_bytes = ptx::size_of(type), .register_bytes = sources.bytes, .count = count}), {}, uses);
   store.immediate = address.offset;
   store.flags = access_flags(address.space, address.kind) | (is_strong ? ops::strong_access : 0);
 }
 
-// ---- atomics ----
+// ---- atomics -------------------------------------------------------------------------------------------------------
 
 ops::AtomicOp take_atomic_op(Lowering& l) {
   int found = l.take_one_of({"add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas"});
@@ -126,7 +127,8 @@ void lower_atomic(Lowering& l, bool has_result) {
   l.expect_operands(first + 2 + is_compare + has_policy);
 
   Address address = l.address(l.operand(first), space);
-  if (address.space != MemorySpace::generic && address.space != MemorySpace::global && address.space != MemorySpace::shared)
+  if (address.space != MemorySpace::generic && address.space != MemorySpace::global &&
+      address.space != MemorySpace::shared)
     l.unsupported();
   ElementRegisters values = element_registers(l, l.operand(first + 1), type, count, true);
   std::vector<Value> results(count, l.sink());
@@ -144,7 +146,7 @@ void lower_atomic(Lowering& l, bool has_result) {
 void lower_atom(Lowering& l) { lower_atomic(l, true); }
 void lower_red(Lowering& l) { lower_atomic(l, false); }
 
-// ---- hints and fences ----
+// ---- hints and fences ----------------------------------------------------------------------------------------------
 
 void ignore_all_modifiers(Lowering& l) {
   while (!l.next_modifier().empty()) l.take(l.next_modifier());
@@ -157,7 +159,7 @@ void lower_fence(Lowering& l) {
   l.emit(ops::fence(), {}, {});
 }
 
-// ---- asynchronous copies ----
+// ---- asynchronous copies -------------------------------------------------------------------------------------------
 
 void lower_bulk_copy(Lowering& l) {
   if (l.take_one_of({"commit_group", "wait_group"}) >= 0) {
@@ -186,8 +188,9 @@ void lower_bulk_copy(Lowering& l) {
   if (l.take("multicast::cluster") || l.take("cp_mask")) l.unsupported();
   l.expect_operands(3 + completes_barrier + has_policy);
   Value barrier = completes_barrier ? generic_address(l, l.operand(3), Space::shared) : l.constant(0, 8);
-  l.emit(ops::copy_bulk(), {},
-         {generic_address(l, l.operand(0), to), generic_address(l, l.operand(1), from), l.source(2, Type::u32), barrier})
+  l.emit(
+       ops::copy_bulk(), {},
+       {generic_address(l, l.operand(0), to), generic_address(l, l.operand(1), from), l.source(2, Type::u32), barrier})
       .flags = completes_barrier;
 }
 
@@ -204,7 +207,8 @@ void lower_cp(Lowering& l) {
     l.expect_operands(1);
     // Otherwise the pending count is raised first, and lowered again as the copies are complete.
     if (no_increment)
-      l.emit(ops::barrier_object(ops::BarrierObjectOp::arrive), {l.sink()}, {generic_address(l, l.operand(0), space), l.constant(1, 4)});
+      l.emit(ops::barrier_object(ops::BarrierObjectOp::arrive), {l.sink()},
+             {generic_address(l, l.operand(0), space), l.constant(1, 4)});
     return;
   }
   ignore_cache_hints(l);
@@ -222,11 +226,12 @@ void lower_cp(Lowering& l) {
       read = l.source(3, Type::u32);
     }
   }
-  l.emit(ops::copy_async(), {}, {generic_address(l, l.operand(0), Space::shared), generic_address(l, l.operand(1), Space::global), read})
+  l.emit(ops::copy_async(), {},
+         {generic_address(l, l.operand(0), Space::shared), generic_address(l, l.operand(1), Space::global), read})
       .immediate = bytes;
 }
 
-// ---- mbarrier ----
+// ---- mbarrier ------------------------------------------------------------------------------------------------------
 
 void lower_mbarrier_arrive(Lowering& l, bool is_drop) {
   bool expects_bytes = l.take("expect_tx");
@@ -254,11 +259,13 @@ void lower_mbarrier_test(Lowering& l) {
   l.expect_operands(3, 4);  // a time limit may follow
   Value awaited = l.source(2, by_parity ? Type::u32 : Type::b64);
   auto op = by_parity ? ops::BarrierObjectOp::test_parity : ops::BarrierObjectOp::test;
-  l.emit(ops::barrier_object(op), {l.destination_predicate(l.operand(0))}, {generic_address(l, l.operand(1), space), awaited});
+  l.emit(ops::barrier_object(op), {l.destination_predicate(l.operand(0))},
+         {generic_address(l, l.operand(1), space), awaited});
 }
 
 void lower_mbarrier(Lowering& l) {
-  switch (l.take_one_of({"init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "pending_count", "expect_tx", "complete_tx"})) {
+  switch (l.take_one_of({"init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "pending_count",
+                         "expect_tx", "complete_tx"})) {
     case 2: return lower_mbarrier_arrive(l, false);
     case 3: return lower_mbarrier_arrive(l, true);
     case 4:
@@ -266,13 +273,15 @@ void lower_mbarrier(Lowering& l) {
     case 6:
       l.take("b64");
       l.expect_operands(2);
-      l.emit(ops::barrier_object(ops::BarrierObjectOp::pending_count), {l.destination(0, Type::u32)}, {l.source(1, Type::b64)});
+      l.emit(ops::barrier_object(ops::BarrierObjectOp::pending_count), {l.destination(0, Type::u32)},
+             {l.source(1, Type::b64)});
       return;
     case 0: {
       Space space = take_space(l);
       l.take("b64");
       l.expect_operands(2);
-      l.emit(ops::barrier_object(ops::BarrierObjectOp::init), {}, {generic_address(l, l.operand(0), space), l.source(1, Type::u32)});
+      l.emit(ops::barrier_object(ops::BarrierObjectOp::init), {},
+             {generic_address(l, l.operand(0), space), l.source(1, Type::u32)});
       return;
     }
     case 1: {
@@ -300,7 +309,8 @@ void lower_mbarrier(Lowering& l) {
 }  // namespace
 
 Space take_space(Lowering& l) {
-  switch (l.take_one_of({"global", "const", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "param::func"})) {
+  switch (l.take_one_of({"global", "const", "shared", "shared::cta", "shared::cluster", "local", "param",
+                         "param::entry", "param::func"})) {
     case 0: return Space::global;
     case 1: return Space::constant;
     case 2:

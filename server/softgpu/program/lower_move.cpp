@@ -10,7 +10,7 @@ namespace {
 using ptx::OperandKind;
 using ptx::Type;
 
-// ---- mov ----
+// ---- mov -----------------------------------------------------------------------------------------------------------
 
 /// mov.b64 {a, b}, d and mov.b64 d, {a, b}.
 void lower_mov_vector(Lowering& l, Type type) {
@@ -21,7 +21,8 @@ void lower_mov_vector(Lowering& l, Type type) {
   uint32_t part_bytes = ptx::size_of(type) / count;
   Type part = part_bytes == 1 ? Type::b8 : part_bytes == 2 ? Type::b16 : part_bytes == 4 ? Type::b32 : Type::b64;
   std::vector<Value> parts;
-  for (const ptx::Operand& element : vector.elements) parts.push_back(is_unpack ? l.destination(element, part) : l.source(element, part));
+  for (const ptx::Operand& element : vector.elements)
+    parts.push_back(is_unpack ? l.destination(element, part) : l.source(element, part));
   if (is_unpack) l.emit(ops::unpack(ptx::size_of(type), count), parts, {l.source(1, type)});
   else l.emit(ops::pack(ptx::size_of(type), count), {l.destination(0, type)}, parts);
 }
@@ -30,15 +31,17 @@ void lower_mov(Lowering& l) {
   Type type = l.take_type();
   l.expect_operands(2);
   if (type == Type::pred) {
-    l.emit(ops::predicate_logic(ops::PredicateOp::copy), {l.destination_predicate(l.operand(0))}, {l.source_predicate(l.operand(1))});
+    l.emit(ops::predicate_logic(ops::PredicateOp::copy), {l.destination_predicate(l.operand(0))},
+           {l.source_predicate(l.operand(1))});
     return;
   }
-  if (l.operand(0).kind == OperandKind::vector || l.operand(1).kind == OperandKind::vector) return lower_mov_vector(l, type);
+  if (l.operand(0).kind == OperandKind::vector || l.operand(1).kind == OperandKind::vector)
+    return lower_mov_vector(l, type);
   Value value = l.source(1, type);
   l.emit(ops::copy(ptx::size_of(type)), {l.destination(0, type)}, {value});
 }
 
-// ---- cvt ----
+// ---- cvt -----------------------------------------------------------------------------------------------------------
 
 struct RoundingName {
   std::string_view name;
@@ -47,9 +50,11 @@ struct RoundingName {
 };
 
 constexpr RoundingName rounding_names[] = {
-    {"rni", RoundingMode::nearest_even, true}, {"rzi", RoundingMode::toward_zero, true},  {"rmi", RoundingMode::down, true},
-    {"rpi", RoundingMode::up, true},           {"rn", RoundingMode::nearest_even, false}, {"rz", RoundingMode::toward_zero, false},
-    {"rm", RoundingMode::down, false},         {"rp", RoundingMode::up, false},           {"rna", RoundingMode::nearest_away, false},
+    {"rni", RoundingMode::nearest_even, true},  {"rzi", RoundingMode::toward_zero, true},
+    {"rmi", RoundingMode::down, true},          {"rpi", RoundingMode::up, true},
+    {"rn", RoundingMode::nearest_even, false},  {"rz", RoundingMode::toward_zero, false},
+    {"rm", RoundingMode::down, false},          {"rp", RoundingMode::up, false},
+    {"rna", RoundingMode::nearest_away, false},
 };
 
 bool is_integer(Type type) { return ptx::is_signed_integer(type) || ptx::is_unsigned_integer(type); }
@@ -79,7 +84,8 @@ void lower_cvt(Lowering& l) {
   form.to = l.take_type();
   form.from = l.take_type();
 
-  bool is_pair = form.to == Type::f16x2 || form.to == Type::bf16x2 || form.to == Type::e4m3x2 || form.to == Type::e5m2x2;
+  bool is_pair =
+      form.to == Type::f16x2 || form.to == Type::bf16x2 || form.to == Type::e4m3x2 || form.to == Type::e5m2x2;
   if (is_pair) {
     bool from_two = l.operand_count() == 3;
     l.expect_operands(2, 3);
@@ -91,8 +97,10 @@ void lower_cvt(Lowering& l) {
   }
 
   l.expect_operands(2);
-  if (ptx::is_float(form.from) && is_integer(form.to) && !form.round_to_integer) l.fail("conversion to an integer needs a rounding mode");
-  if (is_integer(form.from) && is_integer(form.to) && has_rounding) l.fail("conversion between integers takes no rounding mode");
+  if (ptx::is_float(form.from) && is_integer(form.to) && !form.round_to_integer)
+    l.fail("conversion to an integer needs a rounding mode");
+  if (is_integer(form.from) && is_integer(form.to) && has_rounding)
+    l.fail("conversion between integers takes no rounding mode");
   // Floating-point registers are not narrowed; only integers may be parts of their registers.
   Value value = l.source(l.operand(1), form.from, is_integer(form.from));
   Type register_type = extended_type(l, l.operand(0), form.to);
@@ -102,14 +110,16 @@ void lower_cvt(Lowering& l) {
   Value result = is_exact_size ? l.destination(0, form.to) : l.new_register(to_bytes);
   l.emit(ops::convert(form), {result}, {value}).immediate = ops::convert_flags(form);
   if (!is_exact_size)
-    l.emit(ops::resize(register_bytes, to_bytes, ptx::is_signed_integer(form.to)), {l.destination(0, register_type)}, {result});
+    l.emit(ops::resize(register_bytes, to_bytes, ptx::is_signed_integer(form.to)), {l.destination(0, register_type)},
+           {result});
 }
 
-// ---- addresses ----
+// ---- addresses -----------------------------------------------------------------------------------------------------
 
 /// The window of a state space named by a modifier; global memory and constants are in the first.
 Window take_window(Lowering& l) {
-  switch (l.take_one_of({"global", "const", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry"})) {
+  switch (l.take_one_of(
+      {"global", "const", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry"})) {
     case 0:
     case 1: return Window::global;
     case 2:
@@ -136,7 +146,8 @@ void lower_cvta(Lowering& l) {
     l.emit(ops::copy(8), {result}, {value});
     return;
   }
-  l.emit(from_generic ? ops::from_generic() : ops::to_generic(), {result}, {value}).immediate = static_cast<int64_t>(window);
+  l.emit(from_generic ? ops::from_generic() : ops::to_generic(), {result}, {value}).immediate =
+      static_cast<int64_t>(window);
 }
 
 void lower_isspacep(Lowering& l) {
@@ -157,7 +168,8 @@ void lower_mapa(Lowering& l) {
   bool is_shared = l.take("shared::cluster");
   Type type = l.take_type();
   l.expect_operands(3);
-  l.emit(ops::map_shared(ptx::size_of(type)), {l.destination(0, type)}, {l.source(1, type), l.source(2, Type::u32)}).flags = !is_shared;
+  l.emit(ops::map_shared(ptx::size_of(type)), {l.destination(0, type)}, {l.source(1, type), l.source(2, Type::u32)})
+      .flags = !is_shared;
 }
 
 void lower_getctarank(Lowering& l) {

@@ -30,7 +30,8 @@ Geometry take_geometry(Lowering& l) {
 
 /// The object's handle: in a register, as textures and surfaces of the bindless kind are.
 Value handle_of(Lowering& l, const ptx::Operand& address) {
-  if (address.kind != OperandKind::address || address.elements.empty()) l.fail("operand must be a texture or surface with coordinates");
+  if (address.kind != OperandKind::address || address.elements.empty())
+    l.fail("operand must be a texture or surface with coordinates");
   if (address.elements[0].kind != OperandKind::reg) l.unsupported("texture references");
   return l.source(address.elements[0], Type::u64);
 }
@@ -44,12 +45,14 @@ std::vector<const ptx::Operand*> elements_of(const ptx::Operand& operand) {
 }
 
 /// Layer and coordinates behind the handle; vectors may be padded to four elements.
-void append_coordinates(Lowering& l, const ptx::Operand& address, const Geometry& geometry, Type type, std::vector<Value>& uses) {
+void append_coordinates(Lowering& l, const ptx::Operand& address, const Geometry& geometry, Type type,
+                        std::vector<Value>& uses) {
   if (address.elements.size() != 2) l.unsupported("separate samplers");
   auto coordinates = elements_of(address.elements[1]);
   size_t needed = geometry.dimensions + geometry.is_layered;
   if (coordinates.size() < needed) l.fail("too few coordinates");
-  for (size_t i = 0; i < needed; ++i) uses.push_back(l.source(*coordinates[i], geometry.is_layered && i == 0 ? Type::b32 : type));
+  for (size_t i = 0; i < needed; ++i)
+    uses.push_back(l.source(*coordinates[i], geometry.is_layered && i == 0 ? Type::b32 : type));
 }
 
 void lower_tex(Lowering& l) {
@@ -109,7 +112,7 @@ void lower_tld4(Lowering& l) {
   l.emit_with_details(ops::texture(), definitions, uses, std::move(form));
 }
 
-// ---- surfaces ----
+// ---- surfaces ------------------------------------------------------------------------------------------------------
 
 void lower_surface(Lowering& l, bool is_store) {
   auto form = std::make_shared<ops::SurfaceForm>();
@@ -135,7 +138,10 @@ void lower_surface(Lowering& l, bool is_store) {
   uint32_t register_bytes = form->element_bytes;
   for (const ptx::Operand* value : values) register_bytes = std::max(register_bytes, l.register_bytes(*value));
   form->register_bytes = static_cast<uint8_t>(register_bytes);
-  Type register_type = register_bytes == 1 ? Type::b8 : register_bytes == 2 ? Type::b16 : register_bytes == 4 ? Type::b32 : Type::b64;
+  Type register_type = register_bytes == 1   ? Type::b8
+                       : register_bytes == 2 ? Type::b16
+                       : register_bytes == 4 ? Type::b32
+                                             : Type::b64;
   std::vector<Value> definitions, uses = {handle_of(l, address)};
   append_coordinates(l, address, geometry, Type::b32, uses);
   for (const ptx::Operand* value : values) {
@@ -149,8 +155,8 @@ void lower_suld(Lowering& l) { lower_surface(l, false); }
 void lower_sust(Lowering& l) { lower_surface(l, true); }
 
 void lower_query(Lowering& l, bool is_surface) {
-  int query = l.take_one_of(
-      {"width", "height", "depth", "channel_data_type", "channel_order", "normalized_coords", "array_size", "num_mipmap_levels"});
+  int query = l.take_one_of({"width", "height", "depth", "channel_data_type", "channel_order", "normalized_coords",
+                             "array_size", "num_mipmap_levels"});
   // Numbers that stand for formats are those of texture references.
   if (query < 0 || query == 3 || query == 4) l.unsupported();
   if (l.take_type() != Type::b32) l.unsupported();

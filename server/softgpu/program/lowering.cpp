@@ -34,7 +34,8 @@ uint32_t variable_bytes(const ptx::Variable& variable) {
   uint64_t bytes_max = variable.space == Space::param    ? parameter_bytes_max
                        : variable.space == Space::shared ? shared_bytes_max
                                                          : local_bytes_max;
-  if (variable.bytes() > bytes_max) throw ptx::SyntaxError(variable.line, "'" + std::string(variable.name) + "' is too large");
+  if (variable.bytes() > bytes_max)
+    throw ptx::SyntaxError(variable.line, "'" + std::string(variable.name) + "' is too large");
   return static_cast<uint32_t>(variable.bytes());
 }
 
@@ -131,14 +132,16 @@ uint64_t literal_bits(const ptx::Operand& operand, Type type) {
     case Type::f16: return round_to<Half>(value).bits;
     case Type::bf16: return round_to<Bfloat>(value).bits;
     case Type::f32:
-    case Type::tf32: return operand.kind == OperandKind::float32 ? operand.bits : std::bit_cast<uint32_t>(static_cast<float>(value));
+    case Type::tf32:
+      return operand.kind == OperandKind::float32 ? operand.bits : std::bit_cast<uint32_t>(static_cast<float>(value));
     default: return operand.bits;  // bits as they stand
   }
 }
 
 }  // namespace
 
-Lowering::Lowering(Program& program, const Symbols& symbols, const ptx::Module& module, const ptx::Function& source, Routine& routine)
+Lowering::Lowering(Program& program, const Symbols& symbols, const ptx::Module& module, const ptx::Function& source,
+                   Routine& routine)
     : program_(program), symbols_(symbols), module_(module), source_(source), routine_(routine) {}
 
 void Lowering::run() {
@@ -185,12 +188,15 @@ void Lowering::place_variables() {
     const ptx::Variable& variable = source_.variables[i];
     switch (variable.space) {
       case Space::local:
-      case Space::param: variables_.push_back({Storage::frame, reserve_local(variable_bytes(variable), variable.align)}); break;
+      case Space::param:
+        variables_.push_back({Storage::frame, reserve_local(variable_bytes(variable), variable.align)});
+        break;
       case Space::shared:
         // It takes up space even if nothing uses it.
         routine_.shared_variables.push_back(static_cast<uint32_t>(program_.shared.size()));
         variables_.push_back({Storage::shared, static_cast<uint32_t>(program_.shared.size())});
-        program_.shared.push_back({std::string(variable.name), variable_bytes(variable), variable.align, variable.is_unsized});
+        program_.shared.push_back(
+            {std::string(variable.name), variable_bytes(variable), variable.align, variable.is_unsized});
         break;
       default: throw ptx::SyntaxError(variable.line, "variable of this space within a function");
     }
@@ -226,7 +232,8 @@ void Lowering::load_register_parameters() {
     if (routine_.is_kernel || parameter.type == Type::pred || parameter.vector_width != 1)
       throw ptx::SyntaxError(parameter.line, "parameter of this type cannot be a register");
     uint32_t bytes = ptx::size_of(parameter.type);
-    IrInstruction& load = emit(ops::load({.element_bytes = bytes, .register_bytes = bytes}), {registers_[reg++]}, {constant(0, 8)});
+    IrInstruction& load =
+        emit(ops::load({.element_bytes = bytes, .register_bytes = bytes}), {registers_[reg++]}, {constant(0, 8)});
     load.flags = access_flags(MemorySpace::frame, AddressKind::fixed);
     load.immediate = routine_.parameters[i].offset;
   }
@@ -246,7 +253,8 @@ void Lowering::lower_return_place() {
     const ptx::Variable& value = source_.signature.returns[i];
     if (value.space != Space::reg) continue;
     uint32_t bytes = ptx::size_of(value.type);
-    IrInstruction& store = emit(ops::store({.element_bytes = bytes, .register_bytes = bytes}), {}, {registers_[reg++], constant(0, 8)});
+    IrInstruction& store =
+        emit(ops::store({.element_bytes = bytes, .register_bytes = bytes}), {}, {registers_[reg++], constant(0, 8)});
     store.flags = access_flags(MemorySpace::frame, AddressKind::fixed);
     store.immediate = routine_.returns[i].offset;
   }
@@ -277,7 +285,7 @@ void Lowering::lower_instruction(const ptx::Instruction& instruction) {
   if (!next_modifier().empty()) unsupported("modifier ." + std::string(next_modifier()));
 }
 
-// ---- the instruction at hand ----
+// ---- the instruction at hand ---------------------------------------------------------------------------------------
 
 std::string Lowering::text_of_instruction() const {
   std::string text(instruction_->opcode);
@@ -291,7 +299,8 @@ void Lowering::fail(const std::string& reason) const {
 
 void Lowering::unsupported(const std::string& reason) const {
   if (instruction_ == nullptr) throw Unsupported("parameters of this kind are not supported");
-  std::string text = "instruction " + text_of_instruction() + " (PTX line " + std::to_string(instruction_->line) + ") is not supported";
+  std::string text = "instruction " + text_of_instruction() + " (PTX line " + std::to_string(instruction_->line) +
+                     ") is not supported";
   if (!reason.empty()) text += ": " + reason;
   throw Unsupported(text);
 }
@@ -351,7 +360,7 @@ std::string_view Lowering::next_modifier() const {
   return {};
 }
 
-// ---- operands ----
+// ---- operands ------------------------------------------------------------------------------------------------------
 
 Value Lowering::sink() const { return {Value::Kind::warp_register, offsetof(WarpRegisters, sink)}; }
 
@@ -401,7 +410,8 @@ Value Lowering::source(const ptx::Operand& operand, Type type, bool may_cut) {
       if (has_bytes == bytes) return register_value(operand.index);
       if (has_bytes == 0) fail("predicate where a value is needed");
       if (!may_cut || has_bytes < bytes)
-        fail("register of " + std::to_string(8 * has_bytes) + " bits where ." + std::string(ptx::name_of(type)) + " is needed");
+        fail("register of " + std::to_string(8 * has_bytes) + " bits where ." + std::string(ptx::name_of(type)) +
+             " is needed");
       Value cut = new_register(bytes);
       emit(ops::resize(bytes, has_bytes, false), {cut}, {register_value(operand.index)});
       return cut;
@@ -410,7 +420,8 @@ Value Lowering::source(const ptx::Operand& operand, Type type, bool may_cut) {
     case OperandKind::float32:
     case OperandKind::float64:
       if (bytes == 16)
-        return ir_.constant_128(operand.bits, static_cast<int64_t>(operand.bits) < 0 && !operand.is_unsigned ? ~uint64_t{0} : 0);
+        return ir_.constant_128(operand.bits,
+                                static_cast<int64_t>(operand.bits) < 0 && !operand.is_unsigned ? ~uint64_t{0} : 0);
       return constant(literal_bits(operand, type), bytes);
     case OperandKind::special: {
       if (operand.name == "%is_explicit_cluster") unsupported();
@@ -446,9 +457,11 @@ Value Lowering::negated(Value predicate) {
 Value Lowering::destination(const ptx::Operand& operand, Type type) {
   if (type == Type::pred) return destination_predicate(operand);
   if (operand.kind == OperandKind::sink) return sink();
-  if (operand.kind != OperandKind::reg || operand.is_negated || operand.offset != 0) fail("destination must be a register");
+  if (operand.kind != OperandKind::reg || operand.is_negated || operand.offset != 0)
+    fail("destination must be a register");
   if (register_bytes(operand) != ptx::size_of(type))
-    fail("register of " + std::to_string(8 * register_bytes(operand)) + " bits where ." + std::string(ptx::name_of(type)) + " is needed");
+    fail("register of " + std::to_string(8 * register_bytes(operand)) + " bits where ." +
+         std::string(ptx::name_of(type)) + " is needed");
   return register_value(operand.index);
 }
 
@@ -503,7 +516,8 @@ Value Lowering::address_value(const ptx::Operand& operand, uint32_t bytes) {
 }
 
 Address Lowering::address(const ptx::Operand& operand, Space space) {
-  if (operand.kind != OperandKind::address || operand.elements.size() != 1) fail("operand must be an address in brackets");
+  if (operand.kind != OperandKind::address || operand.elements.size() != 1)
+    fail("operand must be an address in brackets");
   const ptx::Operand& base = operand.elements[0];
   Address result;
   switch (space) {
@@ -521,7 +535,8 @@ Address Lowering::address(const ptx::Operand& operand, Space space) {
     if (bytes != 4 && bytes != 8) fail("address in a register of this size");
     result.kind = bytes == 4 ? AddressKind::register_32 : AddressKind::register_64;
     result.base = register_value(base.index);
-    bool may_be_short = result.space == MemorySpace::shared || result.space == MemorySpace::local || result.space == MemorySpace::parameter;
+    bool may_be_short = result.space == MemorySpace::shared || result.space == MemorySpace::local ||
+                        result.space == MemorySpace::parameter;
     if (bytes == 4 && !may_be_short) {
       // A short address of a wide space is extended with zeros.
       result.base = new_register(8);
@@ -561,9 +576,10 @@ Value Lowering::carry_flag() {
   return *carry_flag_;
 }
 
-// ---- output ----
+// ---- output --------------------------------------------------------------------------------------------------------
 
-IrInstruction& Lowering::emit(Handler run, std::initializer_list<Value> definitions, std::initializer_list<Value> uses) {
+IrInstruction& Lowering::emit(Handler run, std::initializer_list<Value> definitions,
+                              std::initializer_list<Value> uses) {
   return emit(run, std::vector<Value>(definitions), std::vector<Value>(uses));
 }
 
@@ -588,8 +604,8 @@ IrInstruction& Lowering::emit(Handler run, const std::vector<Value>& definitions
   return result;
 }
 
-IrInstruction& Lowering::emit_with_details(Handler run, const std::vector<Value>& definitions, const std::vector<Value>& uses,
-                                           std::shared_ptr<const void> details) {
+IrInstruction& Lowering::emit_with_details(Handler run, const std::vector<Value>& definitions,
+                                           const std::vector<Value>& uses, std::shared_ptr<const void> details) {
   IrInstruction& result = append(run);
   result.more_definitions = definitions;
   result.more_uses = uses;

@@ -38,12 +38,13 @@ struct Address {
 /// so none is ever ignored.
 class Lowering {
  public:
-  Lowering(Program& program, const Symbols& symbols, const ptx::Module& module, const ptx::Function& source, Routine& routine);
+  Lowering(Program& program, const Symbols& symbols, const ptx::Module& module, const ptx::Function& source,
+           Routine& routine);
 
   /// Fills the routine; throws Unsupported, or ptx::SyntaxError.
   void run();
 
-  // ---- the instruction at hand ----
+  // ---- the instruction at hand -------------------------------------------------------------------------------------
 
   const ptx::Instruction& instruction() const { return *instruction_; }
   size_t operand_count() const { return instruction_->operands.size(); }
@@ -67,7 +68,7 @@ class Lowering {
   [[noreturn]] void fail(const std::string& reason) const;  // not valid PTX
   [[noreturn]] void unsupported(const std::string& reason = {}) const;
 
-  // ---- operands ----
+  // ---- operands ----------------------------------------------------------------------------------------------------
 
   /// A source of the given type. Registers must have its size; wider ones are cut if `may_cut`.
   Value source(const ptx::Operand& operand, ptx::Type type, bool may_cut = false);
@@ -87,7 +88,7 @@ class Lowering {
   Value address_value(const ptx::Operand& operand, uint32_t bytes);
   uint32_t immediate(const ptx::Operand& operand) const;
 
-  // ---- output ----
+  // ---- output ------------------------------------------------------------------------------------------------------
 
   IrFunction& ir() { return ir_; }
   Value new_register(uint32_t bytes) { return ir_.new_register(bytes); }
@@ -104,7 +105,7 @@ class Lowering {
   /// Space in the local memory of the frame.
   uint32_t reserve_local(uint32_t bytes, uint32_t align);
 
-  // ---- around the instruction ----
+  // ---- around the instruction --------------------------------------------------------------------------------------
 
   const ptx::Module& module() const { return module_; }
   const ptx::Function& function() const { return source_; }

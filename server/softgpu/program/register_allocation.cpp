@@ -67,8 +67,8 @@ std::vector<RegisterSet> find_live_out(const IrFunction& function, const Control
   size_t count = function.registers().size();
   const auto& code = function.instructions();
   if (count / 8 * 3 * flow.blocks.size() > set_bytes_max)
-    throw Unsupported("a function of " + std::to_string(count) + " registers and " + std::to_string(flow.blocks.size()) +
-                      " basic blocks is too large");
+    throw Unsupported("a function of " + std::to_string(count) + " registers and " +
+                      std::to_string(flow.blocks.size()) + " basic blocks is too large");
   std::vector<RegisterSet> live_in(flow.blocks.size(), RegisterSet(count));
   std::vector<RegisterSet> defined(flow.blocks.size(), RegisterSet(count));
   std::vector<RegisterSet> live_out(flow.blocks.size(), RegisterSet(count));
@@ -135,8 +135,9 @@ std::vector<Interval> find_intervals(const IrFunction& function, const ControlFl
     live.for_each([&](uint32_t r) { extend(r, block.first); });
   }
   std::erase_if(intervals, [](const Interval& interval) { return interval.begin == none; });
-  std::sort(intervals.begin(), intervals.end(),
-            [](const Interval& a, const Interval& b) { return a.begin != b.begin ? a.begin < b.begin : a.reg < b.reg; });
+  std::sort(intervals.begin(), intervals.end(), [](const Interval& a, const Interval& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.reg < b.reg;
+  });
   return intervals;
 }
 

@@ -103,7 +103,8 @@ class Evaluator {
     }
     if (token.kind == TokenKind::float32 || token.kind == TokenKind::float64) {
       lexer_.take();
-      return {.kind = token.kind == TokenKind::float32 ? Constant::Kind::float32 : Constant::Kind::float64, .bits = token.bits};
+      return {.kind = token.kind == TokenKind::float32 ? Constant::Kind::float32 : Constant::Kind::float64,
+              .bits = token.bits};
     }
     if (token.kind == TokenKind::word && token.text == "WARP_SZ") {
       lexer_.take();
@@ -171,7 +172,9 @@ class Evaluator {
   Constant apply_integer(std::string_view op, const Constant& left, const Constant& right) {
     bool is_unsigned = left.is_unsigned || right.is_unsigned;
     uint64_t a = left.bits, b = right.bits;
-    auto less = [&](uint64_t x, uint64_t y) { return is_unsigned ? x < y : static_cast<int64_t>(x) < static_cast<int64_t>(y); };
+    auto less = [&](uint64_t x, uint64_t y) {
+      return is_unsigned ? x < y : static_cast<int64_t>(x) < static_cast<int64_t>(y);
+    };
     auto result = [&](uint64_t bits) { return Constant{.is_unsigned = is_unsigned, .bits = bits}; };
     if (op == "+") return result(a + b);
     if (op == "-") return result(a - b);

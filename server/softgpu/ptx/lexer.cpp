@@ -81,7 +81,9 @@ Token Lexer::scan_word(bool is_directive) {
     position_ += separator;
     while (is_follow(at(0))) ++position_;
   }
-  return {.kind = is_directive ? TokenKind::directive : TokenKind::word, .line = line_, .text = text_.substr(start, position_ - start)};
+  return {.kind = is_directive ? TokenKind::directive : TokenKind::word,
+          .line = line_,
+          .text = text_.substr(start, position_ - start)};
 }
 
 Token Lexer::scan_number() {
@@ -124,7 +126,11 @@ Token Lexer::scan_number() {
   bool is_unsigned = at(0) == 'U' || at(0) == 'u';
   if (is_unsigned) ++position_;
   if (is_follow(at(0))) throw SyntaxError(line_, "malformed integer literal");
-  return {.kind = TokenKind::integer, .line = line_, .is_unsigned = is_unsigned || value > INT64_MAX, .text = text(), .bits = value};
+  return {.kind = TokenKind::integer,
+          .line = line_,
+          .is_unsigned = is_unsigned || value > INT64_MAX,
+          .text = text(),
+          .bits = value};
 }
 
 Token Lexer::scan_string() {

@@ -69,23 +69,28 @@ class Scopes {
   }
 
   void bind(std::string_view name, Binding binding, uint32_t line) {
-    if (!scopes_.back().names.emplace(name, binding).second) throw SyntaxError(line, "'" + std::string(name) + "' is declared twice");
+    if (!scopes_.back().names.emplace(name, binding).second)
+      throw SyntaxError(line, "'" + std::string(name) + "' is declared twice");
   }
 
   /// Declares prefix0 to prefix(count-1) as consecutive registers.
-  void bind_range(std::string_view prefix, uint32_t first, uint32_t count) { scopes_.back().ranges[prefix] = {first, count}; }
+  void bind_range(std::string_view prefix, uint32_t first, uint32_t count) {
+    scopes_.back().ranges[prefix] = {first, count};
+  }
 
   std::optional<Binding> find(std::string_view name) const {
     size_t digits = name.find_last_not_of("0123456789");
     digits = digits == std::string_view::npos ? 0 : digits + 1;
     std::string_view prefix = name.substr(0, digits);
     uint32_t number = 0;
-    bool has_number = digits < name.size() && std::from_chars(name.data() + digits, name.data() + name.size(), number).ec == std::errc();
+    bool has_number = digits < name.size() &&
+                      std::from_chars(name.data() + digits, name.data() + name.size(), number).ec == std::errc();
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
       if (auto found = scope->names.find(name); found != scope->names.end()) return found->second;
       if (!has_number) continue;
       auto range = scope->ranges.find(prefix);
-      if (range != scope->ranges.end() && number < range->second.count) return Binding{true, range->second.first + number, 1};
+      if (range != scope->ranges.end() && number < range->second.count)
+        return Binding{true, range->second.first + number, 1};
     }
     return std::nullopt;
   }
@@ -165,14 +170,16 @@ class Parser {
     return value.bits;
   }
 
-  // ---- the module ----
+  // ---- the module --------------------------------------------------------------------------------------------------
 
   void parse_header() {
     if (!accept_directive(".version")) fail("a PTX text begins with .version");
     std::string_view version = take().text;
     size_t dot = version.find('.');
     const char* end = version.data() + version.size();
-    auto number = [&](const char* first, const char* last, uint32_t& out) { return std::from_chars(first, last, out).ec == std::errc(); };
+    auto number = [&](const char* first, const char* last, uint32_t& out) {
+      return std::from_chars(first, last, out).ec == std::errc();
+    };
     if (dot == std::string_view::npos || !number(version.data(), version.data() + dot, module_.version_major) ||
         !number(version.data() + dot + 1, end, module_.version_minor))
       fail("malformed .version");
@@ -204,7 +211,8 @@ class Parser {
     if (peek().kind == TokenKind::directive && parse_space(peek().text)) {
       std::vector<Variable> declared;
       Space space = *parse_space(take().text);
-      if (space == Space::reg || space == Space::local || space == Space::param) fail("this state space has no variables of module scope");
+      if (space == Space::reg || space == Space::local || space == Space::param)
+        fail("this state space has no variables of module scope");
       parse_variables(space, linkage, declared);
       expect(";");
       for (Variable& variable : declared) module_.variables.push_back(std::move(variable));
@@ -245,7 +253,7 @@ class Parser {
     return false;
   }
 
-  // ---- variables ----
+  // ---- variables ---------------------------------------------------------------------------------------------------
 
   /// What stands between the state space and the names.
   struct Declaration {
@@ -350,8 +358,8 @@ class Parser {
     if (variable.is_unsized) {
       uint64_t inner = 1;
       for (size_t i = 1; i < extents.size(); ++i) inner *= extents[i];
-      variable.count =
-          (variable.initializer.size() + inner - 1) / std::max<uint64_t>(inner, 1) * (inner / std::max<uint64_t>(variable.vector_width, 1));
+      variable.count = (variable.initializer.size() + inner - 1) / std::max<uint64_t>(inner, 1) *
+                       (inner / std::max<uint64_t>(variable.vector_width, 1));
       variable.is_unsized = false;
     }
     if (variable.initializer.size() > variable.count * variable.vector_width)
@@ -431,7 +439,7 @@ class Parser {
     item.bits += is_minus ? -offset : offset;
   }
 
-  // ---- functions ----
+  // ---- functions ---------------------------------------------------------------------------------------------------
 
   void parse_function(Linkage linkage) {
     Function function;
@@ -487,7 +495,8 @@ class Parser {
   }
 
   void bind_parameter(const Variable& parameter) {
-    if (parameter.space == Space::reg) declare_register(parameter.name, parameter.type, parameter.vector_width, parameter.line);
+    if (parameter.space == Space::reg)
+      declare_register(parameter.name, parameter.type, parameter.vector_width, parameter.line);
     else declare_variable(parameter);
   }
 
@@ -532,7 +541,7 @@ class Parser {
     return {extents[0], extents[1], extents[2]};
   }
 
-  // ---- function bodies ----
+  // ---- function bodies ---------------------------------------------------------------------------------------------
 
   void parse_body() {
     size_t depth = 1;
@@ -656,7 +665,7 @@ class Parser {
     }
   }
 
-  // ---- instructions ----
+  // ---- instructions ------------------------------------------------------------------------------------------------
 
   void parse_instruction() {
     Instruction instruction;

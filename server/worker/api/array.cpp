@@ -25,7 +25,8 @@ std::uint64_t least_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels)
   return extent_of_rows(row, rows, levels > 1 ? 2 : 1, extent_of_rows(row, rows, 1, 0));
 }
 
-// The driver tells what arrays take, not what they would. A twin of the array, into which memory would have to be mapped, takes none.
+// The driver tells what arrays take, not what they would. A twin of the array, into which memory would have to be
+// mapped, takes none.
 std::uint64_t bytes_of_array(DriverTable& driver, const CUDA_ARRAY3D_DESCRIPTOR& array, CUdevice device) {
   CUDA_ARRAY3D_DESCRIPTOR description = array;
   description.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
@@ -37,7 +38,8 @@ std::uint64_t bytes_of_array(DriverTable& driver, const CUDA_ARRAY3D_DESCRIPTOR&
   return asked == CUDA_SUCCESS ? needs.size : least_bytes(array, 1);
 }
 
-std::uint64_t bytes_of_mipmap(DriverTable& driver, const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels, CUdevice device) {
+std::uint64_t bytes_of_mipmap(DriverTable& driver, const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels,
+                              CUdevice device) {
   CUDA_ARRAY3D_DESCRIPTOR description = array;
   description.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
   CUmipmappedArray twin{};
@@ -66,7 +68,8 @@ struct Making {
 template <class Reply, class Object>
 Outcome make(Session& session, Call& call, const CUDA_ARRAY3D_DESCRIPTOR& array, Making<Object> making) {
   const bool scrubs = session.options().scrub && making.bytes != 0;
-  std::shared_ptr<Charge> charge = Charge::take(session.ledger(), session.contexts().find(call.id().context)->device, making.bytes);
+  std::shared_ptr<Charge> charge =
+      Charge::take(session.ledger(), session.contexts().find(call.id().context)->device, making.bytes);
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   Object object{};
   if (const CUresult result = making.create(&object); result != CUDA_SUCCESS) {
@@ -112,8 +115,9 @@ Outcome cuArrayCreate_v2(Session& session, Call& call, wire::CuArrayCreateV2::Re
   decode(in.getPAllocateArray(), array);
   const CUDA_ARRAY3D_DESCRIPTOR full{array.Width, array.Height, 0, array.Format, array.NumChannels, 0};
   const std::uint64_t bytes = bytes_of_array(driver, full, device_of(session, call));
-  return make<wire::CuArrayCreateV2Reply>(session, call, full,
-                                          plain_array(driver, bytes, [&](CUarray* out) { return driver.cuArrayCreate_v2(out, &array); }));
+  return make<wire::CuArrayCreateV2Reply>(session, call, full, plain_array(driver, bytes, [&](CUarray* out) {
+                                            return driver.cuArrayCreate_v2(out, &array);
+                                          }));
 }
 
 Outcome cuArray3DCreate_v2(Session& session, Call& call, wire::CuArray3DCreateV2::Reader in) {
@@ -121,8 +125,9 @@ Outcome cuArray3DCreate_v2(Session& session, Call& call, wire::CuArray3DCreateV2
   CUDA_ARRAY3D_DESCRIPTOR array{};
   decode(in.getPAllocateArray(), array);
   const std::uint64_t bytes = takes_nothing(array) ? 0 : bytes_of_array(driver, array, device_of(session, call));
-  return make<wire::CuArray3DCreateV2Reply>(
-      session, call, array, plain_array(driver, bytes, [&](CUarray* out) { return driver.cuArray3DCreate_v2(out, &array); }));
+  return make<wire::CuArray3DCreateV2Reply>(session, call, array, plain_array(driver, bytes, [&](CUarray* out) {
+                                              return driver.cuArray3DCreate_v2(out, &array);
+                                            }));
 }
 
 Outcome cuMipmappedArrayCreate(Session& session, Call& call, wire::CuMipmappedArrayCreate::Reader in) {
@@ -130,14 +135,19 @@ Outcome cuMipmappedArrayCreate(Session& session, Call& call, wire::CuMipmappedAr
   CUDA_ARRAY3D_DESCRIPTOR array{};
   decode(in.getPMipmappedArrayDesc(), array);
   const unsigned levels = in.getNumMipmapLevels();
-  const std::uint64_t bytes = takes_nothing(array) ? 0 : bytes_of_mipmap(driver, array, levels, device_of(session, call));
+  const std::uint64_t bytes =
+      takes_nothing(array) ? 0 : bytes_of_mipmap(driver, array, levels, device_of(session, call));
   // As many as lead to one element, whatever is asked for.
-  const auto most = static_cast<unsigned>(std::bit_width(std::max({array.Width, array.Height, array.Depth, std::size_t{1}})));
+  const auto most =
+      static_cast<unsigned>(std::bit_width(std::max({array.Width, array.Height, array.Depth, std::size_t{1}})));
   return make<wire::CuMipmappedArrayCreateReply>(
       session, call, array,
       Making<CUmipmappedArray>{
-          HandleKind::mipmap, bytes, [&](CUmipmappedArray* out) { return driver.cuMipmappedArrayCreate(out, &array, levels); },
-          [&driver, scrubbed = std::clamp(levels, 1u, most)](CUmipmappedArray made) { return scrub(driver, made, scrubbed); },
+          HandleKind::mipmap, bytes,
+          [&](CUmipmappedArray* out) { return driver.cuMipmappedArrayCreate(out, &array, levels); },
+          [&driver, scrubbed = std::clamp(levels, 1u, most)](CUmipmappedArray made) {
+            return scrub(driver, made, scrubbed);
+          },
           [&driver](CUmipmappedArray made) { driver.cuMipmappedArrayDestroy(made); }});
 }
 
@@ -153,10 +163,12 @@ Outcome mapArrays(Session& session, Call&, wire::MapArrays::Reader in, StreamSta
     const auto from = items[i];
     if (from.getMipmap() != 0) {
       to.resourceType = CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
-      if (!session.objects().resolve(HandleKind::mipmap, from.getMipmap(), to.resource.mipmap)) return Objects::invalid(HandleKind::mipmap);
+      if (!session.objects().resolve(HandleKind::mipmap, from.getMipmap(), to.resource.mipmap))
+        return Objects::invalid(HandleKind::mipmap);
     } else {
       to.resourceType = CU_RESOURCE_TYPE_ARRAY;
-      if (!session.objects().resolve(HandleKind::array, from.getArray(), to.resource.array)) return Objects::invalid(HandleKind::array);
+      if (!session.objects().resolve(HandleKind::array, from.getArray(), to.resource.array))
+        return Objects::invalid(HandleKind::array);
     }
     if (from.isLevel()) {
       const auto level = from.getLevel();
@@ -173,16 +185,19 @@ Outcome mapArrays(Session& session, Call&, wire::MapArrays::Reader in, StreamSta
     if (from.getAllocation() != 0) {
       if (!session.objects().resolve(HandleKind::allocation, from.getAllocation(), to.memHandle.memHandle))
         return Objects::invalid(HandleKind::allocation);
-      if (from.getOffset() >= session.memory().charge_of(to.memHandle.memHandle)->bytes()) return CUDA_ERROR_INVALID_VALUE;
+      if (from.getOffset() >= session.memory().charge_of(to.memHandle.memHandle)->bytes())
+        return CUDA_ERROR_INVALID_VALUE;
       to.offset = from.getOffset();
     }
     to.deviceBitMask = 1u << device;
   }
-  const CUresult result = session.driver().cuMemMapArrayAsync(list.data(), static_cast<unsigned>(list.size()), stream.cuda);
+  const CUresult result =
+      session.driver().cuMemMapArrayAsync(list.data(), static_cast<unsigned>(list.size()), stream.cuda);
   if (result != CUDA_SUCCESS) return result;
   for (unsigned i = 0; i < list.size(); ++i) {
     const Handle array(items[i].getMipmap() != 0 ? items[i].getMipmap() : items[i].getArray());
-    if (items[i].getAllocation() != 0) session.objects().charge(array, session.memory().charge_of(list[i].memHandle.memHandle));
+    if (items[i].getAllocation() != 0)
+      session.objects().charge(array, session.memory().charge_of(list[i].memHandle.memHandle));
   }
   session.ordering().submitted(stream);
   return result;

@@ -12,12 +12,14 @@ namespace {
 
 capnp::Data::Reader data(const void* bytes, std::size_t n) { return {static_cast<const kj::byte*>(bytes), n}; }
 
-// The private table 1734dc26, slots 4 and 13: per TPC, its GPC and its number there, in two arrays of malloc, one byte each
-// (measured; driver 580). cuBLASLt chooses its kernels by it. A driver without the table, as ours are, gives no facts.
+// The private table 1734dc26, slots 4 and 13: per TPC, its GPC and its number there, in two arrays of malloc, one byte
+// each (measured; driver 580). cuBLASLt chooses its kernels by it. A driver without the table, as ours are, gives no
+// facts.
 void write_processors(DriverTable& driver, wire::OpenContextReply::Builder reply, int processors) {
-  static const CUuuid id = {{0x17, 0x34, static_cast<char>(0xdc), 0x26, static_cast<char>(0x80), 0x0d, 0x47, 0x45, static_cast<char>(0x87),
-                             0x26, static_cast<char>(0xc0), static_cast<char>(0xf1), static_cast<char>(0xe7), static_cast<char>(0xdd),
-                             static_cast<char>(0x8b), static_cast<char>(0xca)}};
+  static const CUuuid id = {{0x17, 0x34, static_cast<char>(0xdc), 0x26, static_cast<char>(0x80), 0x0d, 0x47, 0x45,
+                             static_cast<char>(0x87), 0x26, static_cast<char>(0xc0), static_cast<char>(0xf1),
+                             static_cast<char>(0xe7), static_cast<char>(0xdd), static_cast<char>(0x8b),
+                             static_cast<char>(0xca)}};
   const void* table = nullptr;
   if (driver.cuGetExportTable(&table, &id) != CUDA_SUCCESS || !table) return;
   const auto* const words = static_cast<const void* const*>(table);
@@ -45,15 +47,18 @@ Outcome openContext(Session& session, Call& call, wire::OpenContext::Reader in) 
     return Objects::invalid(HandleKind::resourcedesc);
   if (!resources && !in.getPrimary() && session.contexts().partition(in.getDevice()))
     session.prints().warn(
-        "cuCtxCreate is not supported here: this session has multiprocessors of its own (sm_partitions of its tenant), to which only the "
+        "cuCtxCreate is not supported here: this session has multiprocessors of its own (sm_partitions of its tenant), "
+        "to which only the "
         "primary context of a device keeps");
-  const CUresult result = resources
-                              ? session.contexts().open_green(Handle(in.getContext()), in.getDevice(), resources, opened)
-                              : session.contexts().open(Handle(in.getContext()), in.getDevice(), in.getPrimary(), in.getFlags(), opened);
+  const CUresult result =
+      resources
+          ? session.contexts().open_green(Handle(in.getContext()), in.getDevice(), resources, opened)
+          : session.contexts().open(Handle(in.getContext()), in.getDevice(), in.getPrimary(), in.getFlags(), opened);
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::OpenContextReply>();
   unsigned long long number = 0;
-  if (opened->green || opened->part) session.driver().cuGreenCtxGetId(opened->green ? opened->green : opened->part, &number);
+  if (opened->green || opened->part)
+    session.driver().cuGreenCtxGetId(opened->green ? opened->green : opened->part, &number);
   else session.driver().cuCtxGetId(opened->cuda, &number);
   out.setNumber(number);
   int least = 0, greatest = 0;

@@ -9,7 +9,8 @@
 namespace fargpu::server::hand {
 namespace {
 
-// The context of a side: named, or any on the device that the memory lies on, or the stream's. Null if a named one is none.
+// The context of a side: named, or any on the device that the memory lies on, or the stream's. Null if a named one is
+// none.
 ContextState* context_of(Session& session, std::uint64_t named, const CopySide& side, const StreamState& stream) {
   if (named != 0) return session.contexts().find(Handle(named).id());
   const int device = side.in_array() ? -1 : session.memory().device_of(side.begin());
@@ -18,7 +19,8 @@ ContextState* context_of(Session& session, std::uint64_t named, const CopySide& 
   return there ? there : stream.context;
 }
 
-// Starts a copy to the device. Whatever it answers but success and `later`, what came with the call is still to be given up.
+// Starts a copy to the device. Whatever it answers but success and `later`, what came with the call is still to be
+// given up.
 Outcome start_copy_in(Session& session, Call& call, wire::CopyIn::Reader in) {
   StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
@@ -26,16 +28,19 @@ Outcome start_copy_in(Session& session, Call& call, wire::CopyIn::Reader in) {
   const ContextState* const named = session.contexts().find(call.id().context);
   const bool staged = named && named->staging->in().contains(frame.data());
   if (staged && named->staging != stream->context->staging) return CUDA_ERROR_INVALID_CONTEXT;
-  const CopyToDevice copy{session, call.id(), in.getStream(), shape_of(in.getCopy()), decode(in.getCopy().getTarget()), in.getComplete()};
+  const CopyToDevice copy{
+      session, call.id(), in.getStream(), shape_of(in.getCopy()), decode(in.getCopy().getTarget()), in.getComplete()};
   if (copy.shape.depth != 1) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = admit_side(session, copy.shape, copy.target); bad != CUDA_SUCCESS) return bad;
   const CopySide source = decode(in.getCopy().getSource());
-  if (source.kind != CopySide::Kind::frame && !frame.empty()) throw ProtocolError("a copy with bytes that it does not take");
+  if (source.kind != CopySide::Kind::frame && !frame.empty())
+    throw ProtocolError("a copy with bytes that it does not take");
   switch (source.kind) {
     case CopySide::Kind::frame: return FrameSource{copy}.start(*stream, frame, staged);
     case CopySide::Kind::block: return BlockSource{copy}.start(*stream, source.place);
     case CopySide::Kind::lanes:
-      return std::make_shared<LaneSource>(copy)->start(*stream, static_cast<std::uint32_t>(source.place), in.getEarly(), in.getInOrder());
+      return std::make_shared<LaneSource>(copy)->start(*stream, static_cast<std::uint32_t>(source.place), in.getEarly(),
+                                                       in.getInOrder());
     case CopySide::Kind::part:
     case CopySide::Kind::pull: return std::make_shared<PulledSource>(copy, source)->start(*stream);
     default: return CUDA_ERROR_INVALID_VALUE;
@@ -66,11 +71,13 @@ Outcome start_copy_out(Session& session, Call& call, wire::CopyOut::Reader in) {
   if (copy.shape.depth != 1) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = admit_side(session, copy.shape, copy.source); bad != CUDA_SUCCESS) return bad;
   const CopySide target = decode(in.getCopy().getTarget());
-  if (target.kind == CopySide::Kind::frame && !call.id().wants_reply) throw ProtocolError("a copy whose bytes nobody waits for");
+  if (target.kind == CopySide::Kind::frame && !call.id().wants_reply)
+    throw ProtocolError("a copy whose bytes nobody waits for");
   switch (target.kind) {
     case CopySide::Kind::frame: return std::make_shared<FrameTarget>(copy)->start();
     case CopySide::Kind::block: return BlockTarget{copy}.start(*stream, target.place);
-    case CopySide::Kind::lanes: return std::make_shared<LaneTarget>(copy, static_cast<std::uint32_t>(target.place))->start();
+    case CopySide::Kind::lanes:
+      return std::make_shared<LaneTarget>(copy, static_cast<std::uint32_t>(target.place))->start();
     default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
@@ -106,13 +113,17 @@ Outcome copyDevice(Session& session, Call& call, wire::CopyDevice::Reader in) {
   CUresult result;
   if (!target->in_array() && !source->in_array() && shape.height == 1 && shape.depth == 1) {
     HostBlocks& blocks = session.host_blocks();
-    const bool from_host = blocks.shared(source->place, shape.width), to_host = blocks.shared(target->place, shape.width);
+    const bool from_host = blocks.shared(source->place, shape.width),
+               to_host = blocks.shared(target->place, shape.width);
     if (from_host && !to_host) {
-      result = driver.cuMemcpyHtoDAsync_v2(target->place, reinterpret_cast<const void*>(source->place), shape.width, stream->cuda);
+      result = driver.cuMemcpyHtoDAsync_v2(target->place, reinterpret_cast<const void*>(source->place), shape.width,
+                                           stream->cuda);
     } else if (to_host && !from_host) {
-      result = driver.cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(target->place), source->place, shape.width, stream->cuda);
+      result =
+          driver.cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(target->place), source->place, shape.width, stream->cuda);
     } else {
-      result = across ? driver.cuMemcpyPeerAsync(target->place, to->cuda, source->place, from->cuda, shape.width, stream->cuda)
+      result = across ? driver.cuMemcpyPeerAsync(target->place, to->cuda, source->place, from->cuda, shape.width,
+                                                 stream->cuda)
                       : driver.cuMemcpyDtoDAsync_v2(target->place, source->place, shape.width, stream->cuda);
     }
   } else if (across) {

@@ -11,7 +11,8 @@ constexpr std::uint64_t number_max = std::uint64_t{1} << 47;
 }  // namespace
 
 bool holds_side(Session& session, const CopyShape& shape, const CopySide& side) {
-  for (const std::uint64_t number : {shape.width, shape.height, shape.depth, side.x, side.y, side.z, side.pitch, side.height})
+  for (const std::uint64_t number :
+       {shape.width, shape.height, shape.depth, side.x, side.y, side.z, side.pitch, side.height})
     if (number > number_max) return false;
   if (shape.empty() || ((shape.height > 1 || shape.depth > 1) && side.pitch < shape.width)) return false;
   if (shape.depth > 1 && side.height == 0) return false;
@@ -20,26 +21,31 @@ bool holds_side(Session& session, const CopyShape& shape, const CopySide& side) 
   if (slice > number_max) return false;
   const Wide before = side.z * slice + Wide{side.y} * side.pitch + side.x;
   const Wide end = before + (shape.depth - 1) * slice + Wide{shape.height - 1} * side.pitch + shape.width;
-  return end <= number_max &&
-         session.memory().holds(side.place + static_cast<std::uint64_t>(before), static_cast<std::uint64_t>(end - before));
+  return end <= number_max && session.memory().holds(side.place + static_cast<std::uint64_t>(before),
+                                                     static_cast<std::uint64_t>(end - before));
 }
 
 CUresult admit_side(Session& session, const CopyShape& shape, const CopySide& side) {
   if (shape.empty()) return CUDA_ERROR_INVALID_VALUE;
-  if (side.kind == CopySide::Kind::device) return holds_side(session, shape, side) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (side.kind == CopySide::Kind::device)
+    return holds_side(session, shape, side) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   if (side.kind != CopySide::Kind::array) return CUDA_ERROR_INVALID_VALUE;
   const auto known = driver_side(session, side);
   if (!known) return Objects::invalid(HandleKind::array);
   // The driver checks this too, but nobody knows what it does with numbers that overflow.
   CUDA_ARRAY3D_DESCRIPTOR array{};
-  const CUresult described = session.driver().cuArray3DGetDescriptor_v2(&array, reinterpret_cast<CUarray>(known->place));
+  const CUresult described =
+      session.driver().cuArray3DGetDescriptor_v2(&array, reinterpret_cast<CUarray>(known->place));
   if (described != CUDA_SUCCESS) return described;
-  return array_has(array, side.x, side.y, side.z, shape.width, shape.height, shape.depth) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return array_has(array, side.x, side.y, side.z, shape.width, shape.height, shape.depth) ? CUDA_SUCCESS
+                                                                                          : CUDA_ERROR_INVALID_VALUE;
 }
 
 std::optional<CopySide> driver_side(Session& session, const CopySide& side) {
   CopySide known = side;
-  return !side.in_array() || session.objects().resolve(HandleKind::array, side.place, known.place) ? std::optional(known) : std::nullopt;
+  return !side.in_array() || session.objects().resolve(HandleKind::array, side.place, known.place)
+             ? std::optional(known)
+             : std::nullopt;
 }
 
 std::optional<CopySide> driver_side(Session& session, const CopyShape& shape, const CopySide& side) {
@@ -50,18 +56,22 @@ std::optional<CopySide> driver_side(Session& session, const CopyShape& shape, co
   return sensible;
 }
 
-CUresult copy_rows_in(Session& session, StreamState& stream, const CopyShape& shape, const CopySide& device, const std::byte* host) {
+CUresult copy_rows_in(Session& session, StreamState& stream, const CopyShape& shape, const CopySide& device,
+                      const std::byte* host) {
   const auto target = driver_side(session, shape, device);
   if (!target) return CUDA_ERROR_INVALID_HANDLE;
-  if (!target->in_array() && shape.height == 1) return session.driver().cuMemcpyHtoDAsync_v2(target->place, host, shape.width, stream.cuda);
+  if (!target->in_array() && shape.height == 1)
+    return session.driver().cuMemcpyHtoDAsync_v2(target->place, host, shape.width, stream.cuda);
   const auto copy = cuda_copy<CUDA_MEMCPY3D>(shape, CopySide::packed_at(host, shape), *target);
   return session.driver().cuMemcpy3DAsync_v2(&copy, stream.cuda);
 }
 
-CUresult copy_rows_out(Session& session, StreamState& stream, const CopyShape& shape, const CopySide& device, std::byte* host) {
+CUresult copy_rows_out(Session& session, StreamState& stream, const CopyShape& shape, const CopySide& device,
+                       std::byte* host) {
   const auto source = driver_side(session, shape, device);
   if (!source) return CUDA_ERROR_INVALID_HANDLE;
-  if (!source->in_array() && shape.height == 1) return session.driver().cuMemcpyDtoHAsync_v2(host, source->place, shape.width, stream.cuda);
+  if (!source->in_array() && shape.height == 1)
+    return session.driver().cuMemcpyDtoHAsync_v2(host, source->place, shape.width, stream.cuda);
   const auto copy = cuda_copy<CUDA_MEMCPY3D>(shape, *source, CopySide::packed_at(host, shape));
   return session.driver().cuMemcpy3DAsync_v2(&copy, stream.cuda);
 }

@@ -20,11 +20,14 @@ CUresult admit_side(Session& session, const CopyShape& shape, const CopySide& si
 
 /// An admitted side with the driver's own array; nothing if that is gone, for copies that had to wait.
 std::optional<CopySide> driver_side(Session& session, const CopySide& side);
-/// Also with what does not count of a plain copy: a single row has no pitch, a single slice no height, but the driver wants sensible ones.
+/// Also with what does not count of a plain copy: a single row has no pitch, a single slice no height, but the driver
+/// wants sensible ones.
 std::optional<CopySide> driver_side(Session& session, const CopyShape& shape, const CopySide& side);
 
 /// Packed rows at `host` to or from an admitted side, in stream order. INVALID_HANDLE if that is gone.
-CUresult copy_rows_in(Session& session, StreamState& stream, const CopyShape& shape, const CopySide& device, const std::byte* host);
-CUresult copy_rows_out(Session& session, StreamState& stream, const CopyShape& shape, const CopySide& device, std::byte* host);
+CUresult copy_rows_in(Session& session, StreamState& stream, const CopyShape& shape, const CopySide& device,
+                      const std::byte* host);
+CUresult copy_rows_out(Session& session, StreamState& stream, const CopyShape& shape, const CopySide& device,
+                       std::byte* host);
 
 }  // namespace fargpu::server

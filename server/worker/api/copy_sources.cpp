@@ -34,11 +34,12 @@ Outcome BlockSource::start(StreamState& stream, std::uint64_t address) {
   return CUDA_SUCCESS;
 }
 
-// --- lanes ----------------------------------------------------------------------------------------------------------------------------
+// --- lanes ----------------------------------------------------------------------------------------------------------
 
 Outcome LaneSource::start(StreamState& stream, std::uint32_t transfer, std::uint32_t early, bool in_order) {
   Session& session = copy_.session;
-  if (lane_class(transfer) != lane_class(copy_.shape)) throw ProtocolError("a transfer on the lanes with a number of the other class");
+  if (lane_class(transfer) != lane_class(copy_.shape))
+    throw ProtocolError("a transfer on the lanes with a number of the other class");
   session.lanes().pin(session.driver(), *stream.context);
   held_ = session.ordering().hold_for_copy(stream, copy_.complete);
   transfer_ = transfer;
@@ -57,15 +58,17 @@ Outcome LaneSource::start(StreamState& stream, std::uint32_t transfer, std::uint
 
 void LaneSource::receive(std::uint32_t early, bool in_order) {
   missing_ = chunks_.count();
-  copy_.session.lanes().receive(transfer_, chunks_, early, in_order,
-                                [self = shared_from_this()](std::uint64_t chunk, std::span<std::byte> slot) { self->take(chunk, slot); });
+  copy_.session.lanes().receive(
+      transfer_, chunks_, early, in_order,
+      [self = shared_from_this()](std::uint64_t chunk, std::span<std::byte> slot) { self->take(chunk, slot); });
 }
 
 void LaneSource::take(std::uint64_t chunk, std::span<std::byte> slot) {
   Session& session = copy_.session;
   StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
   CUresult result = failure_;
-  if (result == CUDA_SUCCESS && (!stream || !session.contexts().make_current(*stream->context))) result = CUDA_ERROR_INVALID_HANDLE;
+  if (result == CUDA_SUCCESS && (!stream || !session.contexts().make_current(*stream->context)))
+    result = CUDA_ERROR_INVALID_HANDLE;
   if (result == CUDA_SUCCESS) {
     const RowChunks::Part part = chunks_.part(chunk);
     result = copy_rows_in(session, *stream, part.shape, copy_.target.from(part.column, part.row, 0), slot.data());
@@ -84,7 +87,7 @@ void LaneSource::take(std::uint64_t chunk, std::span<std::byte> slot) {
   session.finish(copy_.call, failure_);
 }
 
-// --- memory of the client ---------------------------------------------------------------------------------------------------------------
+// --- memory of the client -------------------------------------------------------------------------------------------
 
 PulledSource::PulledSource(const CopyToDevice& copy, const CopySide& source)
     : copy_(copy),
@@ -97,13 +100,14 @@ Outcome PulledSource::start(StreamState& stream) {
   Session& session = copy_.session;
   held_ = session.ordering().hold(stream);
   // What the stream was given before may write the memory too.
-  session.completions().after(stream, Completions::Kind::signal, [&session, self = shared_from_this()](CUresult result) {
-    if (result != CUDA_SUCCESS) return self->finish(result);
-    session.client().fetch(self->wanted_, [self](CUresult room, const std::vector<std::byte>& bytes) {
-      if (room == CUDA_SUCCESS) self->take(bytes);
-      else self->finish(room);
-    });
-  });
+  session.completions().after(
+      stream, Completions::Kind::signal, [&session, self = shared_from_this()](CUresult result) {
+        if (result != CUDA_SUCCESS) return self->finish(result);
+        session.client().fetch(self->wanted_, [self](CUresult room, const std::vector<std::byte>& bytes) {
+          if (room == CUDA_SUCCESS) self->take(bytes);
+          else self->finish(room);
+        });
+      });
   return Outcome::later();
 }
 

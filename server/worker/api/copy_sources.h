@@ -1,5 +1,6 @@
 #pragma once
-// Where the bytes of a copy to the device come from, one class for each. docs/internals/path-of-a-copy.md has them in a table.
+// Where the bytes of a copy to the device come from, one class for each. docs/internals/path-of-a-copy.md has them in a
+// table.
 
 #include <cuda.h>
 
@@ -18,7 +19,8 @@ namespace fargpu::server {
 class Session;
 struct StreamState;
 
-/// An admitted copy to the device, by the names that the client has: stream and array may be gone when the bytes are there.
+/// An admitted copy to the device, by the names that the client has: stream and array may be gone when the bytes are
+/// there.
 struct CopyToDevice {
   Session& session;
   CallId call;
@@ -42,12 +44,13 @@ struct BlockSource {
   Outcome start(StreamState& stream, std::uint64_t address);
 };
 
-/// On the bulk lanes, in whatever order. The stream is held until all are there, and, if the program takes the copy for done, whatever
-/// comes later in the context.
+/// On the bulk lanes, in whatever order. The stream is held until all are there, and, if the program takes the copy for
+/// done, whatever comes later in the context.
 class LaneSource : public std::enable_shared_from_this<LaneSource> {
  public:
   explicit LaneSource(const CopyToDevice& copy) : copy_(copy), chunks_(lane_chunks(copy.shape)) {}
-  /// `early` chunks come unasked. `in_order`: the others are asked for when what the stream was given before is complete.
+  /// `early` chunks come unasked. `in_order`: the others are asked for when what the stream was given before is
+  /// complete.
   Outcome start(StreamState& stream, std::uint32_t transfer, std::uint32_t early, bool in_order);
 
  private:
@@ -62,7 +65,8 @@ class LaneSource : public std::enable_shared_from_this<LaneSource> {
   CUresult failure_ = CUDA_SUCCESS;
 };
 
-/// In memory of the client, which is asked for them when the stream gets there. The stream is held until they are there.
+/// In memory of the client, which is asked for them when the stream gets there. The stream is held until they are
+/// there.
 class PulledSource : public std::enable_shared_from_this<PulledSource> {
  public:
   /// `source` is pinned memory, or a part, which is released in the end.

@@ -10,7 +10,7 @@
 
 namespace fargpu::server {
 
-// --- bytes that are sent ------------------------------------------------------------------------------------------------------------------
+// --- bytes that are sent --------------------------------------------------------------------------------------------
 
 Outcome SentTarget::start() {
   Session& session = copy_.session;
@@ -47,21 +47,24 @@ CUresult SentTarget::issue_next(bool& room) {
   const auto bytes = staging->out().take(part.shape.bytes());
   room = bytes.has_value();
   if (!room) return CUDA_SUCCESS;
-  const CUresult result = copy_rows_out(session, *stream, part.shape, copy_.source.from(part.column, part.row, 0), bytes->data());
+  const CUresult result =
+      copy_rows_out(session, *stream, part.shape, copy_.source.from(part.column, part.row, 0), bytes->data());
   if (result != CUDA_SUCCESS) {
     staging->out().give(*bytes);
     return result;
   }
   session.ordering().submitted(*stream);
   ++open_;
-  session.completions().after(
-      *stream, Completions::Kind::delivery,
-      [self = shared_from_this(), staging, bytes = *bytes, chunk = next_](CUresult done) { self->arrived(chunk, bytes, staging, done); });
+  session.completions().after(*stream, Completions::Kind::delivery,
+                              [self = shared_from_this(), staging, bytes = *bytes, chunk = next_](CUresult done) {
+                                self->arrived(chunk, bytes, staging, done);
+                              });
   ++next_;
   return CUDA_SUCCESS;
 }
 
-void SentTarget::arrived(std::uint64_t chunk, std::span<std::byte> bytes, const std::shared_ptr<Staging>& staging, CUresult result) {
+void SentTarget::arrived(std::uint64_t chunk, std::span<std::byte> bytes, const std::shared_ptr<Staging>& staging,
+                         CUresult result) {
   const auto give = [staging, bytes] { staging->out().give(bytes); };
   if (result == CUDA_SUCCESS && failure_ == CUDA_SUCCESS) {
     send(chunk, bytes, give);
@@ -84,7 +87,8 @@ void FrameTarget::send(std::uint64_t, std::span<const std::byte> bytes, std::fun
   copy_.session.output().data(copy_.call, bytes, std::move(release));
 }
 
-LaneTarget::LaneTarget(const CopyToHost& copy, std::uint32_t transfer) : SentTarget(copy, lane_chunks(copy.shape)), transfer_(transfer) {}
+LaneTarget::LaneTarget(const CopyToHost& copy, std::uint32_t transfer)
+    : SentTarget(copy, lane_chunks(copy.shape)), transfer_(transfer) {}
 
 void LaneTarget::send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) {
   copy_.session.lanes().send({transfer_, static_cast<std::uint32_t>(chunk)}, bytes, std::move(release));
@@ -92,7 +96,7 @@ void LaneTarget::send(std::uint64_t chunk, std::span<const std::byte> bytes, std
 
 void LaneTarget::fail() { copy_.session.client().end_transfer(transfer_); }
 
-// --- host blocks ------------------------------------------------------------------------------------------------------------------------
+// --- host blocks ----------------------------------------------------------------------------------------------------
 
 namespace {
 

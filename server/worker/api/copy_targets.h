@@ -1,5 +1,6 @@
 #pragma once
-// Where the bytes of a copy from the device go, one class for each. docs/internals/path-of-a-copy.md has them in a table.
+// Where the bytes of a copy from the device go, one class for each. docs/internals/path-of-a-copy.md has them in a
+// table.
 
 #include <cuda.h>
 
@@ -17,7 +18,8 @@ namespace fargpu::server {
 class Session;
 struct StreamState;
 
-/// An admitted copy from the device, by the names that the client has: stream and array may be gone before all is copied.
+/// An admitted copy from the device, by the names that the client has: stream and array may be gone before all is
+/// copied.
 struct CopyToHost {
   Session& session;
   CallId call;
@@ -26,8 +28,8 @@ struct CopyToHost {
   CopySide source;
 };
 
-/// In chunks through the staging ring, as it has room. While chunks are missing the stream is held, so that later work on it cannot change
-/// what is still to be copied.
+/// In chunks through the staging ring, as it has room. While chunks are missing the stream is held, so that later work
+/// on it cannot change what is still to be copied.
 class SentTarget : public std::enable_shared_from_this<SentTarget> {
  public:
   SentTarget(const CopyToHost& copy, const RowChunks& chunks) : copy_(copy), chunks_(chunks) {}
@@ -45,7 +47,8 @@ class SentTarget : public std::enable_shared_from_this<SentTarget> {
 
   bool issue();
   CUresult issue_next(bool& room);
-  void arrived(std::uint64_t chunk, std::span<std::byte> bytes, const std::shared_ptr<Staging>& staging, CUresult result);
+  void arrived(std::uint64_t chunk, std::span<std::byte> bytes, const std::shared_ptr<Staging>& staging,
+               CUresult result);
   void finish();
 
   const RowChunks chunks_;
@@ -77,7 +80,8 @@ class LaneTarget final : public SentTarget {
   const std::uint32_t transfer_;
 };
 
-/// What the worker has of a host block; from there the bytes are delivered to the client, but for a block that is shared.
+/// What the worker has of a host block; from there the bytes are delivered to the client, but for a block that is
+/// shared.
 struct BlockTarget {
   const CopyToHost& copy;
 

@@ -26,13 +26,14 @@ bool holds_itself(Session& session, CUgraph graph, Handle handle, const CUgraphN
 
 }  // namespace
 
-// --- nodes ---------------------------------------------------------------------------------------------------------------------------
+// --- nodes ----------------------------------------------------------------------------------------------------------
 
 Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in, Known<HandleKind::graph> graph) {
   const auto dependency_list = in.getDependencies();
   std::vector<CUgraphNode> dependencies(list_size(dependency_list.size()));
   for (unsigned i = 0; i < dependencies.size(); ++i)
-    if (!session.objects().resolve(HandleKind::node, dependency_list[i], dependencies[i])) return Objects::invalid(HandleKind::node);
+    if (!session.objects().resolve(HandleKind::node, dependency_list[i], dependencies[i]))
+      return Objects::invalid(HandleKind::node);
   const auto edge_list = in.getEdges();
   std::vector<CUgraphEdgeData> edges(list_size(edge_list.size()));
   if (!edges.empty() && edges.size() != dependencies.size()) return CUDA_ERROR_INVALID_VALUE;
@@ -51,8 +52,9 @@ Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in, Known<Ha
   }
   if (const CUresult bad = node.keep_in(keeper_of(session, graph.cuda())); bad != CUDA_SUCCESS) return bad;
   CUgraphNode made{};
-  const CUresult result = session.driver().cuGraphAddNode_v2(&made, graph.cuda(), dependencies.data(),
-                                                             edges.empty() ? nullptr : edges.data(), dependencies.size(), &node.params());
+  const CUresult result =
+      session.driver().cuGraphAddNode_v2(&made, graph.cuda(), dependencies.data(),
+                                         edges.empty() ? nullptr : edges.data(), dependencies.size(), &node.params());
   if (result != CUDA_SUCCESS) {
     node.take_back();
     return result;
@@ -63,7 +65,8 @@ Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in, Known<Ha
   if (node.memory()) session.graph_memory().add(handle, *node.memory());
   const CUgraphNodeParams& params = node.params();
   if (params.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
-    const std::vector<CUgraph> bodies(params.conditional.phGraph_out, params.conditional.phGraph_out + params.conditional.size);
+    const std::vector<CUgraph> bodies(params.conditional.phGraph_out,
+                                      params.conditional.phGraph_out + params.conditional.size);
     auto list = out.initBodies(params.conditional.size);
     for (unsigned i = 0; i < bodies.size(); ++i)
       list.set(i, session.objects().reveal(HandleKind::graph, bodies[i], call, graph.value()).value());
@@ -84,12 +87,14 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in, Known<Ha
   DriverTable& driver = session.driver();
   if (in.getExec() == 0) {
     CUgraph graph{};
-    if (!session.objects().resolve(HandleKind::graph, session.objects().handles().root_of(node.handle()).value(), graph))
+    if (!session.objects().resolve(HandleKind::graph, session.objects().handles().root_of(node.handle()).value(),
+                                   graph))
       return Objects::invalid(HandleKind::node);
     const std::vector<Handle> within = known_within(session, node.cuda());
     if (!within.empty() && session.captures().into(node.handle())) return CUDA_ERROR_ILLEGAL_STATE;
     if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
-    if (params.params().type == CU_GRAPH_NODE_TYPE_GRAPH && params.params().graph.graph == graph) return CUDA_ERROR_INVALID_VALUE;
+    if (params.params().type == CU_GRAPH_NODE_TYPE_GRAPH && params.params().graph.graph == graph)
+      return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult bad = params.keep_in(graph); bad != CUDA_SUCCESS) return bad;
     const CUresult result = driver.cuGraphNodeSetParams(node.cuda(), &params.params());
     if (result != CUDA_SUCCESS) params.take_back();
@@ -104,7 +109,8 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in, Known<Ha
   AttendedGraph* const attended = session.attended_graphs().find(in.getExec());
   if (!attended) {
     // Without parts until now: the driver does not let a node change so much, and neither do we.
-    return params.attended() ? CUDA_ERROR_INVALID_VALUE : driver.cuGraphExecNodeSetParams(exec, node.cuda(), &params.params());
+    return params.attended() ? CUDA_ERROR_INVALID_VALUE
+                             : driver.cuGraphExecNodeSetParams(exec, node.cuda(), &params.params());
   }
   const CUgraphNode copy = attended->copy_of(node.cuda());
   if (!copy) {
@@ -123,7 +129,8 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in, Known<Ha
 }
 
 // What the driver takes for an empty node may be more.
-Outcome cuGraphNodeGetType(Session& session, Call& call, wire::CuGraphNodeGetType::Reader, Known<HandleKind::node> node) {
+Outcome cuGraphNodeGetType(Session& session, Call& call, wire::CuGraphNodeGetType::Reader,
+                           Known<HandleKind::node> node) {
   CUgraphNodeType type{};
   const CUresult result = session.driver().cuGraphNodeGetType(node.cuda(), &type);
   if (result != CUDA_SUCCESS) return result;
@@ -133,7 +140,7 @@ Outcome cuGraphNodeGetType(Session& session, Call& call, wire::CuGraphNodeGetTyp
   return result;
 }
 
-// --- what graphs with memory nodes do not allow ------------------------------------------------------------------------------------------
+// --- what graphs with memory nodes do not allow ---------------------------------------------------------------------
 
 Outcome cuGraphClone(Session& session, Call& call, wire::CuGraphClone::Reader, Known<HandleKind::graph> original) {
   CUgraph clone{};
@@ -170,15 +177,16 @@ Outcome getNode(Session& session, Call& call, wire::GetNode::Reader in, Known<Ha
 
 Outcome nodeAttribute(Session& session, Call& call, wire::NodeAttribute::Reader in, Known<HandleKind::node> node) {
   CUlaunchAttribute attribute;
-  if (const CUresult bad = read_attribute(session.objects(), in.getAttribute(), attribute); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = read_attribute(session.objects(), in.getAttribute(), attribute); bad != CUDA_SUCCESS)
+    return bad;
   if (in.getSet()) return session.driver().cuGraphKernelNodeSetAttribute(node.cuda(), attribute.id, &attribute.value);
   const CUresult result = session.driver().cuGraphKernelNodeGetAttribute(node.cuda(), attribute.id, &attribute.value);
   if (result != CUDA_SUCCESS) return result;
   return write_attribute(session.objects(), attribute, call.out<wire::NodeAttributeReply>().initAttribute());
 }
 
-Outcome cuGraphNodeSetEnabled(Session& session, Call& call, wire::CuGraphNodeSetEnabled::Reader in, Known<HandleKind::exec> exec,
-                              Known<HandleKind::node> node) {
+Outcome cuGraphNodeSetEnabled(Session& session, Call& call, wire::CuGraphNodeSetEnabled::Reader in,
+                              Known<HandleKind::exec> exec, Known<HandleKind::node> node) {
   if (const auto later = session.ordering().behind_launches(call, exec.value())) return *later;
   AttendedGraph* const attended = session.attended_graphs().find(exec.value());
   const CUgraphNode copy = attended ? attended->copy_of(node.cuda()) : nullptr;
@@ -188,25 +196,30 @@ Outcome cuGraphNodeSetEnabled(Session& session, Call& call, wire::CuGraphNodeSet
   return result;
 }
 
-Outcome cuGraphExecChildGraphNodeSetParams(Session& session, Call& call, wire::CuGraphExecChildGraphNodeSetParams::Reader,
-                                           Known<HandleKind::exec> exec, Known<HandleKind::node> node, Known<HandleKind::graph> child) {
+Outcome cuGraphExecChildGraphNodeSetParams(Session& session, Call& call,
+                                           wire::CuGraphExecChildGraphNodeSetParams::Reader,
+                                           Known<HandleKind::exec> exec, Known<HandleKind::node> node,
+                                           Known<HandleKind::graph> child) {
   if (const auto later = session.ordering().behind_launches(call, exec.value())) return *later;
   // A child graph cannot be exchanged in the copy from which an attended graph's pieces are made.
-  if (session.attended_graphs().find(exec.value()) || needs_attention(session.driver(), session.graph_parts(), child.cuda()))
+  if (session.attended_graphs().find(exec.value()) ||
+      needs_attention(session.driver(), session.graph_parts(), child.cuda()))
     return CUDA_ERROR_NOT_SUPPORTED;
   return session.driver().cuGraphExecChildGraphNodeSetParams(exec.cuda(), node.cuda(), child.cuda());
 }
 
-// --- executable graphs ---------------------------------------------------------------------------------------------------------------
+// --- executable graphs ----------------------------------------------------------------------------------------------
 
-Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::Reader in, Known<HandleKind::graph> graph) {
+Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::Reader in,
+                         Known<HandleKind::graph> graph) {
   struct Made {
     CUgraphExec exec = nullptr;
     CUDA_GRAPH_INSTANTIATE_PARAMS params{};
     std::unique_ptr<AttendedGraph> attended;
     std::string refusal;
   };
-  if (session.graph_memory().any(graph.handle()) && session.graph_memory().instantiated(graph.handle())) return CUDA_ERROR_NOT_SUPPORTED;
+  if (session.graph_memory().any(graph.handle()) && session.graph_memory().instantiated(graph.handle()))
+    return CUDA_ERROR_NOT_SUPPORTED;
   auto made = std::make_shared<Made>();
   made->params.flags = in.getFlags();
   if (in.getUpload() != 0) {
@@ -229,14 +242,16 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
         auto out = writer.root<wire::InstantiateGraphReply>();
         out.setOutcome(made->params.result_out);
         if (made->params.hErrNode_out) {
-          out.setErrorNode(session.objects()
-                               .handles()
-                               .reveal(HandleKind::node, reinterpret_cast<std::uint64_t>(made->params.hErrNode_out), 0, source)
-                               .value());
+          out.setErrorNode(
+              session.objects()
+                  .handles()
+                  .reveal(HandleKind::node, reinterpret_cast<std::uint64_t>(made->params.hErrNode_out), 0, source)
+                  .value());
         }
         out.setRefusal(made->refusal);
         if (result != CUDA_SUCCESS) return result;
-        const Handle exec = session.objects().handles().reveal(HandleKind::exec, reinterpret_cast<std::uint64_t>(made->exec), 0);
+        const Handle exec =
+            session.objects().handles().reveal(HandleKind::exec, reinterpret_cast<std::uint64_t>(made->exec), 0);
         out.setExec(exec.value());
         out.setAttended(made->attended != nullptr);
         session.graph_memory().set_instantiated(source, exec);
@@ -246,7 +261,8 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
       });
 }
 
-Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader, Known<HandleKind::exec> exec, Known<HandleKind::graph> graph) {
+Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader, Known<HandleKind::exec> exec,
+                    Known<HandleKind::graph> graph) {
   if (const auto later = session.ordering().behind_launches(call, exec.value())) {
     if (later->is_later()) return *later;
     call.out<wire::UpdateGraphReply>().setOutcome(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
@@ -272,7 +288,8 @@ Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader, Kno
     cuuint64_t flags = 0;
     driver.cuGraphExecGetFlags(exec.cuda(), &flags);
     session.attended_graphs().add(
-        exec.value(), std::make_unique<AttendedGraph>(session.attended_graphs().lent_driver(), session.graph_parts(), exec.cuda(), flags));
+        exec.value(), std::make_unique<AttendedGraph>(session.attended_graphs().lent_driver(), session.graph_parts(),
+                                                      exec.cuda(), flags));
     attended = session.attended_graphs().find(exec.value());
   }
   if (attended) {
@@ -290,7 +307,8 @@ Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader, Kno
   return result;
 }
 
-Outcome cuGraphLaunch(Session& session, Call&, wire::CuGraphLaunch::Reader, Known<HandleKind::exec> exec, StreamState& stream) {
+Outcome cuGraphLaunch(Session& session, Call&, wire::CuGraphLaunch::Reader, Known<HandleKind::exec> exec,
+                      StreamState& stream) {
   // Into a capture goes the graph as it is; it is looked at when what is captured is instantiated.
   const AttendedGraph* const attended = session.attended_graphs().find(exec.value());
   if (attended && attended->has_parts() && !session.captures().capturing(stream)) return CUDA_ERROR_INVALID_VALUE;
@@ -311,11 +329,13 @@ Outcome launchGraph(Session& session, Call& call, wire::LaunchGraph::Reader in) 
   std::string refusal;
   auto plan = attended->plan(refusal);
   if (!plan) return refuse(CUDA_ERROR_NOT_SUPPORTED);
-  std::make_shared<GraphRun>(session, std::move(plan), call.id(), in.getStream(), in.getDone())->launch(*stream, *attended, in.getExec());
+  std::make_shared<GraphRun>(session, std::move(plan), call.id(), in.getStream(), in.getDone())
+      ->launch(*stream, *attended, in.getExec());
   return Outcome::later();
 }
 
-Outcome cuGraphUpload(Session& session, Call&, wire::CuGraphUpload::Reader, Known<HandleKind::exec> exec, StreamState& stream) {
+Outcome cuGraphUpload(Session& session, Call&, wire::CuGraphUpload::Reader, Known<HandleKind::exec> exec,
+                      StreamState& stream) {
   CUresult result = CUDA_SUCCESS;
   if (AttendedGraph* const attended = session.attended_graphs().find(exec.value())) {
     std::string refusal;
@@ -330,7 +350,7 @@ Outcome cuGraphUpload(Session& session, Call&, wire::CuGraphUpload::Reader, Know
   return result;
 }
 
-// --- the rest --------------------------------------------------------------------------------------------------------------------------
+// --- the rest -------------------------------------------------------------------------------------------------------
 
 // The driver writes to a path only; this one leads to memory.
 Outcome printGraph(Session& session, Call& call, wire::PrintGraph::Reader in, Known<HandleKind::graph> graph) {

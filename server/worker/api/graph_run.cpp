@@ -91,10 +91,12 @@ void GraphRun::submit(const GraphPlan::Step& step) {
   if (result != CUDA_SUCCESS) return end(result);
   session_.ordering().submitted(*target);
   if (!step.writes.empty()) {
-    session_.completions().after(*target, Completions::Kind::delivery, [self = shared_from_this(), &step](CUresult done) {
-      if (done != CUDA_SUCCESS) return;
-      for (const std::uint64_t part : step.writes) self->session_.client().deliver_part(part, self->session_.graph_parts().staging(part));
-    });
+    session_.completions().after(
+        *target, Completions::Kind::delivery, [self = shared_from_this(), &step](CUresult done) {
+          if (done != CUDA_SUCCESS) return;
+          for (const std::uint64_t part : step.writes)
+            self->session_.client().deliver_part(part, self->session_.graph_parts().staging(part));
+        });
   }
   next();
 }

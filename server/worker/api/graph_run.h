@@ -8,12 +8,14 @@
 
 namespace fargpu::server {
 
-/// Goes through a plan step by step: fetches what a piece reads from the client, gives the piece to the driver, sends what it wrote, lets
-/// the client run a function and waits for its answer. Meanwhile the launch holds its stream, and what waits for its events.
+/// Goes through a plan step by step: fetches what a piece reads from the client, gives the piece to the driver, sends
+/// what it wrote, lets the client run a function and waits for its answer. Meanwhile the launch holds its stream, and
+/// what waits for its events.
 class GraphRun : public std::enable_shared_from_this<GraphRun> {
  public:
   /// `done` is the number of the callback that tells the client of the end.
-  GraphRun(Session& session, std::shared_ptr<GraphPlan> plan, const CallId& call, std::uint64_t stream, std::uint64_t done)
+  GraphRun(Session& session, std::shared_ptr<GraphPlan> plan, const CallId& call, std::uint64_t stream,
+           std::uint64_t done)
       : session_(session), plan_(std::move(plan)), call_(call), stream_(stream), done_(done) {}
 
   /// Begins when everything that is held back before it is done. `graph`, which is `exec`, remembers its last launch.

@@ -1,4 +1,5 @@
-// Resources of devices, of which green contexts are made. The driver's structs stay here: what is in them only the driver may say.
+// Resources of devices, of which green contexts are made. The driver's structs stay here: what is in them only the
+// driver may say.
 
 #include <algorithm>
 #include <vector>
@@ -28,8 +29,8 @@ Outcome deviceResource(Session& session, Call& call, wire::DeviceResource::Reade
   if (in.getOf().isDevice()) {
     const int device = session.contexts().driver_ordinal(in.getOf().getDevice());
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
-    if (Partition* const part =
-            session.contexts().partition(in.getOf().getDevice())) {  // which is the device, as far as programs are concerned
+    if (Partition* const part = session.contexts().partition(
+            in.getOf().getDevice())) {  // which is the device, as far as programs are concerned
       result = part->open();
       if (result == CUDA_SUCCESS) result = driver.cuGreenCtxGetDevResource(part->green(), &resource, type);
     } else {
@@ -37,10 +38,12 @@ Outcome deviceResource(Session& session, Call& call, wire::DeviceResource::Reade
     }
   } else {
     const Handle handle(in.getOf().getContext());
-    const ContextState* const context = handle.well_formed(HandleKind::context) ? session.contexts().find(handle.id()) : nullptr;
+    const ContextState* const context =
+        handle.well_formed(HandleKind::context) ? session.contexts().find(handle.id()) : nullptr;
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     const CUgreenCtx green = context->green ? context->green : context->part;
-    result = green ? driver.cuGreenCtxGetDevResource(green, &resource, type) : driver.cuCtxGetDevResource(context->cuda, &resource, type);
+    result = green ? driver.cuGreenCtxGetDevResource(green, &resource, type)
+                   : driver.cuCtxGetDevResource(context->cuda, &resource, type);
   }
   if (result != CUDA_SUCCESS) return result;
   if (session.resources().full()) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -56,8 +59,9 @@ Outcome splitResource(Session& session, Call& call, wire::SplitResource::Reader 
   unsigned count = std::min(in.getGroups(), groups_max);
   std::vector<CUdevResource> groups(count);
   CUdevResource rest{};
-  const CUresult result = session.driver().cuDevSmResourceSplitByCount(in.getSimulate() ? nullptr : groups.data(), &count, resource,
-                                                                       in.getRest() ? &rest : nullptr, in.getFlags(), in.getSmallest());
+  const CUresult result =
+      session.driver().cuDevSmResourceSplitByCount(in.getSimulate() ? nullptr : groups.data(), &count, resource,
+                                                   in.getRest() ? &rest : nullptr, in.getFlags(), in.getSmallest());
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::SplitResourceReply>();
   out.setCount(count);
@@ -80,10 +84,11 @@ Outcome describeResources(Session& session, Call& call, wire::DescribeResources:
   }
   if (resources.empty()) return CUDA_ERROR_INVALID_VALUE;
   CUdevResourceDesc description{};
-  const CUresult result =
-      session.driver().cuDevResourceGenerateDesc(&description, resources.data(), static_cast<unsigned>(resources.size()));
+  const CUresult result = session.driver().cuDevResourceGenerateDesc(&description, resources.data(),
+                                                                     static_cast<unsigned>(resources.size()));
   if (result == CUDA_SUCCESS)
-    call.out<wire::DescribeResourcesReply>().setDescription(session.objects().reveal(HandleKind::resourcedesc, description, call).value());
+    call.out<wire::DescribeResourcesReply>().setDescription(
+        session.objects().reveal(HandleKind::resourcedesc, description, call).value());
   return result;
 }
 

@@ -41,8 +41,8 @@ void tell_cluster(DriverTable& driver, CUfunction function, wire::LaunchReply::B
 // What comes of it is told later, as of all launches that nobody waits for.
 CUresult give_to_crew(Session& session, Call& call, wire::Launch::Reader in, StreamState& stream) {
   Launch& launch = session.ordering().next_launch(stream);
-  if (const CUresult bad = launch.arguments.read(session.code().layouts, in.getFunction(), in.getParameters(), launch.function,
-                                                 stream.context, /*copy=*/true);
+  if (const CUresult bad = launch.arguments.read(session.code().layouts, in.getFunction(), in.getParameters(),
+                                                 launch.function, stream.context, /*copy=*/true);
       bad != CUDA_SUCCESS)
     return bad;
   launch.id = call.id();
@@ -57,8 +57,8 @@ CUresult give_to_crew(Session& session, Call& call, wire::Launch::Reader in, Str
 
 // The answers for clusters of other shapes, unasked. About shapes that the driver refuses here the client asks when its
 // program does.
-void tell_other_clusters(DriverTable& driver, CUfunction function, CUlaunchConfig& config, std::vector<CUlaunchAttribute>& attributes,
-                         wire::ClusterOccupancyReply::Builder out) {
+void tell_other_clusters(DriverTable& driver, CUfunction function, CUlaunchConfig& config,
+                         std::vector<CUlaunchAttribute>& attributes, wire::ClusterOccupancyReply::Builder out) {
   constexpr auto time_max = std::chrono::milliseconds(2);  // in which nothing else is done for the session
   constexpr unsigned row_max = 32;                         // cuDNN tries rows of all lengths up to this one
   static const std::vector<std::array<unsigned, 2>> shapes = [] {
@@ -69,8 +69,9 @@ void tell_other_clusters(DriverTable& driver, CUfunction function, CUlaunchConfi
     }
     return all;
   }();
-  const auto asked = std::find_if(attributes.begin(), attributes.end(),
-                                  [](const CUlaunchAttribute& a) { return a.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION; });
+  const auto asked = std::find_if(attributes.begin(), attributes.end(), [](const CUlaunchAttribute& a) {
+    return a.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  });
   if (asked == attributes.end()) return;
   auto& cluster = asked->value.clusterDim;
   const auto first = cluster;
@@ -106,28 +107,33 @@ void tell_other_clusters(DriverTable& driver, CUfunction function, CUlaunchConfi
 Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
   StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  if (in.getForm() == wire::Launch::Form::PLAIN && !call.id().wants_reply && session.ordering().crew_helps(*stream, session.unread_bytes()))
+  if (in.getForm() == wire::Launch::Form::PLAIN && !call.id().wants_reply &&
+      session.ordering().crew_helps(*stream, session.unread_bytes()))
     return give_to_crew(session, call, in, *stream);
   session.ordering().wait_for_launches(*stream);
   CUfunction function{};
   Arguments arguments;
-  if (const CUresult bad = arguments.read(session.code().layouts, in.getFunction(), in.getParameters(), function, stream->context);
+  if (const CUresult bad =
+          arguments.read(session.code().layouts, in.getFunction(), in.getParameters(), function, stream->context);
       bad != CUDA_SUCCESS)
     return bad;
   DriverTable& driver = session.driver();
   CUresult result;
   switch (in.getForm()) {
     case wire::Launch::Form::PLAIN:
-      result = driver.cuLaunchKernel(function, in.getGridX(), in.getGridY(), in.getGridZ(), in.getBlockX(), in.getBlockY(), in.getBlockZ(),
-                                     in.getSharedBytes(), stream->cuda, arguments.pointers(), nullptr);
+      result =
+          driver.cuLaunchKernel(function, in.getGridX(), in.getGridY(), in.getGridZ(), in.getBlockX(), in.getBlockY(),
+                                in.getBlockZ(), in.getSharedBytes(), stream->cuda, arguments.pointers(), nullptr);
       break;
     case wire::Launch::Form::COOPERATIVE:
-      result = driver.cuLaunchCooperativeKernel(function, in.getGridX(), in.getGridY(), in.getGridZ(), in.getBlockX(), in.getBlockY(),
-                                                in.getBlockZ(), in.getSharedBytes(), stream->cuda, arguments.pointers());
+      result = driver.cuLaunchCooperativeKernel(function, in.getGridX(), in.getGridY(), in.getGridZ(), in.getBlockX(),
+                                                in.getBlockY(), in.getBlockZ(), in.getSharedBytes(), stream->cuda,
+                                                arguments.pointers());
       break;
     default: {
       std::vector<CUlaunchAttribute> attributes;
-      if (const CUresult bad = read_attributes(session.objects(), in.getAttributes(), attributes); bad != CUDA_SUCCESS) return bad;
+      if (const CUresult bad = read_attributes(session.objects(), in.getAttributes(), attributes); bad != CUDA_SUCCESS)
+        return bad;
       CUlaunchConfig config = read_config(in, attributes);
       config.hStream = stream->cuda;
       result = driver.cuLaunchKernelEx(&config, function, arguments.pointers(), nullptr);
@@ -146,7 +152,8 @@ Outcome launchTogether(Session& session, Call& call, wire::LaunchTogether::Reade
   std::vector<StreamState*> streams;
   for (const auto launch : list) {
     // A default stream is some context's, which is not told here.
-    StreamState* const stream = launch.getStream() == 1 ? nullptr : session.contexts().stream(launch.getStream(), call.id().context);
+    StreamState* const stream =
+        launch.getStream() == 1 ? nullptr : session.contexts().stream(launch.getStream(), call.id().context);
     if (!stream || std::find(streams.begin(), streams.end(), stream) != streams.end()) return CUDA_ERROR_INVALID_HANDLE;
     streams.push_back(stream);
   }
@@ -155,8 +162,8 @@ Outcome launchTogether(Session& session, Call& call, wire::LaunchTogether::Reade
   std::vector<CUDA_LAUNCH_PARAMS> launches(list.size());
   for (unsigned i = 0; i < list.size(); ++i) {
     CUDA_LAUNCH_PARAMS& to = launches[i];
-    if (const CUresult bad =
-            arguments[i].read(session.code().layouts, list[i].getFunction(), list[i].getParameters(), to.function, streams[i]->context);
+    if (const CUresult bad = arguments[i].read(session.code().layouts, list[i].getFunction(), list[i].getParameters(),
+                                               to.function, streams[i]->context);
         bad != CUDA_SUCCESS)
       return bad;
     to.gridDimX = list[i].getGridX();
@@ -169,8 +176,8 @@ Outcome launchTogether(Session& session, Call& call, wire::LaunchTogether::Reade
     to.hStream = streams[i]->cuda;
     to.kernelParams = arguments[i].pointers();
   }
-  const CUresult result =
-      session.driver().cuLaunchCooperativeKernelMultiDevice(launches.data(), static_cast<unsigned>(launches.size()), in.getFlags());
+  const CUresult result = session.driver().cuLaunchCooperativeKernelMultiDevice(
+      launches.data(), static_cast<unsigned>(launches.size()), in.getFlags());
   if (result == CUDA_SUCCESS)
     for (StreamState* const stream : streams) session.ordering().submitted(*stream);
   return result;
@@ -180,11 +187,13 @@ Outcome clusterOccupancy(Session& session, Call& call, wire::ClusterOccupancy::R
   CUfunction function{};
   if (!session.objects().resolve(HandleKind::function, in.getFunction(), function)) return CUDA_ERROR_INVALID_HANDLE;
   std::vector<CUlaunchAttribute> attributes;
-  if (const CUresult bad = read_attributes(session.objects(), in.getAttributes(), attributes); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = read_attributes(session.objects(), in.getAttributes(), attributes); bad != CUDA_SUCCESS)
+    return bad;
   CUlaunchConfig config = read_config(in, attributes);
   int value = 0;
-  const CUresult result = in.getPotential() ? session.driver().cuOccupancyMaxPotentialClusterSize(&value, function, &config)
-                                            : session.driver().cuOccupancyMaxActiveClusters(&value, function, &config);
+  const CUresult result = in.getPotential()
+                              ? session.driver().cuOccupancyMaxPotentialClusterSize(&value, function, &config)
+                              : session.driver().cuOccupancyMaxActiveClusters(&value, function, &config);
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::ClusterOccupancyReply>();
   out.setValue(value);

@@ -14,7 +14,8 @@ namespace {
 // Null if there is no such link, or if it is in use: the driver wants its calls one after the other.
 std::shared_ptr<JitLink> find(Session& session, std::uint64_t handle) {
   const auto found = session.code().links.find(handle);
-  if (found == session.code().links.end() || !session.objects().handles().find(HandleKind::link, Handle(handle)) || found->second->busy)
+  if (found == session.code().links.end() || !session.objects().handles().find(HandleKind::link, Handle(handle)) ||
+      found->second->busy)
     return nullptr;
   return found->second;
 }
@@ -36,8 +37,8 @@ Outcome run(Session& session, Call& call, std::shared_ptr<JitLink> link, std::fu
 Outcome createLink(Session& session, Call& call, wire::CreateLink::Reader in) {
   auto link = std::make_shared<JitLink>();
   if (const CUresult bad = link->options.read(in.getJit(), session.host_budget()); bad != CUDA_SUCCESS) return bad;
-  const CUresult result =
-      session.driver().cuLinkCreate_v2(link->options.count(), link->options.kinds(), link->options.values(), &link->state);
+  const CUresult result = session.driver().cuLinkCreate_v2(link->options.count(), link->options.kinds(),
+                                                           link->options.values(), &link->state);
   if (result != CUDA_SUCCESS) return result;
   const Handle handle = session.objects().introduce(HandleKind::link, link->state, call);
   session.code().links[handle.value()] = std::move(link);
@@ -63,8 +64,9 @@ Outcome addToLink(Session& session, Call& call, wire::AddToLink::Reader in) {
   session.prints().note_printing();
   return run(session, call, link,
              [&driver = session.driver(), link, options, input, type = in.getType(), name = std::string(in.getName())] {
-               return driver.cuLinkAddData_v2(link->state, static_cast<CUjitInputType>(type), const_cast<std::byte*>(input.data()),
-                                              input.size(), name.c_str(), options->count(), options->kinds(), options->values());
+               return driver.cuLinkAddData_v2(link->state, static_cast<CUjitInputType>(type),
+                                              const_cast<std::byte*>(input.data()), input.size(), name.c_str(),
+                                              options->count(), options->kinds(), options->values());
              });
 }
 
@@ -87,7 +89,8 @@ Outcome fetchLinked(Session& session, Call& call, wire::FetchLinked::Reader in) 
   const std::shared_ptr<JitLink> link = find(session, in.getLink());
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
   if (!call.id().wants_reply) throw ProtocolError("a result of linking that nobody waits for");
-  if (in.getOffset() > link->linked_bytes || in.getBytes() > link->linked_bytes - in.getOffset() || in.getBytes() > limits::bulk_bytes_max)
+  if (in.getOffset() > link->linked_bytes || in.getBytes() > link->linked_bytes - in.getOffset() ||
+      in.getBytes() > limits::bulk_bytes_max)
     return CUDA_ERROR_INVALID_VALUE;
   // A copy: the link may be destroyed before the bytes have left.
   const std::byte* const begin = link->linked + in.getOffset();

@@ -14,7 +14,8 @@ namespace fargpu::server::hand {
 namespace {
 
 // Fills new memory with zeros, beside the executor, because the GPU may be at work for long.
-std::function<CUresult()> scrubbing(Session& session, int device, CUmemGenericAllocationHandle handle, std::uint64_t bytes) {
+std::function<CUresult()> scrubbing(Session& session, int device, CUmemGenericAllocationHandle handle,
+                                    std::uint64_t bytes) {
   const ContextState* const context = session.contexts().on_device(device);
   return [&scrubber = session.scrubber(), cuda = context ? context->cuda : nullptr, device, handle, bytes] {
     return scrubber.fill(cuda, device, handle, bytes);
@@ -25,9 +26,9 @@ CUresult not_scrubbed(Session& session, CUmemGenericAllocationHandle handle, CUr
   session.memory().release(handle);
   const char* name = "an unknown error";
   session.driver().cuGetErrorName(result, &name);
-  session.prints().warn(
-      std::string("memory of the device is not given, for it could not be filled with zeros first: the GPU host's driver answered ") +
-      name);
+  session.prints().warn(std::string("memory of the device is not given, for it could not be filled with zeros first: "
+                                    "the GPU host's driver answered ") +
+                        name);
   return result;
 }
 
@@ -36,11 +37,14 @@ Outcome answer_later(Session& session, std::function<bool()> answered) {
   constexpr std::uint64_t about_itself = 512;
   auto charge = HostCharge::take(session.host_budget(), about_itself);
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
-  session.retries().add([answered = std::move(answered), charge = std::make_shared<HostCharge>(std::move(*charge))] { return answered(); });
+  session.retries().add([answered = std::move(answered), charge = std::make_shared<HostCharge>(std::move(*charge))] {
+    return answered();
+  });
   return Outcome::later();
 }
 
-// Whether there is far more than such a piece, for the session and on the device, which must be that of the call's context.
+// Whether there is far more than such a piece, for the session and on the device, which must be that of the call's
+// context.
 bool is_plenty(Session& session, Call& call, std::uint64_t bytes, int device) {
   constexpr std::uint64_t times = 64;
   const ContextState* const context = session.contexts().find(call.id().context);
@@ -51,7 +55,8 @@ bool is_plenty(Session& session, Call& call, std::uint64_t bytes, int device) {
 
 // Memory that nobody has asked for yet is had only where there is plenty. `take` has one more piece.
 template <class Take>
-std::uint32_t take_spares(Session& session, Call& call, std::uint64_t bytes, int device, std::uint32_t wanted, Take&& take) {
+std::uint32_t take_spares(Session& session, Call& call, std::uint64_t bytes, int device, std::uint32_t wanted,
+                          Take&& take) {
   wanted = std::min(wanted, limits::spares_max);
   std::uint32_t spares = 0;
   while (spares < wanted && is_plenty(session, call, bytes, device) && take(spares) == CUDA_SUCCESS) ++spares;
@@ -68,19 +73,22 @@ Outcome backMemory(Session& session, Call& call, wire::BackMemory::Reader in) {
   if (!session.options().scrub) {
     const CUresult result = memory.back(address, bytes, device);
     if (result == CUDA_SUCCESS)
-      call.out<wire::BackMemoryReply>().setSpares(take_spares(session, call, bytes, device, in.getSpares(), [&](std::uint32_t i) {
-        return memory.back(address + (i + 1ull) * bytes, bytes, device);
-      }));
+      call.out<wire::BackMemoryReply>().setSpares(
+          take_spares(session, call, bytes, device, in.getSpares(),
+                      [&](std::uint32_t i) { return memory.back(address + (i + 1ull) * bytes, bytes, device); }));
     return result;
   }
   CUmemGenericAllocationHandle handle{};
   if (const CUresult made = memory.make(address, bytes, device, handle); made != CUDA_SUCCESS) return made;
-  return session.aside(call, scrubbing(session, device, handle, bytes), [&session, address, bytes, device, handle](CUresult result) {
-    return result == CUDA_SUCCESS ? session.memory().place(address, bytes, device, handle) : not_scrubbed(session, handle, result);
-  });
+  return session.aside(call, scrubbing(session, device, handle, bytes),
+                       [&session, address, bytes, device, handle](CUresult result) {
+                         return result == CUDA_SUCCESS ? session.memory().place(address, bytes, device, handle)
+                                                       : not_scrubbed(session, handle, result);
+                       });
 }
 
-// What the session may have is all there is of the device, and what is left of that is free, as long as the device has it.
+// What the session may have is all there is of the device, and what is left of that is free, as long as the device has
+// it.
 Outcome cuMemGetInfo_v2(Session& session, Call& call, wire::CuMemGetInfoV2::Reader) {
   std::size_t free = 0, total = 0;
   if (const CUresult result = session.driver().cuMemGetInfo_v2(&free, &total); result != CUDA_SUCCESS) return result;
@@ -124,7 +132,8 @@ Outcome retainAllocation(Session& session, Call& call, wire::RetainAllocation::R
   CUmemGenericAllocationHandle handle{};
   const CUresult result = session.memory().retain(in.getAddress(), handle);
   if (result == CUDA_SUCCESS)
-    call.out<wire::RetainAllocationReply>().setAllocation(session.objects().reveal(HandleKind::allocation, handle, call).value());
+    call.out<wire::RetainAllocationReply>().setAllocation(
+        session.objects().reveal(HandleKind::allocation, handle, call).value());
   return result;
 }
 
@@ -140,7 +149,8 @@ Outcome makeMemory(Session& session, Call& call, wire::MakeMemory::Reader in) {
   const std::uint64_t bytes = in.getBytes();
   if (const CUresult made = session.memory().create(bytes, prop, handle); made != CUDA_SUCCESS) return made;
   const bool plenty = is_plenty(session, call, bytes, prop.location.id);
-  const auto tell = [&session, plenty](wire::MakeMemoryReply::Builder out, std::span<const CUmemGenericAllocationHandle> handles) {
+  const auto tell = [&session, plenty](wire::MakeMemoryReply::Builder out,
+                                       std::span<const CUmemGenericAllocationHandle> handles) {
     out.setPlenty(plenty);
     auto allocations = out.initAllocations(static_cast<unsigned>(handles.size()));
     for (unsigned i = 0; i < allocations.size(); ++i)
@@ -185,7 +195,7 @@ Outcome fence(Session& session, Call& call, wire::Fence::Reader in) {
   return CUDA_SUCCESS;
 }
 
-// --- host blocks ----------------------------------------------------------------------------------------------------------------
+// --- host blocks ----------------------------------------------------------------------------------------------------
 
 Outcome openHostBlock(Session& session, Call& call, wire::OpenHostBlock::Reader in) {
   HostBlocks& blocks = session.host_blocks();
@@ -213,7 +223,9 @@ Outcome mapGraphPart(Session& session, Call&, wire::MapGraphPart::Reader in) {
   return CUDA_SUCCESS;
 }
 
-Outcome closeHostBlock(Session& session, Call&, wire::CloseHostBlock::Reader in) { return session.host_blocks().close(in.getAddress()); }
+Outcome closeHostBlock(Session& session, Call&, wire::CloseHostBlock::Reader in) {
+  return session.host_blocks().close(in.getAddress());
+}
 
 Outcome writeHostBlock(Session& session, Call& call, wire::WriteHostBlock::Reader in) {
   return session.host_blocks().write(in.getAddress(), call.bulk()) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -224,7 +236,8 @@ namespace {
 void send_block(Session& session, const CallId& id, std::span<const std::byte> memory) {
   for (std::size_t offset = 0; offset < memory.size(); offset += limits::bulk_bytes_max) {
     const auto part = memory.subspan(offset, std::min<std::size_t>(limits::bulk_bytes_max, memory.size() - offset));
-    auto copy = std::make_shared<std::vector<std::byte>>(part.begin(), part.end());  // the block may go before they have left
+    // The block may go before they have left.
+    auto copy = std::make_shared<std::vector<std::byte>>(part.begin(), part.end());
     session.output().data(id, *copy, [copy] {});
   }
 }
@@ -232,7 +245,8 @@ void send_block(Session& session, const CallId& id, std::span<const std::byte> m
 // Several calls are served before anybody looks whether the client takes their answers, and each of these may be large.
 bool has_room(Session& session, std::uint64_t bytes) {
   const std::size_t waiting = session.output().waiting_bytes();
-  return waiting == 0 || (waiting < session.options().output_bytes_max && bytes <= session.options().output_bytes_max - waiting);
+  return waiting == 0 ||
+         (waiting < session.options().output_bytes_max && bytes <= session.options().output_bytes_max - waiting);
 }
 
 }  // namespace

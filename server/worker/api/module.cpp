@@ -17,8 +17,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr unsigned options_max = 64;
-// For looking at kernels that nobody has asked about, while nothing else is done for the session: of what was loaded, of all that was loaded
-// ahead with it.
+// For looking at kernels that nobody has asked about, while nothing else is done for the session: of what was loaded,
+// of all that was loaded ahead with it.
 constexpr auto own_time = std::chrono::milliseconds(10), ahead_time = std::chrono::milliseconds(50);
 // A kernel that takes longer is compiled: it is looked at when it is asked for, and not before.
 constexpr auto kernel_time_max = std::chrono::milliseconds(100);
@@ -37,7 +37,8 @@ struct FatbinWrapper {
   const void* more = nullptr;
 };
 
-/// The containers of an image that came in a wrapper (`joined` in protocol/image.h): all within it. Empty if they are not.
+/// The containers of an image that came in a wrapper (`joined` in protocol/image.h): all within it. Empty if they are
+/// not.
 std::vector<const void*> containers_of(std::span<const std::byte> image) {
   struct Header {
     std::uint32_t magic;
@@ -72,14 +73,16 @@ struct Load {
   CUmodule made_module = nullptr;
   CUlibrary made_library = nullptr;
   CUresult result = CUDA_ERROR_UNKNOWN;
-  HostCharge kept;                 // for the session's life
-  bool prints = false;             // its code may
-  std::vector<std::byte> request;  // of a library's, until it is answered; empty if it is longer than any that is answered ahead
+  HostCharge kept;      // for the session's life
+  bool prints = false;  // its code may
+  // Of a library's, until it is answered; empty if it is longer than any that is answered ahead.
+  std::vector<std::byte> request;
 
   CUresult read(wire::LoadImage::Reader in, HostBudget& budget) {
     if (!read_hash(in.getHash(), hash) || in.getLibrary().size() > options_max) return CUDA_ERROR_INVALID_VALUE;
     for (const auto option : in.getLibrary()) {
-      if (option.getOption() == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE || option.getOption() >= CU_LIBRARY_NUM_OPTIONS)
+      if (option.getOption() == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE ||
+          option.getOption() >= CU_LIBRARY_NUM_OPTIONS)
         return CUDA_ERROR_INVALID_VALUE;
       library.push_back(static_cast<CUlibraryOption>(option.getOption()));
       library_values.push_back(reinterpret_cast<void*>(option.getValue()));
@@ -90,13 +93,15 @@ struct Load {
 
   /// Beside the executor.
   void make(DriverTable& driver) {
-    result = module ? driver.cuModuleLoadDataEx(&made_module, image, jit.count(), jit.kinds(), jit.values())
-                    : driver.cuLibraryLoadData(&made_library, image, jit.kinds(), jit.values(), jit.count(), library.data(),
-                                               library_values.data(), static_cast<unsigned>(library.size()));
+    result =
+        module ? driver.cuModuleLoadDataEx(&made_module, image, jit.count(), jit.kinds(), jit.values())
+               : driver.cuLibraryLoadData(&made_library, image, jit.kinds(), jit.values(), jit.count(), library.data(),
+                                          library_values.data(), static_cast<unsigned>(library.size()));
   }
 };
 
-// A kernel whose code is not for this device has no parameters to tell of, and is found all the same: its launch says why it cannot run.
+// A kernel whose code is not for this device has no parameters to tell of, and is found all the same: its launch says
+// why it cannot run.
 bool lacks_code(CUresult result) {
   switch (result) {
     case CUDA_ERROR_NO_BINARY_FOR_GPU:
@@ -112,7 +117,8 @@ bool lacks_code(CUresult result) {
 
 // What launches are checked against and is set to what they need; most others only say what is preferred.
 bool is_limit(CUfunction_attribute attribute) {
-  return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+  return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
+         attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
 }
 
 // Both names of one thing have the same limits: on the device of the current context a kernel is this function.
@@ -120,8 +126,8 @@ CUfunction function_of(Session& session, CUkernel kernel, int device) {
   DriverTable& driver = session.driver();
   CUdevice current = -1;
   CUfunction function{};
-  const bool here =
-      driver.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device && driver.cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS;
+  const bool here = driver.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device &&
+                    driver.cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS;
   return here ? function : reinterpret_cast<CUfunction>(kernel);
 }
 
@@ -147,15 +153,17 @@ void tell_attributes(Session& session, CUkernel kernel, int device, wire::Functi
 }
 
 void tell_attributes(Session& session, CUfunction function, wire::FunctionAttributesReply::Builder out) {
-  tell_attributes(session, function, out,
-                  [&](int* value, CUfunction_attribute which) { return session.driver().cuFuncGetAttribute(value, which, function); });
+  tell_attributes(session, function, out, [&](int* value, CUfunction_attribute which) {
+    return session.driver().cuFuncGetAttribute(value, which, function);
+  });
 }
 
 CUresult describe(Session& session, const CallId& id, Handle handle, wire::FunctionReply::Builder out, Handle owner) {
   const bool kernel = handle.kind() == HandleKind::kernel;
   Handles::Entry& entry = *session.objects().handles().find(handle.kind(), handle);
   FunctionLayout* found = nullptr;
-  if (const CUresult bad = session.code().layouts.find(entry, kernel, found); bad != CUDA_SUCCESS && !lacks_code(bad)) return bad;
+  if (const CUresult bad = session.code().layouts.find(entry, kernel, found); bad != CUDA_SUCCESS && !lacks_code(bad))
+    return bad;
   static const FunctionLayout unknown;
   const FunctionLayout& layout = found ? *found : unknown;
   out.setFunction(handle.value());
@@ -173,8 +181,8 @@ CUresult describe(Session& session, const CallId& id, Handle handle, wire::Funct
   if (!context) return CUDA_SUCCESS;
   // What everybody asks next.
   if (kernel)
-    tell_attributes(session, reinterpret_cast<CUkernel>(entry.value), session.contexts().driver_ordinal(context->device),
-                    out.initAttributes());
+    tell_attributes(session, reinterpret_cast<CUkernel>(entry.value),
+                    session.contexts().driver_ordinal(context->device), out.initAttributes());
   else tell_attributes(session, reinterpret_cast<CUfunction>(entry.value), out.initAttributes());
   return CUDA_SUCCESS;
 }
@@ -191,9 +199,11 @@ void find_again(Session& session, const CallId& id, Handle owner, const Load& lo
     CUkernel kernel{};
     Handle handle;
     if (load.module && session.driver().cuModuleGetFunction(&function, load.made_module, name.c_str()) == CUDA_SUCCESS)
-      handle = session.objects().handles().reveal(HandleKind::function, reinterpret_cast<std::uint64_t>(function), id.context, owner);
+      handle = session.objects().handles().reveal(HandleKind::function, reinterpret_cast<std::uint64_t>(function),
+                                                  id.context, owner);
     if (!load.module && session.driver().cuLibraryGetKernel(&kernel, load.made_library, name.c_str()) == CUDA_SUCCESS)
-      handle = session.objects().handles().reveal(HandleKind::kernel, reinterpret_cast<std::uint64_t>(kernel), 0, owner);
+      handle =
+          session.objects().handles().reveal(HandleKind::kernel, reinterpret_cast<std::uint64_t>(kernel), 0, owner);
     if (handle) describe(session, id, handle, found.emplace_back().root<wire::FunctionReply>(), owner);
   }
   auto list = out.initKernels(static_cast<unsigned>(found.size()));
@@ -221,21 +231,25 @@ CUresult prepare(Session& session, wire::LoadImage::Reader in, const std::shared
     load->wrapper.more = &load->containers[1];
   }
   load->image = &load->wrapper;
-  auto charge = HostCharge::take(session.host_budget(), sizeof(Load) + load->containers.size() * sizeof(load->containers[0]));
+  auto charge =
+      HostCharge::take(session.host_budget(), sizeof(Load) + load->containers.size() * sizeof(load->containers[0]));
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   load->kept = std::move(*charge);
   session.objects().keep(load);  // the driver may look at the wrapper again
   return CUDA_SUCCESS;
 }
 
-// What the program will most likely load after this image, as far as the host has it and there is plenty of what it takes.
+// What the program will most likely load after this image, as far as the host has it and there is plenty of what it
+// takes.
 std::vector<std::shared_ptr<Load>> loads_ahead(Session& session, const ContextState& context, const ImageHash& image) {
-  constexpr std::uint64_t bytes_max = 32u << 20;  // of images: they are read and hashed while nothing else is done for the session
+  // Of images: they are read and hashed while nothing else is done for the session.
+  constexpr std::uint64_t bytes_max = 32u << 20;
   constexpr std::uint64_t device_bytes_min = 1u << 30;
   std::vector<std::shared_ptr<Load>> loads;
   const char* const loading = std::getenv("CUDA_MODULE_LOADING");
   if (loading && std::string(loading) == "EAGER") return loads;  // all of their code would lie on the device
-  if (!session.host_budget().has_plenty(bytes_max) || session.ledger().share(context.device).left < device_bytes_min) return loads;
+  if (!session.host_budget().has_plenty(bytes_max) || session.ledger().share(context.device).left < device_bytes_min)
+    return loads;
   std::uint64_t bytes = 0;
   try {
     for (LoadOrder::Request& request : session.code().load_order.next_after(image)) {
@@ -258,9 +272,11 @@ Handle tell(Session& session, const CallId& id, Load& load, Clock::duration time
   out.setKnown(true);
   load.jit.tell(out);
   if (load.result != CUDA_SUCCESS) return {};
-  const Handle handle =
-      load.module ? session.objects().handles().reveal(HandleKind::module, reinterpret_cast<std::uint64_t>(load.made_module), id.context)
-                  : session.objects().handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(load.made_library), 0);
+  const Handle handle = load.module
+                            ? session.objects().handles().reveal(
+                                  HandleKind::module, reinterpret_cast<std::uint64_t>(load.made_module), id.context)
+                            : session.objects().handles().reveal(HandleKind::library,
+                                                                 reinterpret_cast<std::uint64_t>(load.made_library), 0);
   out.setHandle(handle.value());
   session.objects().note_image(handle, load.hash);
   find_again(session, id, handle, load, time, out);
@@ -268,7 +284,8 @@ Handle tell(Session& session, const CallId& id, Load& load, Clock::duration time
 }
 
 // Loads that failed, or were not made for another had failed, are the program's to try.
-void tell_ahead(Session& session, const CallId& id, const std::vector<std::shared_ptr<Load>>& loads, wire::LoadImageReply::Builder out) {
+void tell_ahead(Session& session, const CallId& id, const std::vector<std::shared_ptr<Load>>& loads,
+                wire::LoadImageReply::Builder out) {
   struct Answer {
     std::span<const std::byte> request;
     MessageWriter reply;
@@ -324,12 +341,14 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
   if (load->module && call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
   if (load->prints) session.prints().note_printing();
   // Loads with options for the compiler are few, and their answers have logs.
-  const bool in_order = !load->module && load->jit.count() == 0 && call.message().size() <= limits::ahead_request_bytes_max;
+  const bool in_order =
+      !load->module && load->jit.count() == 0 && call.message().size() <= limits::ahead_request_bytes_max;
   std::vector<std::shared_ptr<Load>> ahead;
   if (in_order) {
     load->request.assign(call.message().begin(), call.message().end());
     session.code().load_order.begins(load->hash);
-    if (const ContextState* const context = session.contexts().find(call.id().context)) ahead = loads_ahead(session, *context, load->hash);
+    if (const ContextState* const context = session.contexts().find(call.id().context))
+      ahead = loads_ahead(session, *context, load->hash);
   }
   return session.aside_reply(
       call,
@@ -381,12 +400,15 @@ Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in
   const auto begin = Clock::now();
   result = describe(session, call.id(), handle, call.out<wire::FunctionReply>(), owner);
   const ImageHash* const image = session.objects().image_of(owner);
-  if (result == CUDA_SUCCESS && image && Clock::now() - begin < kernel_time_max) session.code().images.note_found(*image, name);
+  if (result == CUDA_SUCCESS && image && Clock::now() - begin < kernel_time_max)
+    session.code().images.note_found(*image, name);
   return result;
 }
 
 Outcome kernelFunction(Session& session, Call& call, wire::KernelFunction::Reader in) {
-  if (const CUresult bad = session.objects().check_adoption(HandleKind::function, in.getFunction()); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.objects().check_adoption(HandleKind::function, in.getFunction());
+      bad != CUDA_SUCCESS)
+    return bad;
   CUkernel kernel{};
   if (!session.objects().resolve(HandleKind::kernel, in.getKernel(), kernel)) return CUDA_ERROR_INVALID_HANDLE;
   CUfunction function{};
@@ -403,15 +425,17 @@ Outcome describeFunction(Session& session, Call& call, wire::DescribeFunction::R
   if (CUkernel kernel{}; session.objects().resolve(HandleKind::kernel, handle.value(), kernel)) {
     CUlibrary library{};
     if (const CUresult bad = driver.cuKernelGetLibrary(&library, kernel); bad != CUDA_SUCCESS) return bad;
-    return describe(session, call.id(), handle, call.out<wire::FunctionReply>(),
-                    session.objects().handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(library), 0));
+    return describe(
+        session, call.id(), handle, call.out<wire::FunctionReply>(),
+        session.objects().handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(library), 0));
   }
   CUfunction function{};
   if (!session.objects().handles().find(HandleKind::function, handle)) return CUDA_ERROR_INVALID_HANDLE;
   session.objects().resolve(HandleKind::function, handle.value(), function);
   CUmodule module{};
   if (const CUresult bad = driver.cuFuncGetModule(&module, function); bad != CUDA_SUCCESS) return bad;
-  return describe(session, call.id(), handle, call.out<wire::FunctionReply>(), session.objects().reveal(HandleKind::module, module, call));
+  return describe(session, call.id(), handle, call.out<wire::FunctionReply>(),
+                  session.objects().reveal(HandleKind::module, module, call));
 }
 
 Outcome listFunctions(Session& session, Call& call, wire::ListFunctions::Reader in) {
@@ -431,7 +455,8 @@ Outcome listFunctions(Session& session, Call& call, wire::ListFunctions::Reader 
     if (result != CUDA_SUCCESS) return result;
     std::vector<CUkernel> kernels(count);
     if (count > 0) result = driver.cuLibraryEnumerateKernels(kernels.data(), count, library);
-    for (const CUkernel kernel : kernels) handles.push_back(session.objects().reveal(HandleKind::kernel, kernel, call, in.getOwner()));
+    for (const CUkernel kernel : kernels)
+      handles.push_back(session.objects().reveal(HandleKind::kernel, kernel, call, in.getOwner()));
   } else {
     return CUDA_ERROR_INVALID_HANDLE;
   }
@@ -443,7 +468,8 @@ Outcome listFunctions(Session& session, Call& call, wire::ListFunctions::Reader 
 
 Outcome functionAttributes(Session& session, Call& call, wire::FunctionAttributes::Reader in) {
   auto out = call.out<wire::FunctionAttributesReply>();
-  if (CUkernel kernel{}; in.getDevice() >= 0 && session.objects().resolve(HandleKind::kernel, in.getFunction(), kernel)) {
+  if (CUkernel kernel{};
+      in.getDevice() >= 0 && session.objects().resolve(HandleKind::kernel, in.getFunction(), kernel)) {
     const int device = session.contexts().driver_ordinal(in.getDevice());
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
     tell_attributes(session, kernel, device, out);
@@ -460,13 +486,15 @@ namespace {
 
 // Programs set it to what the next launch needs. Launches that are held back may need more.
 template <class Get, class Set>
-Outcome set_attribute(Session& session, Call& call, wire::SetFunctionAttribute::Reader in, CUfunction function, Get&& get, Set&& set) {
+Outcome set_attribute(Session& session, Call& call, wire::SetFunctionAttribute::Reader in, CUfunction function,
+                      Get&& get, Set&& set) {
   const auto attribute = static_cast<CUfunction_attribute>(in.getAttribute());
   if (is_limit(attribute)) {
     int present = 0;
-    const bool lowers =
-        session.ordering().holding() && in.getValue() >= 0 && get(&present, attribute) == CUDA_SUCCESS && in.getValue() < present;
-    if (const auto later = session.ordering().sets_limit(call, {function, attribute}, in.getValue(), lowers)) return *later;
+    const bool lowers = session.ordering().holding() && in.getValue() >= 0 &&
+                        get(&present, attribute) == CUDA_SUCCESS && in.getValue() < present;
+    if (const auto later = session.ordering().sets_limit(call, {function, attribute}, in.getValue(), lowers))
+      return *later;
   }
   return set(attribute, in.getValue());
 }
@@ -475,13 +503,18 @@ Outcome set_attribute(Session& session, Call& call, wire::SetFunctionAttribute::
 
 Outcome setFunctionAttribute(Session& session, Call& call, wire::SetFunctionAttribute::Reader in) {
   DriverTable& driver = session.driver();
-  if (CUkernel kernel{}; in.getDevice() >= 0 && session.objects().resolve(HandleKind::kernel, in.getFunction(), kernel)) {
+  if (CUkernel kernel{};
+      in.getDevice() >= 0 && session.objects().resolve(HandleKind::kernel, in.getFunction(), kernel)) {
     const int device = session.contexts().driver_ordinal(in.getDevice());
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
     return set_attribute(
         session, call, in, session.ordering().holding() ? function_of(session, kernel, device) : nullptr,
-        [&](int* value, CUfunction_attribute which) { return driver.cuKernelGetAttribute(value, which, kernel, device); },
-        [&](CUfunction_attribute which, int value) { return driver.cuKernelSetAttribute(which, value, kernel, device); });
+        [&](int* value, CUfunction_attribute which) {
+          return driver.cuKernelGetAttribute(value, which, kernel, device);
+        },
+        [&](CUfunction_attribute which, int value) {
+          return driver.cuKernelSetAttribute(which, value, kernel, device);
+        });
   }
   CUfunction function{};
   if (!session.objects().resolve(HandleKind::function, in.getFunction(), function)) return CUDA_ERROR_INVALID_HANDLE;
@@ -513,7 +546,8 @@ Outcome findGlobal(Session& session, Call& call, wire::FindGlobal::Reader in) {
   out.setAddress(address);
   out.setBytes(bytes);
   unsigned managed = 0;
-  out.setManaged(driver.cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) == CUDA_SUCCESS && managed != 0);
+  out.setManaged(driver.cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) == CUDA_SUCCESS &&
+                 managed != 0);
   return result;
 }
 

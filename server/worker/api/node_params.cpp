@@ -12,7 +12,8 @@ constexpr unsigned memory_operations_max = 256;  // as the driver has it
 
 // The context a node runs in: the one it names, or the call's.
 CUresult node_context(Session& session, const Call& call, std::uint64_t named, CUcontext& context) {
-  if (named != 0) return session.objects().resolve(HandleKind::context, named, context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  if (named != 0)
+    return session.objects().resolve(HandleKind::context, named, context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
   ContextState* const current = session.contexts().find(call.id().context);
   if (!current) return CUDA_ERROR_INVALID_CONTEXT;
   context = current->cuda;
@@ -26,7 +27,8 @@ NodeParameters::~NodeParameters() {
 }
 
 bool NodeParameters::attended() const {
-  return has_parts() || params_.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD || params_.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+  return has_parts() || params_.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD ||
+         params_.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT;
 }
 
 CUresult NodeParameters::add_part(const Call& call, std::uint64_t number, const CopyShape& shape) {
@@ -38,7 +40,8 @@ CUresult NodeParameters::add_part(const Call& call, std::uint64_t number, const 
 
 CUresult NodeParameters::keep_in(CUgraph graph) {
   for (const CUuserObject reference : references_) {
-    if (const CUresult bad = session_.driver().cuGraphRetainUserObject(graph, reference, 1, 0); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = session_.driver().cuGraphRetainUserObject(graph, reference, 1, 0); bad != CUDA_SUCCESS)
+      return bad;
     keeper_ = graph;
   }
   return CUDA_SUCCESS;
@@ -63,18 +66,23 @@ CUresult NodeParameters::read(const Call& call, wire::NodeParameters::Reader in)
       if (!in.getMoved() && session_.graph_memory().any(session_.objects().handles().root_of(Handle(in.getChild()))))
         return CUDA_ERROR_NOT_SUPPORTED;
       params_.type = CU_GRAPH_NODE_TYPE_GRAPH;
-      params_.graph.ownership = in.getMoved() ? CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE : CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE;
-      return session_.objects().resolve(HandleKind::graph, in.getChild(), params_.graph.graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+      params_.graph.ownership =
+          in.getMoved() ? CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE : CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE;
+      return session_.objects().resolve(HandleKind::graph, in.getChild(), params_.graph.graph)
+                 ? CUDA_SUCCESS
+                 : CUDA_ERROR_INVALID_VALUE;
     case wire::NodeParameters::MEMSET: return read_memset(call, in.getMemset());
     case wire::NodeParameters::COPY: return read_copy(call, in.getCopy().getCopy(), in.getCopy().getContext());
     case wire::NodeParameters::EVENT_RECORD:
       params_.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
-      return session_.objects().resolve(HandleKind::event, in.getEventRecord(), params_.eventRecord.event) ? CUDA_SUCCESS
-                                                                                                           : CUDA_ERROR_INVALID_HANDLE;
+      return session_.objects().resolve(HandleKind::event, in.getEventRecord(), params_.eventRecord.event)
+                 ? CUDA_SUCCESS
+                 : CUDA_ERROR_INVALID_HANDLE;
     case wire::NodeParameters::EVENT_WAIT:
       params_.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
-      return session_.objects().resolve(HandleKind::event, in.getEventWait(), params_.eventWait.event) ? CUDA_SUCCESS
-                                                                                                       : CUDA_ERROR_INVALID_HANDLE;
+      return session_.objects().resolve(HandleKind::event, in.getEventWait(), params_.eventWait.event)
+                 ? CUDA_SUCCESS
+                 : CUDA_ERROR_INVALID_HANDLE;
     case wire::NodeParameters::HOST: return read_host(call, in.getHost());
     case wire::NodeParameters::MEMORY: return read_memory(call, in.getMemory());
     case wire::NodeParameters::CONDITIONAL: return read_conditional(call, in.getConditional());
@@ -93,8 +101,10 @@ CUresult NodeParameters::read_host(const Call& call, std::uint64_t part) {
 CUresult NodeParameters::read_kernel(const Call& call, wire::KernelNode::Reader in) {
   params_.type = CU_GRAPH_NODE_TYPE_KERNEL;
   auto& kernel = params_.kernel;
-  ContextState* const context = session_.contexts().find(in.getContext() != 0 ? Handle(in.getContext()).id() : call.id().context);
-  if (const CUresult bad = arguments_.read(session_.code().layouts, in.getFunction(), in.getParameters(), kernel.func, context);
+  ContextState* const context =
+      session_.contexts().find(in.getContext() != 0 ? Handle(in.getContext()).id() : call.id().context);
+  if (const CUresult bad =
+          arguments_.read(session_.code().layouts, in.getFunction(), in.getParameters(), kernel.func, context);
       bad != CUDA_SUCCESS)
     return bad;
   if (in.getAsKernel()) {
@@ -152,7 +162,8 @@ CUresult NodeParameters::resolve_side(const Call& call, const CopyShape& shape, 
   return CUDA_SUCCESS;
 }
 
-CUresult read_operations(Session& session, capnp::List<wire::MemoryOperation>::Reader in, std::vector<CUstreamBatchMemOpParams>& out) {
+CUresult read_operations(Session& session, capnp::List<wire::MemoryOperation>::Reader in,
+                         std::vector<CUstreamBatchMemOpParams>& out) {
   if (in.size() > memory_operations_max) return CUDA_ERROR_INVALID_VALUE;
   for (const auto from : in) {
     CUstreamBatchMemOpParams& operation = out.emplace_back();
@@ -210,8 +221,10 @@ CUresult check_memory(Session& session, Handle graph, const GraphMemory::Node& n
 CUgraph keeper_of(Session& session, CUgraph graph) {
   const Handle handle = session.objects().known(HandleKind::graph, graph);
   CUgraph keeper{};
-  return handle && session.objects().resolve(HandleKind::graph, session.objects().handles().root_of(handle).value(), keeper) ? keeper
-                                                                                                                             : graph;
+  return handle && session.objects().resolve(HandleKind::graph, session.objects().handles().root_of(handle).value(),
+                                             keeper)
+             ? keeper
+             : graph;
 }
 
 namespace {
@@ -222,7 +235,8 @@ std::vector<CUgraph> graphs_of(Session& session, CUgraphNode node) {
   CUgraphNodeType type{};
   driver.cuGraphNodeGetType(node, &type);
   CUgraph child{};
-  if (type == CU_GRAPH_NODE_TYPE_GRAPH && driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) return {child};
+  if (type == CU_GRAPH_NODE_TYPE_GRAPH && driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+    return {child};
   return type == CU_GRAPH_NODE_TYPE_CONDITIONAL ? session.graph_parts().bodies(node) : std::vector<CUgraph>();
 }
 
@@ -267,14 +281,16 @@ std::vector<Handle> known_within(Session& session, CUgraphNode outer) {
   return known;
 }
 
-// --- from the driver to the wire -----------------------------------------------------------------------------------------------------
+// --- from the driver to the wire ------------------------------------------------------------------------------------
 
 namespace {
 
 CUresult write_kernel(Session& session, Call& call, CUgraphNode node, wire::KernelNode::Builder out) {
   CUDA_KERNEL_NODE_PARAMS kernel{};
-  if (const CUresult bad = session.driver().cuGraphKernelNodeGetParams_v2(node, &kernel); bad != CUDA_SUCCESS) return bad;
-  const auto value = reinterpret_cast<std::uint64_t>(kernel.func ? kernel.func : reinterpret_cast<CUfunction>(kernel.kern));
+  if (const CUresult bad = session.driver().cuGraphKernelNodeGetParams_v2(node, &kernel); bad != CUDA_SUCCESS)
+    return bad;
+  const auto value =
+      reinterpret_cast<std::uint64_t>(kernel.func ? kernel.func : reinterpret_cast<CUfunction>(kernel.kern));
   // Nodes may be made from kernels as well as from functions, and the driver gives back what it was given.
   Handle function = session.objects().handles().known(HandleKind::function, value);
   if (!function) function = session.objects().handles().known(HandleKind::kernel, value);
@@ -284,7 +300,8 @@ CUresult write_kernel(Session& session, Call& call, CUgraphNode node, wire::Kern
   }
   Handles::Entry* const entry = session.objects().handles().find(function.kind(), function);
   FunctionLayout* found = nullptr;
-  if (const CUresult bad = session.code().layouts.find(*entry, function.kind() == HandleKind::kernel, found); bad != CUDA_SUCCESS)
+  if (const CUresult bad = session.code().layouts.find(*entry, function.kind() == HandleKind::kernel, found);
+      bad != CUDA_SUCCESS)
     return bad;
   const FunctionLayout& layout = *found;
   std::vector<std::byte> block(layout.bytes);
@@ -355,7 +372,8 @@ CUresult write_host(Session& session, CUgraphNode node, wire::NodeParameters::Bu
 
 CUresult write_memory(Session& session, CUgraphNode node, wire::MemoryOperations::Builder out) {
   CUDA_BATCH_MEM_OP_NODE_PARAMS batch{};
-  if (const CUresult bad = session.driver().cuGraphBatchMemOpNodeGetParams(node, &batch); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.driver().cuGraphBatchMemOpNodeGetParams(node, &batch); bad != CUDA_SUCCESS)
+    return bad;
   out.setFlags(batch.flags);
   out.setContext(session.contexts().handle_of(batch.ctx));
   auto list = out.initOperations(batch.count);
@@ -367,7 +385,8 @@ CUresult write_memory(Session& session, CUgraphNode node, wire::MemoryOperations
       case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: to.setFlags(from.flushRemoteWrites.flags); break;
       case CU_STREAM_MEM_OP_BARRIER: to.setFlags(from.memoryBarrier.flags); break;
       default: {
-        const bool wide = from.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 || from.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+        const bool wide =
+            from.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 || from.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
         to.setAddress(from.waitValue.address);
         to.setFlags(from.waitValue.flags);
         to.setValue(wide ? from.waitValue.value64 : from.waitValue.value);
@@ -379,7 +398,8 @@ CUresult write_memory(Session& session, CUgraphNode node, wire::MemoryOperations
 
 }  // namespace
 
-CUresult write_node(Session& session, Call& call, CUgraphNode node, CUgraphNodeType type, wire::NodeParameters::Builder out) {
+CUresult write_node(Session& session, Call& call, CUgraphNode node, CUgraphNodeType type,
+                    wire::NodeParameters::Builder out) {
   switch (type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: return write_kernel(session, call, node, out.initKernel());
     case CU_GRAPH_NODE_TYPE_MEMCPY: return write_copy(session, node, out.initCopy().initCopy());

@@ -12,7 +12,8 @@
 
 namespace fargpu::server {
 
-/// One node's parameters from the wire, as the driver wants them. Points into the message, so it lives no longer than that.
+/// One node's parameters from the wire, as the driver wants them. Points into the message, so it lives no longer than
+/// that.
 class NodeParameters {
  public:
   explicit NodeParameters(Session& session) : session_(session) { params_ = {}; }
@@ -32,7 +33,8 @@ class NodeParameters {
   /// Of an allocation or free node: what it does.
   const std::optional<GraphMemory::Node>& memory() const { return memory_; }
 
-  /// Gives the parts to a graph that shall keep them: done before the driver is told of the node, and undone if it refuses.
+  /// Gives the parts to a graph that shall keep them: done before the driver is told of the node, and undone if it
+  /// refuses.
   CUresult keep_in(CUgraph graph);
   void take_back();
 
@@ -55,7 +57,8 @@ class NodeParameters {
 };
 
 /// Memory operations on memory of the session.
-CUresult read_operations(Session& session, capnp::List<wire::MemoryOperation>::Reader in, std::vector<CUstreamBatchMemOpParams>& out);
+CUresult read_operations(Session& session, capnp::List<wire::MemoryOperation>::Reader in,
+                         std::vector<CUstreamBatchMemOpParams>& out);
 
 /// Whether a graph may get this allocation or free node.
 CUresult check_memory(Session& session, Handle graph, const GraphMemory::Node& node);
@@ -69,6 +72,7 @@ bool lies_in(Session& session, CUgraph graph, CUgraph outer);
 std::vector<Handle> known_within(Session& session, CUgraphNode outer);
 
 /// Asks the driver for the parameters of a node that must be of this type.
-CUresult write_node(Session& session, Call& call, CUgraphNode node, CUgraphNodeType type, wire::NodeParameters::Builder out);
+CUresult write_node(Session& session, Call& call, CUgraphNode node, CUgraphNodeType type,
+                    wire::NodeParameters::Builder out);
 
 }  // namespace fargpu::server

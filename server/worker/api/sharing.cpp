@@ -27,7 +27,8 @@ Outcome shareMemory(Session& session, Call& call, wire::ShareMemory::Reader in) 
   return tell(session.sharing().share_memory(in.getAddress(), shared), shared, call);
 }
 
-Outcome shareAllocation(Session& session, Call& call, wire::ShareAllocation::Reader, Known<HandleKind::allocation> handle) {
+Outcome shareAllocation(Session& session, Call& call, wire::ShareAllocation::Reader,
+                        Known<HandleKind::allocation> handle) {
   Sharing::Shared shared;
   return tell(session.sharing().share_allocation(handle.cuda(), shared), shared, call);
 }
@@ -40,7 +41,8 @@ Outcome shareEvent(Session& session, Call& call, wire::ShareEvent::Reader, Known
 Outcome openSharedMemory(Session& session, Call& call, wire::OpenSharedMemory::Reader in) {
   int device = 0;
   const int here = session.contexts().driver_ordinal(session.contexts().find(call.id().context)->device);
-  const CUresult result = session.sharing().open_memory(key_in(in.getKey()), in.getAddress(), in.getBytes(), here, device);
+  const CUresult result =
+      session.sharing().open_memory(key_in(in.getKey()), in.getAddress(), in.getBytes(), here, device);
   if (result == CUDA_SUCCESS) call.out<wire::OpenSharedMemoryReply>().setDevice(device);
   return result;
 }
@@ -49,12 +51,14 @@ Outcome importAllocation(Session& session, Call& call, wire::ImportAllocation::R
   CUmemGenericAllocationHandle handle{};
   const CUresult result = session.sharing().import(key_in(in.getKey()), handle);
   if (result == CUDA_SUCCESS)
-    call.out<wire::ImportAllocationReply>().setAllocation(session.objects().reveal(HandleKind::allocation, handle, call).value());
+    call.out<wire::ImportAllocationReply>().setAllocation(
+        session.objects().reveal(HandleKind::allocation, handle, call).value());
   return result;
 }
 
 Outcome openSharedEvent(Session& session, Call& call, wire::OpenSharedEvent::Reader in) {
-  if (const CUresult bad = session.objects().check_adoption(HandleKind::event, in.getEvent()); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.objects().check_adoption(HandleKind::event, in.getEvent()); bad != CUDA_SUCCESS)
+    return bad;
   CUevent event{};
   const CUresult result = session.sharing().open_event(key_in(in.getKey()), event);
   if (result == CUDA_SUCCESS) session.objects().adopt(HandleKind::event, in.getEvent(), event, call);

@@ -46,11 +46,12 @@ namespace {
 // Answers a call when an event of the program has happened, with everything delivered that belongs to it.
 void answer_after(Session& session, const CallId& id, std::uint64_t handle, CUevent event) {
   session.awaited_events().begin(handle);
-  session.completions().after_event(event, *session.contexts().find(id.context), [&session, id, handle](CUresult result) {
-    session.awaited_events().end(handle);
-    session.deliveries().send_changes();
-    session.finish(id, result);
-  });
+  session.completions().after_event(event, *session.contexts().find(id.context),
+                                    [&session, id, handle](CUresult result) {
+                                      session.awaited_events().end(handle);
+                                      session.deliveries().send_changes();
+                                      session.finish(id, result);
+                                    });
 }
 
 }  // namespace
@@ -62,7 +63,8 @@ Outcome cuEventQuery(Session& session, Call& call, wire::CuEventQuery::Reader, K
   return Outcome::later();
 }
 
-Outcome cuEventSynchronize(Session& session, Call& call, wire::CuEventSynchronize::Reader, Known<HandleKind::event> event) {
+Outcome cuEventSynchronize(Session& session, Call& call, wire::CuEventSynchronize::Reader,
+                           Known<HandleKind::event> event) {
   session.ordering().after_record(event.value(), [&session, id = call.id(), handle = event.value()] {
     CUevent again{};  // it may be gone by now
     if (session.contexts().find(id.context) && session.objects().resolve(HandleKind::event, handle, again))
@@ -79,7 +81,8 @@ template <class Make>
 CUresult capture_node(Session& session, NodeParameters& node, CUstream stream, Make&& make) {
   CUstreamCaptureStatus status{};
   CUgraph graph{};
-  const CUresult result = session.driver().cuStreamGetCaptureInfo_v3(stream, &status, nullptr, &graph, nullptr, nullptr, nullptr);
+  const CUresult result =
+      session.driver().cuStreamGetCaptureInfo_v3(stream, &status, nullptr, &graph, nullptr, nullptr, nullptr);
   if (result != CUDA_SUCCESS) return result;
   // The client describes work only while it captures; this stream is captured no more.
   if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE || !graph) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -95,8 +98,9 @@ Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in
   if (in.getPart() != 0) {
     NodeParameters node(session);
     if (const CUresult bad = node.read_host(call, in.getPart()); bad != CUDA_SUCCESS) return bad;
-    return capture_node(session, node, stream.cuda,
-                        [&] { return session.driver().cuLaunchHostFunc(stream.cuda, node.params().host.fn, node.params().host.userData); });
+    return capture_node(session, node, stream.cuda, [&] {
+      return session.driver().cuLaunchHostFunc(stream.cuda, node.params().host.fn, node.params().host.userData);
+    });
   }
   const std::uint64_t held = session.ordering().hold_for_program(stream);
   session.completions().after(
@@ -124,24 +128,27 @@ Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in
 Outcome streamMemory(Session& session, Call&, wire::StreamMemory::Reader in, StreamState& stream) {
   std::vector<CUstreamBatchMemOpParams> operations;
   if (const CUresult bad = read_operations(session, in.getOperations(), operations); bad != CUDA_SUCCESS) return bad;
-  const CUresult result =
-      session.driver().cuStreamBatchMemOp_v2(stream.cuda, static_cast<unsigned>(operations.size()), operations.data(), 0);
+  const CUresult result = session.driver().cuStreamBatchMemOp_v2(stream.cuda, static_cast<unsigned>(operations.size()),
+                                                                 operations.data(), 0);
   if (result == CUDA_SUCCESS) session.ordering().submitted(stream);
   return result;
 }
 
-// Launches that are held back were made before the attribute is set: it is set behind them then, and what the driver has to say of it
-// comes late.
+// Launches that are held back were made before the attribute is set: it is set behind them then, and what the driver
+// has to say of it comes late.
 Outcome streamAttribute(Session& session, Call& call, wire::StreamAttribute::Reader in, StreamState& stream) {
   CUlaunchAttribute attribute;
-  if (const CUresult bad = read_attribute(session.objects(), in.getAttribute(), attribute); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = read_attribute(session.objects(), in.getAttribute(), attribute); bad != CUDA_SUCCESS)
+    return bad;
   DriverTable& driver = session.driver();
   if (!in.getSet()) {
     const CUresult result = driver.cuStreamGetAttribute(stream.cuda, attribute.id, &attribute.value);
-    return result == CUDA_SUCCESS ? write_attribute(session.objects(), attribute, call.out<wire::StreamAttributeReply>().initAttribute())
-                                  : result;
+    return result == CUDA_SUCCESS
+               ? write_attribute(session.objects(), attribute, call.out<wire::StreamAttributeReply>().initAttribute())
+               : result;
   }
-  if (!session.ordering().holding(stream)) return driver.cuStreamSetAttribute(stream.cuda, attribute.id, &attribute.value);
+  if (!session.ordering().holding(stream))
+    return driver.cuStreamSetAttribute(stream.cuda, attribute.id, &attribute.value);
   CallId id = call.id();
   id.wants_reply = false;
   session.ordering().defer(stream, [&session, id, handle = in.getStream(), attribute] {
@@ -155,7 +162,8 @@ Outcome streamAttribute(Session& session, Call& call, wire::StreamAttribute::Rea
 Outcome captureCopy(Session& session, Call& call, wire::CaptureCopy::Reader in, StreamState& stream) {
   NodeParameters node(session);
   if (const CUresult bad = node.read_copy(call, in.getCopy(), /*context=*/0); bad != CUDA_SUCCESS) return bad;
-  return capture_node(session, node, stream.cuda, [&] { return session.driver().cuMemcpy3DAsync_v2(&node.copy(), stream.cuda); });
+  return capture_node(session, node, stream.cuda,
+                      [&] { return session.driver().cuMemcpy3DAsync_v2(&node.copy(), stream.cuda); });
 }
 
 // The driver captures an empty node, behind what the stream depends on, and the stream goes on behind it.
@@ -170,43 +178,48 @@ Outcome captureMemory(Session& session, Call& call, wire::CaptureMemory::Reader 
     const CUgraphNode* dependencies = nullptr;
     const CUgraphEdgeData* edges = nullptr;
     std::size_t count = 0;
-    CUresult result = driver.cuStreamGetCaptureInfo_v3(stream.cuda, &status, nullptr, &graph, &dependencies, &edges, &count);
+    CUresult result =
+        driver.cuStreamGetCaptureInfo_v3(stream.cuda, &status, nullptr, &graph, &dependencies, &edges, &count);
     if (result != CUDA_SUCCESS) return result;
     const Handle owner = session.captures().graph_of(stream, graph);
     if (const CUresult bad = check_memory(session, owner, *params.memory()); bad != CUDA_SUCCESS) return bad;
     CUgraphNode node{};
     result = driver.cuGraphAddNode_v2(&node, graph, dependencies, edges, count, &params.params());
     if (result == CUDA_SUCCESS)
-      result = driver.cuStreamUpdateCaptureDependencies_v2(stream.cuda, &node, nullptr, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES);
+      result = driver.cuStreamUpdateCaptureDependencies_v2(stream.cuda, &node, nullptr, 1,
+                                                           CU_STREAM_SET_CAPTURE_DEPENDENCIES);
     if (result == CUDA_SUCCESS)
-      session.graph_memory().add(session.objects().introduce(HandleKind::node, node, call, owner.value()), *params.memory());
+      session.graph_memory().add(session.objects().introduce(HandleKind::node, node, call, owner.value()),
+                                 *params.memory());
     return result;
   });
 }
 
-// --- capture -----------------------------------------------------------------------------------------------------------------------
+// --- capture --------------------------------------------------------------------------------------------------------
 
-Outcome cuStreamBeginCapture_v2(Session& session, Call& call, wire::CuStreamBeginCaptureV2::Reader, StreamState& stream) {
+Outcome cuStreamBeginCapture_v2(Session& session, Call& call, wire::CuStreamBeginCaptureV2::Reader,
+                                StreamState& stream) {
   if (const auto later = session.ordering().before_capture(call, stream)) return *later;
   const CUresult result = session.driver().cuStreamBeginCapture_v2(stream.cuda, CU_STREAM_CAPTURE_MODE_RELAXED);
   if (result == CUDA_SUCCESS) session.captures().begun(stream.cuda, true);
   return result;
 }
 
-Outcome cuStreamBeginCaptureToGraph(Session& session, Call& call, wire::CuStreamBeginCaptureToGraph::Reader in, StreamState& stream,
-                                    Known<HandleKind::graph> graph) {
+Outcome cuStreamBeginCaptureToGraph(Session& session, Call& call, wire::CuStreamBeginCaptureToGraph::Reader in,
+                                    StreamState& stream, Known<HandleKind::graph> graph) {
   if (const auto later = session.ordering().before_capture(call, stream)) return *later;
   const auto dependency_list = in.getDependencies();
   std::vector<CUgraphNode> dependencies(list_size(dependency_list.size()));
   for (unsigned i = 0; i < dependencies.size(); ++i)
-    if (!session.objects().resolve(HandleKind::node, dependency_list[i], dependencies[i])) return Objects::invalid(HandleKind::node);
+    if (!session.objects().resolve(HandleKind::node, dependency_list[i], dependencies[i]))
+      return Objects::invalid(HandleKind::node);
   const auto edge_list = in.getDependencyData();
   std::vector<CUgraphEdgeData> edges(list_size(edge_list.size()));
   if (in.getHasDependencyData() && edges.size() != dependencies.size()) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < edges.size(); ++i) decode(edge_list[i], edges[i]);
-  const CUresult result = session.driver().cuStreamBeginCaptureToGraph(stream.cuda, graph.cuda(), dependencies.data(),
-                                                                       in.getHasDependencyData() ? edges.data() : nullptr,
-                                                                       dependencies.size(), CU_STREAM_CAPTURE_MODE_RELAXED);
+  const CUresult result = session.driver().cuStreamBeginCaptureToGraph(
+      stream.cuda, graph.cuda(), dependencies.data(), in.getHasDependencyData() ? edges.data() : nullptr,
+      dependencies.size(), CU_STREAM_CAPTURE_MODE_RELAXED);
   if (result == CUDA_SUCCESS) session.captures().begun(stream.cuda, false);
   return result;
 }
@@ -216,7 +229,8 @@ Outcome cuStreamEndCapture(Session& session, Call& call, wire::CuStreamEndCaptur
   const CUresult result = session.driver().cuStreamEndCapture(stream.cuda, &graph);
   session.captures().ended(stream.cuda, result);
   if (result == CUDA_SUCCESS)
-    call.out<wire::CuStreamEndCaptureReply>().setPhGraph(session.objects().reveal(HandleKind::graph, graph, call).value());
+    call.out<wire::CuStreamEndCaptureReply>().setPhGraph(
+        session.objects().reveal(HandleKind::graph, graph, call).value());
   return result;
 }
 
@@ -227,7 +241,8 @@ Outcome captureInfo(Session& session, Call& call, wire::CaptureInfo::Reader, Str
   const CUgraphNode* dependencies = nullptr;
   const CUgraphEdgeData* edges = nullptr;
   std::size_t count = 0;
-  const CUresult result = session.driver().cuStreamGetCaptureInfo_v3(stream.cuda, &status, &id, &graph, &dependencies, &edges, &count);
+  const CUresult result =
+      session.driver().cuStreamGetCaptureInfo_v3(stream.cuda, &status, &id, &graph, &dependencies, &edges, &count);
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::CaptureInfoReply>();
   out.setStatus(status);

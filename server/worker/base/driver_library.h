@@ -13,8 +13,8 @@ struct DriverError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Loads the library (never unloads it) and fills the table. Throws DriverError if it cannot be loaded or lacks the basics.
-/// Returns the names it does not have; those functions answer CUDA_ERROR_NOT_FOUND.
+/// Loads the library (never unloads it) and fills the table. Throws DriverError if it cannot be loaded or lacks the
+/// basics. Returns the names it does not have; those functions answer CUDA_ERROR_NOT_FOUND.
 std::vector<std::string> load_driver(const std::string& path, DriverTable& table);
 
 }  // namespace fargpu::server

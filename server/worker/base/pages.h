@@ -26,7 +26,8 @@ class Pages {
   }
   ~Pages() {
     if (empty()) return;
-    if (place_kept_) ::mmap(bytes_.data(), bytes_.size(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    if (place_kept_)
+      ::mmap(bytes_.data(), bytes_.size(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     else ::munmap(bytes_.data(), bytes_.size());
   }
 

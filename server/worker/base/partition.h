@@ -9,16 +9,18 @@
 
 namespace fargpu::server {
 
-/// Into how many groups of multiprocessors (sm_groups.h) a device can be divided; 0 where the driver does not divide it.
+/// Into how many groups of multiprocessors (sm_groups.h) a device can be divided; 0 where the driver does not divide
+/// it.
 unsigned count_sm_groups(DriverTable& driver, CUdevice device);
-/// Those of these numbers. A number means the same multiprocessors in all processes that go by one MPS daemon (measured, driver 580). Throws
-/// DriverError.
+/// Those of these numbers. A number means the same multiprocessors in all processes that go by one MPS daemon
+/// (measured, driver 580). Throws DriverError.
 std::vector<CUdevResource> choose_sm_groups(DriverTable& driver, CUdevice device, const std::vector<unsigned>& numbers);
 /// How many multiprocessors they have together.
 unsigned processors_of(const std::vector<CUdevResource>& groups);
 
-/// A green context of the groups, in the place of the device's primary context: what it is converted to is what the session has for that. So
-/// all that the session makes is of the part, and there is nothing of the whole that it could name. Used by the executor only.
+/// A green context of the groups, in the place of the device's primary context: what it is converted to is what the
+/// session has for that. So all that the session makes is of the part, and there is nothing of the whole that it could
+/// name. Used by the executor only.
 class Partition {
  public:
   Partition(DriverTable& driver, CUdevice device, std::vector<CUdevResource> groups)

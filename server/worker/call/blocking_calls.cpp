@@ -15,7 +15,8 @@ void BlockingCalls::run(Work work, Done done) {
   const std::lock_guard lock(mutex_);
   ++under_way_;
   waiting_.emplace_back(std::move(work), std::move(done));
-  if (busy_ + waiting_.size() > threads_.size() && threads_.size() < threads_max) threads_.emplace_back([this] { loop(); });
+  if (busy_ + waiting_.size() > threads_.size() && threads_.size() < threads_max)
+    threads_.emplace_back([this] { loop(); });
   changed_.notify_one();
 }
 

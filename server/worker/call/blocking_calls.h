@@ -1,6 +1,6 @@
 #pragma once
-// Driver calls that may take long (image loads, JIT, context creation) run beside the executor, so that they hold only the client
-// thread that made them.
+// Driver calls that may take long (image loads, JIT, context creation) run beside the executor, so that they hold only
+// the client thread that made them.
 
 #include <condition_variable>
 #include <exception>
@@ -24,7 +24,8 @@ class BlockingCalls {
   ~BlockingCalls();
 
   void run(Work work, Done done);
-  /// Runs what is done. Returns whether anything was. Throws what work threw: for the want of memory, most likely, and the session's end.
+  /// Runs what is done. Returns whether anything was. Throws what work threw: for the want of memory, most likely, and
+  /// the session's end.
   bool collect();
   bool idle() const { return under_way_ == 0; }
   /// Until no thread is at work and none is to be: what was done is still to be collected.
@@ -39,7 +40,8 @@ class BlockingCalls {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::condition_variable quiet_;
-  // Lists, so that a piece of work goes from one to the next without memory, which the pool's threads could not do without.
+  // Lists, so that a piece of work goes from one to the next without memory, which the pool's threads could not do
+  // without.
   using Jobs = std::list<std::pair<Work, Done>>;
   Jobs waiting_;
   Jobs finished_;

@@ -44,8 +44,8 @@ class CallCredit {
 
   /// For a call of so many bytes that has come. Throws ProtocolError if the client has no credit for it.
   TakenCredit take(std::uint64_t bytes);
-  /// What the client is to be told now to be settled in all. It hears when that is much, and, if it may be waiting, when it is some, or
-  /// `idle` says that nothing is about to make it more.
+  /// What the client is to be told now to be settled in all. It hears when that is much, and, if it may be waiting,
+  /// when it is some, or `idle` says that nothing is about to make it more.
   std::optional<std::uint64_t> news(bool idle) {
     if (settled_ == told_ || !due(idle)) return std::nullopt;
     return told_ = settled_;

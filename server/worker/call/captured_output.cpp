@@ -29,13 +29,16 @@ CapturedOutput::CapturedOutput(int descriptor) {
 
 CapturedOutput::~CapturedOutput() { ::close(memory_); }
 
-// CUDA Binary Utilities and the PTX ISA: calls of printf are calls of vprintf, which code names, and those of assert of __assertfail.
+// CUDA Binary Utilities and the PTX ISA: calls of printf are calls of vprintf, which code names, and those of assert of
+// __assertfail.
 bool may_print(std::span<const std::byte> image) {
   constexpr std::array<std::string_view, 2> names{"vprintf", "__assertfail"};
   constexpr std::array<unsigned char, 4> container{0x50, 0xed, 0x55, 0xba};
-  if (image.size() >= container.size() && std::memcmp(image.data(), container.data(), container.size()) == 0) return true;
-  return std::any_of(names.begin(), names.end(),
-                     [&](std::string_view name) { return ::memmem(image.data(), image.size(), name.data(), name.size()) != nullptr; });
+  if (image.size() >= container.size() && std::memcmp(image.data(), container.data(), container.size()) == 0)
+    return true;
+  return std::any_of(names.begin(), names.end(), [&](std::string_view name) {
+    return ::memmem(image.data(), image.size(), name.data(), name.size()) != nullptr;
+  });
 }
 
 void CapturedOutput::collect(const std::function<void(std::span<const std::byte>)>& hand_on) {

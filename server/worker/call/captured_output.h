@@ -1,5 +1,6 @@
 #pragma once
-// What kernels print: the driver writes it to this process's own standard output and standard error, from where it goes to the client.
+// What kernels print: the driver writes it to this process's own standard output and standard error, from where it goes
+// to the client.
 
 #include <cstdint>
 #include <functional>
@@ -7,8 +8,8 @@
 
 namespace fargpu::server {
 
-/// Takes over a descriptor of this process: whatever is written to it gathers in memory, so that the writer never waits, and is
-/// handed on by collect(). Writing: any thread. Collecting: one.
+/// Takes over a descriptor of this process: whatever is written to it gathers in memory, so that the writer never
+/// waits, and is handed on by collect(). Writing: any thread. Collecting: one.
 class CapturedOutput {
  public:
   /// Throws SystemError.
@@ -27,7 +28,8 @@ class CapturedOutput {
   std::uint64_t taken_ = 0;
 };
 
-/// Whether code may call printf or assert on the device. In containers its parts may be compressed: of these nothing is known, and the answer is yes.
+/// Whether code may call printf or assert on the device. In containers its parts may be compressed: of these nothing is
+/// known, and the answer is yes.
 bool may_print(std::span<const std::byte> image);
 
 /// The two that programs look at.

@@ -52,7 +52,8 @@ bool ClientRequests::begin_waiting() {
     Waiting next = std::move(waiting_.front());
     waiting_.pop_front();
     begun = true;
-    if (!charge && bytes > limits::bulk_bytes_max && !(charge = HostCharge::take(budget_, bytes))) next.done(CUDA_ERROR_OUT_OF_MEMORY, {});
+    if (!charge && bytes > limits::bulk_bytes_max && !(charge = HostCharge::take(budget_, bytes)))
+      next.done(CUDA_ERROR_OUT_OF_MEMORY, {});
     else keep(std::move(next), charge ? std::move(*charge) : HostCharge());
   }
   return begun;
@@ -65,14 +66,16 @@ void ClientRequests::keep(Waiting fetch, HostCharge charge) {
   };
   auto kept = std::make_shared<Kept>(Kept{{}, std::move(charge)});
   ++kept_;
-  ask(fetch.wanted,
-      {.wanted = fetch.wanted.bytes,
-       .take = [kept](std::uint64_t, std::span<const std::byte> more) { kept->bytes.insert(kept->bytes.end(), more.begin(), more.end()); },
-       .done =
-           [this, kept, done = std::move(fetch.done)](std::uint64_t) {
-             --kept_;
-             done(CUDA_SUCCESS, kept->bytes);
-           }});
+  ask(fetch.wanted, {.wanted = fetch.wanted.bytes,
+                     .take =
+                         [kept](std::uint64_t, std::span<const std::byte> more) {
+                           kept->bytes.insert(kept->bytes.end(), more.begin(), more.end());
+                         },
+                     .done =
+                         [this, kept, done = std::move(fetch.done)](std::uint64_t) {
+                           --kept_;
+                           done(CUDA_SUCCESS, kept->bytes);
+                         }});
 }
 
 void ClientRequests::fetch_part(std::uint64_t part, std::uint64_t bytes,
@@ -117,16 +120,20 @@ void ClientRequests::want(const Chunks& wanted) {
   else output_.control_ahead(fill);
 }
 
-void ClientRequests::end_transfer(std::uint32_t transfer) { want({.transfer = transfer, .over = true, .in_order = true}); }
+void ClientRequests::end_transfer(std::uint32_t transfer) {
+  want({.transfer = transfer, .over = true, .in_order = true});
+}
 
 void ClientRequests::deliver(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release) {
-  output_.control([&](wire::Control::Builder control) { control.initDeliver().setAddress(address); }, bytes, std::move(release));
+  output_.control([&](wire::Control::Builder control) { control.initDeliver().setAddress(address); }, bytes,
+                  std::move(release));
 }
 
 void ClientRequests::deliver_part(std::uint64_t part, std::span<const std::byte> bytes) {
   for (std::size_t at = 0; at < bytes.size(); at += limits::bulk_bytes_max) {
     const auto piece = bytes.subspan(at, std::min(limits::bulk_bytes_max, bytes.size() - at));
-    auto copy = std::make_shared<std::vector<std::byte>>(piece.begin(), piece.end());  // the next launch may write there meanwhile
+    auto copy = std::make_shared<std::vector<std::byte>>(piece.begin(),
+                                                         piece.end());  // the next launch may write there meanwhile
     output_.control(
         [&](wire::Control::Builder control) {
           auto deliver = control.initDeliver();

@@ -32,13 +32,14 @@ class ClientRequests {
     std::uint64_t part = 0;
     std::uint64_t bytes = 0;
   };
-  /// Fetches it when there is room for it here: its copy has returned success, so that it is not refused where room can come. One fetch of
-  /// at most `bulk_bytes_max` goes on without room, so that it never waits for what the program does next. A larger one gets OUT_OF_MEMORY
-  /// then.
+  /// Fetches it when there is room for it here: its copy has returned success, so that it is not refused where room can
+  /// come. One fetch of at most `bulk_bytes_max` goes on without room, so that it never waits for what the program does
+  /// next. A larger one gets OUT_OF_MEMORY then.
   void fetch(const Wanted& wanted, std::function<void(CUresult, const std::vector<std::byte>&)> done);
-  /// Fetches memory that is part of a graph. `take` puts the bytes, which come in pieces, from the beginning, where there is room for them;
-  /// `done` hears how many came.
-  void fetch_part(std::uint64_t part, std::uint64_t bytes, std::function<void(std::uint64_t, std::span<const std::byte>)> take,
+  /// Fetches memory that is part of a graph. `take` puts the bytes, which come in pieces, from the beginning, where
+  /// there is room for them; `done` hears how many came.
+  void fetch_part(std::uint64_t part, std::uint64_t bytes,
+                  std::function<void(std::uint64_t, std::span<const std::byte>)> take,
                   std::function<void(std::uint64_t)> done);
   /// Goes on with fetches that wait for room. Returns whether it did.
   bool poll() { return !waiting_.empty() && begin_waiting(); }

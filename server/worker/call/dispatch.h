@@ -10,8 +10,8 @@
 
 namespace fargpu::server {
 
-/// Whether a call is served while launches of its stream are still with the launch crew: because it is a launch itself, or gives the
-/// driver nothing but an event.
+/// Whether a call is served while launches of its stream are still with the launch crew: because it is a launch itself,
+/// or gives the driver nothing but an event.
 enum class CrewUse : std::uint8_t {
   never,
   always,
@@ -20,12 +20,13 @@ enum class CrewUse : std::uint8_t {
 
 struct Service {
   Outcome (*serve)(Session&, Call&) = nullptr;
-  std::uint64_t (*stream_of)(Call&) = nullptr;                     ///< of work on a stream: its handle
-  WorkKind (*kind_of)(Call&) = nullptr;                            ///< of work that needs a turn; null: its opcode says all
-  std::uint64_t (*awaited_event)(Call&) = nullptr;                 ///< of waits: the event's handle
+  std::uint64_t (*stream_of)(Call&) = nullptr;      ///< of work on a stream: its handle
+  WorkKind (*kind_of)(Call&) = nullptr;             ///< of work that needs a turn; null: its opcode says all
+  std::uint64_t (*awaited_event)(Call&) = nullptr;  ///< of waits: the event's handle
   std::vector<std::uint64_t> (*recorded_events)(Call&) = nullptr;  ///< of work that records events: their handles
-  std::uint64_t (*launched)(Call&) = nullptr;                      ///< of launches of graphs: the executable graph's handle
-  bool (*taken_for_done)(Call&) = nullptr;  ///< whether the program's call has returned: nothing it does now may come first
+  std::uint64_t (*launched)(Call&) = nullptr;  ///< of launches of graphs: the executable graph's handle
+  /// Whether the program's call has returned: nothing it does now may come first.
+  bool (*taken_for_done)(Call&) = nullptr;
   void (*drop)(Session&, Call&) = nullptr;  ///< of calls with which more comes than a frame: they are not carried out
   ContextNeed context = ContextNeed::current;
   bool after_held = false;  ///< must not overtake work that is held back
@@ -35,7 +36,9 @@ struct Service {
 };
 
 /// What a call is taken for by Turns.
-inline WorkKind kind_of(const Service& service, Call& call) { return service.kind_of ? service.kind_of(call) : work_kind(call); }
+inline WorkKind kind_of(const Service& service, Call& call) {
+  return service.kind_of ? service.kind_of(call) : work_kind(call);
+}
 
 /// Null for opcodes that this worker does not serve.
 const Service* service_of(std::uint16_t opcode);

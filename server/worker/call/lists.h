@@ -17,11 +17,12 @@ inline std::size_t list_size(std::uint64_t n) {
   return static_cast<std::size_t>(n);
 }
 
-/// How many elements the list of a count has. The driver reads as many as the count says: one that no list can have is none's.
+/// How many elements the list of a count has. The driver reads as many as the count says: one that no list can have is
+/// none's.
 template <class Number>
 std::size_t list_elements(Number number) {
-  const bool possible =
-      static_cast<std::make_signed_t<Number>>(number) >= 0 && static_cast<std::uint64_t>(number) <= limits::array_elements_max;
+  const bool possible = static_cast<std::make_signed_t<Number>>(number) >= 0 &&
+                        static_cast<std::uint64_t>(number) <= limits::array_elements_max;
   return possible ? static_cast<std::size_t>(number) : std::numeric_limits<std::size_t>::max();
 }
 

@@ -30,7 +30,9 @@ void Output::data(const CallId& call, std::span<const std::byte> bulk, Release r
 void Output::tell_of_lanes() {
   const std::uint64_t chunks = lane_chunks_();
   if (std::exchange(told_chunks_, chunks) == chunks) return;
-  push_control([&](wire::Control::Builder control) { control.initArriving().setChunks(static_cast<std::uint32_t>(chunks)); }, {}, {});
+  push_control(
+      [&](wire::Control::Builder control) { control.initArriving().setChunks(static_cast<std::uint32_t>(chunks)); }, {},
+      {});
 }
 
 void Output::confirm() {
@@ -39,7 +41,8 @@ void Output::confirm() {
   push(header, {}, {}, {});
 }
 
-void Output::push(FrameHeader header, std::span<const std::byte> message, std::span<const std::byte> bulk, Release release) {
+void Output::push(FrameHeader header, std::span<const std::byte> message, std::span<const std::byte> bulk,
+                  Release release) {
   constexpr std::size_t copied_bytes_max = 4096;
   header.message_bytes = static_cast<std::uint32_t>(message.size());
   header.bulk_bytes = static_cast<std::uint32_t>(bulk.size());
@@ -70,8 +73,8 @@ void Output::push(FrameHeader header, std::span<const std::byte> message, std::s
   if (copy && release) release();
 }
 
-// Of the first piece, when nothing of it has been sent. It takes the executor's time, at most some milliseconds for each frame, and in
-// automatic mode less than sending what it saves would take.
+// Of the first piece, when nothing of it has been sent. It takes the executor's time, at most some milliseconds for
+// each frame, and in automatic mode less than sending what it saves would take.
 void Output::compress(Piece& piece) {
   const auto packed = compressor_.pack(piece.bulk);
   if (packed.empty()) return;
@@ -97,7 +100,8 @@ bool Output::pump() {
       compress(piece);
       begun_ = std::chrono::steady_clock::now();
     }
-    std::array<Channel::Bytes, 3> parts{Channel::Bytes(piece.head), piece.bulk, Channel::Bytes(zeros).first(piece.padding)};
+    std::array<Channel::Bytes, 3> parts{Channel::Bytes(piece.head), piece.bulk,
+                                        Channel::Bytes(zeros).first(piece.padding)};
     std::size_t skip = piece.sent;
     for (Channel::Bytes& part : parts) {
       const std::size_t step = std::min(skip, part.size());
@@ -113,7 +117,8 @@ bool Output::pump() {
     piece.sent += sent;
     waiting_bytes_ -= sent;
     if (piece.sent < piece.size()) continue;
-    if (looks) compressor_.sent(piece.bulk.size(), piece.packed, std::chrono::steady_clock::now() - begun_, piece.waited);
+    if (looks)
+      compressor_.sent(piece.bulk.size(), piece.packed, std::chrono::steady_clock::now() - begun_, piece.waited);
     const Release release = std::move(piece.release);
     pieces_.pop_front();
     if (release) release();

@@ -17,15 +17,16 @@
 
 namespace fargpu::server {
 
-/// Frames gather here until pump() sends them. What they tell of may rest on bytes that went by the lanes before: the client is told to wait
-/// for these first. Used by the executor only.
+/// Frames gather here until pump() sends them. What they tell of may rest on bytes that went by the lanes before: the
+/// client is told to wait for these first. Used by the executor only.
 class Output {
  public:
   using Release = std::function<void()>;
 
   /// `lane_chunks` tells how many chunks have been given to the lanes.
   explicit Output(
-      Channel& channel, Compression compression = Compression::never, std::function<std::uint64_t()> lane_chunks = [] { return 0; })
+      Channel& channel, Compression compression = Compression::never,
+      std::function<std::uint64_t()> lane_chunks = [] { return 0; })
       : channel_(channel), compressor_(compression), lane_chunks_(std::move(lane_chunks)) {}
 
   void reply(const CallId& call, CUresult result, std::span<const std::byte> message);

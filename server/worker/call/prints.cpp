@@ -9,9 +9,9 @@ constexpr auto interval = std::chrono::milliseconds(250);
 
 }  // namespace
 
-// The driver writes what kernels print when somebody waits; events are only asked about here, so this waits for one that has fired.
-// CUDA C++ Programming Guide, "Formatted Output". Where no code may print and nothing went wrong there is hardly ever something, and
-// every waiting call would pay for the look.
+// The driver writes what kernels print when somebody waits; events are only asked about here, so this waits for one
+// that has fired. CUDA C++ Programming Guide, "Formatted Output". Where no code may print and nothing went wrong there
+// is hardly ever something, and every waiting call would pay for the look.
 void Prints::flush(CUevent passed, CUresult result, std::chrono::steady_clock::time_point now) {
   if (!printed_) return;
   if (!may_print_ && result == CUDA_SUCCESS && now - looked_at_ < interval) return;

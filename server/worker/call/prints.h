@@ -19,7 +19,8 @@ namespace fargpu::server {
 class Prints {
  public:
   /// `printed` is null where nothing that kernels print is sent.
-  Prints(DriverTable& driver, Output& output, PrintedByKernels* printed) : driver_(driver), output_(output), printed_(printed) {}
+  Prints(DriverTable& driver, Output& output, PrintedByKernels* printed)
+      : driver_(driver), output_(output), printed_(printed) {}
 
   /// Code is about to be loaded that may call printf or assert.
   void note_printing() { may_print_ = true; }

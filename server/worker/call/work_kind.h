@@ -16,7 +16,9 @@ namespace work_kinds {
 
 constexpr WorkKind unknown = 1;  ///< 0 stands for work that the GPU is not busy with
 
-inline std::uint64_t mix(std::uint64_t seed, std::uint64_t value) { return (seed ^ value) * 0x9e37'79b9'7f4a'7c15 + (seed >> 29); }
+inline std::uint64_t mix(std::uint64_t seed, std::uint64_t value) {
+  return (seed ^ value) * 0x9e37'79b9'7f4a'7c15 + (seed >> 29);
+}
 inline std::uint64_t part(std::uint64_t value) { return value; }
 /// Copies of about one size are alike.
 inline std::uint64_t part(wire::Copy::Reader copy) {

@@ -6,8 +6,8 @@
 
 namespace fargpu::server {
 
-CUresult Arguments::read(FunctionLayouts& layouts, std::uint64_t handle, capnp::Data::Reader block, CUfunction& function,
-                         ContextState* kernel_context, bool copy) {
+CUresult Arguments::read(FunctionLayouts& layouts, std::uint64_t handle, capnp::Data::Reader block,
+                         CUfunction& function, ContextState* kernel_context, bool copy) {
   bool kernel = false;
   Handles::Entry* const entry = layouts.entry(Handle(handle), kernel);
   if (!entry) return CUDA_ERROR_INVALID_HANDLE;

@@ -13,8 +13,8 @@ namespace fargpu::server {
 class FunctionLayouts;
 struct ContextState;
 
-/// Points into the message that the block came with, so it lives no longer than that, or holds a copy. A block may end early, as NCCL's
-/// do: what it leaves out is zero.
+/// Points into the message that the block came with, so it lives no longer than that, or holds a copy. A block may end
+/// early, as NCCL's do: what it leaves out is zero.
 class Arguments {
  public:
   /// Resolves the function (or kernel, which is to run in this context; null if in none that is known).

@@ -9,8 +9,8 @@
 namespace fargpu::server {
 
 struct Code {
-  Code(DriverTable& driver, Handles& handles, Contexts& contexts, HostBudget& budget, const std::filesystem::path& folder,
-       std::uint64_t folder_bytes_max)
+  Code(DriverTable& driver, Handles& handles, Contexts& contexts, HostBudget& budget,
+       const std::filesystem::path& folder, std::uint64_t folder_bytes_max)
       : images(folder, folder_bytes_max, budget), layouts(driver, handles, contexts) {}
 
   ImageStore images;

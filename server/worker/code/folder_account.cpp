@@ -17,7 +17,8 @@ struct Record {
 };
 constexpr std::uint64_t magic = 0x3174636361676661;  // "afgacct1"
 
-/// The account's file, locked for as long as this lives. Nobody holds it for longer than a full count of the folder takes.
+/// The account's file, locked for as long as this lives. Nobody holds it for longer than a full count of the folder
+/// takes.
 class Locked {
  public:
   explicit Locked(const std::filesystem::path& path)
@@ -33,7 +34,8 @@ class Locked {
 
   std::optional<Used> read() const {
     Record record;
-    if (!usable_ || ::pread(file_, &record, sizeof record, 0) != sizeof record || record.magic != magic) return std::nullopt;
+    if (!usable_ || ::pread(file_, &record, sizeof record, 0) != sizeof record || record.magic != magic)
+      return std::nullopt;
     return record.used;
   }
   void write(Used used) const {

@@ -1,5 +1,6 @@
 #pragma once
-// How much a folder of images holds, without looking at each file: one small file in it that all workers of the host keep.
+// How much a folder of images holds, without looking at each file: one small file in it that all workers of the host
+// keep.
 
 #include <cstdint>
 #include <filesystem>
@@ -8,8 +9,8 @@
 
 namespace fargpu::server {
 
-/// The account is a hint that errs upwards: a file is charged before it is written, and a worker that dies in between leaves a charge
-/// without a file. A full count puts it right, and so it does where the account is missing or damaged.
+/// The account is a hint that errs upwards: a file is charged before it is written, and a worker that dies in between
+/// leaves a charge without a file. A full count puts it right, and so it does where the account is missing or damaged.
 class FolderAccount {
  public:
   struct Used {
@@ -19,9 +20,11 @@ class FolderAccount {
 
   explicit FolderAccount(const std::filesystem::path& folder) : path_(folder / file_name) {}
 
-  /// Adds `more` and says whether the folder then holds more than `limit`, as it must be taken to where the account is missing.
+  /// Adds `more` and says whether the folder then holds more than `limit`, as it must be taken to where the account is
+  /// missing.
   bool charge(Used more, Used limit) const;
-  /// Where the folder still holds more than `limit`, has `count` make room, and takes what it says is left. Other workers wait.
+  /// Where the folder still holds more than `limit`, has `count` make room, and takes what it says is left. Other
+  /// workers wait.
   void recount(Used limit, const std::function<Used()>& count) const;
 
   static constexpr const char* file_name = ".account";

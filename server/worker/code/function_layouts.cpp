@@ -31,7 +31,8 @@ CUresult FunctionLayouts::find(Handles::Entry& entry, bool kernel, FunctionLayou
   return CUDA_SUCCESS;
 }
 
-CUresult FunctionLayouts::hold_local(const Handles::Entry& entry, bool kernel, FunctionLayout& layout, ContextState* kernel_context) {
+CUresult FunctionLayouts::hold_local(const Handles::Entry& entry, bool kernel, FunctionLayout& layout,
+                                     ContextState* kernel_context) {
   if (layout.held_by != 0 && (!kernel || (kernel_context && kernel_context->driver_memory->number() == layout.held_by)))
     return CUDA_SUCCESS;
   // A function is of its module's context, wherever it is named.
@@ -43,10 +44,11 @@ CUresult FunctionLayouts::hold_local(const Handles::Entry& entry, bool kernel, F
                           // of that
   if (!layout.local_bytes) {
     int bytes = 0;
-    const CUresult result =
-        kernel ? driver_.cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, reinterpret_cast<CUkernel>(entry.value),
-                                              contexts_.driver_ordinal(owner->device))
-               : driver_.cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, reinterpret_cast<CUfunction>(entry.value));
+    const CUresult result = kernel ? driver_.cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+                                                                  reinterpret_cast<CUkernel>(entry.value),
+                                                                  contexts_.driver_ordinal(owner->device))
+                                   : driver_.cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+                                                                reinterpret_cast<CUfunction>(entry.value));
     if (result != CUDA_SUCCESS) return CUDA_SUCCESS;  // the launch will say the same
     layout.local_bytes = static_cast<std::uint32_t>(std::max(bytes, 0));
   }

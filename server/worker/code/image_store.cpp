@@ -23,11 +23,14 @@ constexpr const char* found_suffix = ".found";
 constexpr const char* next_suffix = ".next";
 constexpr std::uint64_t file_bytes_min = 4096;  // that the smallest file takes of a disk
 
-std::uint64_t disk_bytes(std::uint64_t file_bytes) { return (file_bytes + file_bytes_min - 1) / file_bytes_min * file_bytes_min; }
+std::uint64_t disk_bytes(std::uint64_t file_bytes) {
+  return (file_bytes + file_bytes_min - 1) / file_bytes_min * file_bytes_min;
+}
 
 // A private mapping, so that no process that can write the file can change what the driver reads later.
 const std::byte* map_copy(std::span<const std::byte> bytes) {
-  void* const memory = ::mmap(nullptr, bytes.size() + image_end_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const memory =
+      ::mmap(nullptr, bytes.size() + image_end_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   std::memcpy(memory, bytes.data(), bytes.size());
   ::mprotect(memory, bytes.size() + image_end_bytes, PROT_READ);
@@ -83,7 +86,8 @@ std::span<const std::byte> ImageStore::find(const ImageHash& hash, std::size_t b
     return known->second.bytes == bytes ? std::span(known->second.data, bytes) : std::span<const std::byte>{};
   if (folder_.empty() || bytes == 0 || bytes > limits::image_bytes_max) return {};
   const std::filesystem::path path = path_of(hash);
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);  // a pipe there holds nobody up
+  // A pipe there holds nobody up.
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (file < 0) return {};
   struct stat status {};
   if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) != bytes) {
@@ -109,8 +113,10 @@ std::span<const std::byte> ImageStore::find(const ImageHash& hash, std::size_t b
   return data ? std::span(data, bytes) : std::span<const std::byte>{};
 }
 
-ImageStore::Received ImageStore::receive(const ImageHash& hash, std::size_t bytes, std::size_t offset, std::span<const std::byte> part) {
-  if (bytes == 0 || bytes > limits::image_bytes_max || offset > bytes || part.size() > bytes - offset) return Received::refused;
+ImageStore::Received ImageStore::receive(const ImageHash& hash, std::size_t bytes, std::size_t offset,
+                                         std::span<const std::byte> part) {
+  if (bytes == 0 || bytes > limits::image_bytes_max || offset > bytes || part.size() > bytes - offset)
+    return Received::refused;
   if (mapped_.contains(hash)) return Received::taken;
   Arriving& arriving = arriving_[hash];
   std::vector<std::byte>& contents = arriving.bytes;
@@ -154,7 +160,9 @@ std::filesystem::path ImageStore::path_of(const ImageHash& hash) const {
   return folder_ / name;
 }
 
-std::filesystem::path ImageStore::note_of(const ImageHash& hash, const char* suffix) const { return path_of(hash).string() + suffix; }
+std::filesystem::path ImageStore::note_of(const ImageHash& hash, const char* suffix) const {
+  return path_of(hash).string() + suffix;
+}
 
 // Failure costs a later session a transfer, no more.
 void ImageStore::keep_on_disk(const ImageHash& hash, std::span<const std::byte> bytes) {
@@ -201,7 +209,8 @@ FolderAccount::Used ImageStore::evict(FolderAccount::Used most) const {
     if (error) continue;
     bytes = disk_bytes(bytes);
     for (const char* const suffix : {found_suffix, next_suffix})
-      if (const std::uint64_t note = std::filesystem::file_size(entry.path().string() + suffix, error); !error) bytes += disk_bytes(note);
+      if (const std::uint64_t note = std::filesystem::file_size(entry.path().string() + suffix, error); !error)
+        bytes += disk_bytes(note);
     error.clear();
     files.push_back({entry.last_write_time(error), bytes, entry.path()});
     total.bytes += bytes;
@@ -211,7 +220,8 @@ FolderAccount::Used ImageStore::evict(FolderAccount::Used most) const {
   for (const File& file : files) {
     if (total.bytes <= most.bytes && total.images <= most.images) break;
     std::filesystem::remove(file.path, error);
-    for (const char* const suffix : {found_suffix, next_suffix}) std::filesystem::remove(file.path.string() + suffix, error);
+    for (const char* const suffix : {found_suffix, next_suffix})
+      std::filesystem::remove(file.path.string() + suffix, error);
     total.bytes -= file.bytes;
     --total.images;
   }
@@ -230,7 +240,8 @@ const std::vector<std::string>& ImageStore::names_found(const ImageHash& hash) {
   return names;
 }
 
-// Lines are appended in one piece each, so that sessions that write at once do not mix them. Failure costs a later session a question.
+// Lines are appended in one piece each, so that sessions that write at once do not mix them. Failure costs a later
+// session a question.
 void ImageStore::note_found(const ImageHash& hash, const std::string& name) {
   names_found(hash);
   std::vector<std::string>& names = found_[hash];
@@ -240,11 +251,13 @@ void ImageStore::note_found(const ImageHash& hash, const std::string& name) {
   names.push_back(name);
   std::error_code ignored;
   if (folder_.empty() || !std::filesystem::exists(path_of(hash), ignored)) return;
-  const int file = ::open(note_of(hash, found_suffix).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  const int file = ::open(note_of(hash, found_suffix).c_str(),
+                          O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (file < 0) return;
   const std::string line = name + "\n";
   struct stat status {};
-  if (::fstat(file, &status) == 0 && S_ISREG(status.st_mode) && static_cast<std::size_t>(status.st_size) + line.size() <= found_bytes_max) {
+  if (::fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
+      static_cast<std::size_t>(status.st_size) + line.size() <= found_bytes_max) {
     if (status.st_size == 0) make_room({file_bytes_min, 0});
     [[maybe_unused]] const ssize_t written = ::write(file, line.data(), line.size());
   }
@@ -253,7 +266,8 @@ void ImageStore::note_found(const ImageHash& hash, const std::string& name) {
 
 const std::vector<std::byte>& ImageStore::next_load(const ImageHash& hash) {
   const auto [known, asked_first] = next_.try_emplace(hash);
-  if (asked_first && !folder_.empty()) known->second = read_note(note_of(hash, next_suffix), limits::ahead_request_bytes_max);
+  if (asked_first && !folder_.empty())
+    known->second = read_note(note_of(hash, next_suffix), limits::ahead_request_bytes_max);
   return known->second;
 }
 

@@ -18,20 +18,21 @@ namespace fargpu::server {
 constexpr std::size_t image_end_bytes = 1;          ///< of the null behind each image
 constexpr std::uint64_t folder_images_max = 16384;  ///< in a folder, whatever bytes they have
 
-/// Images lie as files named by their hash in a folder that all workers of the host share; without a folder they are kept for this
-/// session only. Bytes are trusted only after their hash was checked, on writing and on reading. Used by the executor only.
+/// Images lie as files named by their hash in a folder that all workers of the host share; without a folder they are
+/// kept for this session only. Bytes are trusted only after their hash was checked, on writing and on reading. Used by
+/// the executor only.
 class ImageStore {
  public:
-  /// Above `bytes_max` bytes or `folder_images_max` images the files used longest ago go, a tenth of the folder at a time, so that looking
-  /// at all of them is rare. What is in memory counts in `budget`.
+  /// Above `bytes_max` bytes or `folder_images_max` images the files used longest ago go, a tenth of the folder at a
+  /// time, so that looking at all of them is rare. What is in memory counts in `budget`.
   ImageStore(std::filesystem::path folder, std::uint64_t bytes_max, HostBudget& budget);
   ~ImageStore();
 
-  /// The image, in memory for as long as the store lives, or empty if the host lacks it. Behind it lies a null, at which the driver
-  /// stops reading text.
+  /// The image, in memory for as long as the store lives, or empty if the host lacks it. Behind it lies a null, at
+  /// which the driver stops reading text.
   std::span<const std::byte> find(const ImageHash& hash, std::size_t bytes);
-  /// Takes the next part of an image that is being sent. It is refused if it does not fit what came before, or if the whole has another
-  /// hash, and then dropped, as it is where there is no room.
+  /// Takes the next part of an image that is being sent. It is refused if it does not fit what came before, or if the
+  /// whole has another hash, and then dropped, as it is where there is no room.
   enum class Received { taken, refused, no_room };
   Received receive(const ImageHash& hash, std::size_t bytes, std::size_t offset, std::span<const std::byte> part);
 
@@ -41,7 +42,8 @@ class ImageStore {
   const std::vector<std::string>& names_found(const ImageHash& hash);
   void note_found(const ImageHash& hash, const std::string& name);
 
-  /// The message by which a session, the last that did, asked to load an image after this one. A hint as well. Empty: none did.
+  /// The message by which a session, the last that did, asked to load an image after this one. A hint as well. Empty:
+  /// none did.
   const std::vector<std::byte>& next_load(const ImageHash& hash);
   void note_next_load(const ImageHash& hash, std::span<const std::byte> request);
 

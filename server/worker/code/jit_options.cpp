@@ -11,7 +11,8 @@ constexpr unsigned options_max = 64;
 
 }  // namespace
 
-void JitOptions::add_log(std::vector<char>& log, std::size_t bytes, CUjit_option buffer, CUjit_option size, std::size_t& size_at) {
+void JitOptions::add_log(std::vector<char>& log, std::size_t bytes, CUjit_option buffer, CUjit_option size,
+                         std::size_t& size_at) {
   log.assign(bytes + 1, '\0');  // also without room there is a buffer: the driver refuses a null one
   kinds_.push_back(buffer);
   values_.push_back(log.data());
@@ -52,8 +53,10 @@ CUresult JitOptions::read(capnp::List<wire::Option>::Reader options, HostBudget&
   auto charge = HostCharge::take(budget, info_bytes + error_bytes + sizeof(*this));
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   charge_ = std::move(*charge);
-  if (wants_info) add_log(info_log_, info_bytes, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, info_size_at_);
-  if (wants_error) add_log(error_log_, error_bytes, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error_size_at_);
+  if (wants_info)
+    add_log(info_log_, info_bytes, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, info_size_at_);
+  if (wants_error)
+    add_log(error_log_, error_bytes, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error_size_at_);
   return CUDA_SUCCESS;
 }
 

@@ -11,8 +11,8 @@
 
 namespace fargpu::server {
 
-/// Must live as long as the driver may write its logs. What a client may not say is refused: addresses of its own, and options that this
-/// version does not know.
+/// Must live as long as the driver may write its logs. What a client may not say is refused: addresses of its own, and
+/// options that this version does not know.
 class JitOptions {
  public:
   CUresult read(capnp::List<wire::Option>::Reader options, HostBudget& budget);

@@ -22,14 +22,16 @@ CUresult read_attribute(Objects& objects, wire::LaunchAttribute::Reader in, CUla
   for (unsigned i = 0; i < in_words.size(); ++i) words[i] = in_words[i];
   if (facts->holds_event) {
     CUevent event{};
-    if (in.getHandle() != 0 && !objects.resolve(HandleKind::event, in.getHandle(), event)) return CUDA_ERROR_INVALID_HANDLE;
+    if (in.getHandle() != 0 && !objects.resolve(HandleKind::event, in.getHandle(), event))
+      return CUDA_ERROR_INVALID_HANDLE;
     words[0] = reinterpret_cast<std::uint64_t>(event);
   }
   std::memcpy(&out.value, words, facts->bytes);
   return CUDA_SUCCESS;
 }
 
-CUresult read_attributes(Objects& objects, capnp::List<wire::LaunchAttribute>::Reader in, std::vector<CUlaunchAttribute>& out) {
+CUresult read_attributes(Objects& objects, capnp::List<wire::LaunchAttribute>::Reader in,
+                         std::vector<CUlaunchAttribute>& out) {
   if (in.size() > attributes_max) return CUDA_ERROR_INVALID_VALUE;
   for (const auto item : in)
     if (const CUresult bad = read_attribute(objects, item, out.emplace_back()); bad != CUDA_SUCCESS) return bad;

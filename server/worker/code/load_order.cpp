@@ -37,7 +37,8 @@ std::vector<LoadOrder::Request> LoadOrder::next_after(const ImageHash& image) {
   if (coming_) return found;
   std::set<ImageHash> passed{image};
   ImageHash at = image;
-  while (passed.size() < hops_max && found.size() < limits::ahead_loads_max && ahead_.size() + found.size() < limits::ahead_waiting_max) {
+  while (passed.size() < hops_max && found.size() < limits::ahead_loads_max &&
+         ahead_.size() + found.size() < limits::ahead_waiting_max) {
     const Request& request = images_.next_load(at);
     const auto next = image_in(request);
     if (!next || !passed.insert(*next).second) break;

@@ -1,6 +1,6 @@
 #pragma once
-// The order in which a session loads libraries: sessions of one program load the same ones in the same order, so that each can be loaded
-// before it is asked for.
+// The order in which a session loads libraries: sessions of one program load the same ones in the same order, so that
+// each can be loaded before it is asked for.
 
 #include <cstddef>
 #include <map>
@@ -32,8 +32,8 @@ class LoadOrder {
   void begins(const ImageHash& image) { seen_.insert(image); }
   /// It is loaded, by this request; later sessions that load the one before it will load this one next.
   void loaded(const ImageHash& image, std::span<const std::byte> request);
-  /// Which requests earlier sessions made after they had loaded this image: a few, each once in a session, and none for what the program has
-  /// begun to load. There are more when these have been answered, or given up.
+  /// Which requests earlier sessions made after they had loaded this image: a few, each once in a session, and none for
+  /// what the program has begun to load. There are more when these have been answered, or given up.
   std::vector<Request> next_after(const ImageHash& image);
   void answered_ahead(Handle library, Ahead ahead) { ahead_[library.value()] = std::move(ahead); }
   void all_answered() { coming_ = false; }

@@ -25,7 +25,8 @@ void WorkerLanes::add_lane(std::unique_ptr<Channel> channel, std::uint32_t sent_
       std::size_t bytes = 0;
       for (Slots& slots : slots_) {
         bytes += slots_of_class(slots.of) * chunk_bytes_of(slots.of);
-        slots.free.reserve(slots_of_class(slots.of));  // before there is memory: a lane that fails here leaves nothing half made
+        // Before there is memory: a lane that fails here leaves nothing half made.
+        slots.free.reserve(slots_of_class(slots.of));
       }
       memory_ = Pages(bytes);
       if (memory_.empty()) throw SystemError("no memory for bulk lanes");
@@ -45,7 +46,8 @@ void WorkerLanes::pin(DriverTable& driver, const ContextState& context) {
   const std::lock_guard lock(mutex_);
   if (pinned_in_ || memory_.empty()) return;
   const std::span<std::byte> bytes = memory_.bytes();
-  if (driver.cuMemHostRegister_v2(bytes.data(), bytes.size(), CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS) pinned_in_ = &context;
+  if (driver.cuMemHostRegister_v2(bytes.data(), bytes.size(), CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS)
+    pinned_in_ = &context;
 }
 
 void WorkerLanes::context_closes(DriverTable& driver, const ContextState& context) {
@@ -54,9 +56,10 @@ void WorkerLanes::context_closes(DriverTable& driver, const ContextState& contex
   pinned_in_ = nullptr;
 }
 
-// --- transfers from the client ----------------------------------------------------------------------------------------------------------
+// --- transfers from the client --------------------------------------------------------------------------------------
 
-void WorkerLanes::receive(std::uint32_t transfer, const RowChunks& chunks, std::uint32_t early, bool in_order, Taker taker) {
+void WorkerLanes::receive(std::uint32_t transfer, const RowChunks& chunks, std::uint32_t early, bool in_order,
+                          Taker taker) {
   if (in_order && early > 0) throw ProtocolError("chunks of the lanes come unasked before their stream gets there");
   begin(transfer, chunks, early, std::move(taker));
   ask_({.transfer = transfer, .chunks = early, .in_order = in_order});  // which gives the early ones back
@@ -98,7 +101,8 @@ void WorkerLanes::set_asked(std::uint32_t transfer, Receiving& receiving, std::u
   }
 }
 
-// Each transfer may have half of the slots that the others leave it, so that one whose stream is busy for long does not keep them all.
+// Each transfer may have half of the slots that the others leave it, so that one whose stream is busy for long does not
+// keep them all.
 void WorkerLanes::ask_for_more(LaneClass of) {
   const Slots& slots = slots_[static_cast<std::size_t>(of)];
   for (auto& [transfer, receiving] : receiving_) {
@@ -106,7 +110,8 @@ void WorkerLanes::ask_for_more(LaneClass of) {
     if (lane_class(transfer) != of || receiving.asked == receiving.arrived.size()) continue;
     const std::uint64_t share = std::max<std::uint64_t>(1, (asked_max(of) - slots.asked + receiving.slots) / 2);
     if (receiving.slots < share)
-      set_asked(transfer, receiving, std::min<std::uint64_t>(receiving.arrived.size(), receiving.asked + share - receiving.slots));
+      set_asked(transfer, receiving,
+                std::min<std::uint64_t>(receiving.arrived.size(), receiving.asked + share - receiving.slots));
     const std::uint64_t news = receiving.asked - receiving.told;
     const bool nothing_to_send = receiving.told + receiving.missing == receiving.arrived.size();
     if (news == 0 || (news < asked_at_once && receiving.asked < receiving.arrived.size() && !nothing_to_send)) continue;
@@ -128,7 +133,8 @@ void WorkerLanes::arrived(const Landed& landed) {
   receiving.arrived[number] = true;
   --receiving.missing;
   if (!receiving.taker) return give(landed.chunk.transfer, landed.slot);
-  if (landed.slot.size() != receiving.chunks.part(number).shape.bytes()) throw ProtocolError("a chunk of the lanes of a wrong length");
+  if (landed.slot.size() != receiving.chunks.part(number).shape.bytes())
+    throw ProtocolError("a chunk of the lanes of a wrong length");
   const Taker taker = receiving.taker;
   taker(number, landed.slot);
 }
@@ -157,7 +163,7 @@ void WorkerLanes::forget_complete(std::map<std::uint32_t, Receiving>::iterator r
   receiving_.erase(receiving);
 }
 
-// --- the lanes ----------------------------------------------------------------------------------------------------------------------------
+// --- the lanes ------------------------------------------------------------------------------------------------------
 
 void WorkerLanes::send(Chunk chunk, std::span<const std::byte> bytes, Release release) {
   const auto sent = [this, release = std::move(release)] {
@@ -193,16 +199,18 @@ void WorkerLanes::close() {
   lanes_.close();
 }
 
-// A slot becomes free without any help of the client: no more are asked for than there are, but for early chunks of calls that have begun
-// meanwhile, and those go when the GPU gets there.
+// A slot becomes free without any help of the client: no more are asked for than there are, but for early chunks of
+// calls that have begun meanwhile, and those go when the GPU gets there.
 std::span<std::byte> WorkerLanes::place(Chunk chunk, std::size_t bytes) {
   std::unique_lock lock(mutex_);
   Slots& slots = slots_of(chunk.transfer);
-  if (bytes > chunk_bytes_of(slots.of)) throw ProtocolError("a chunk of the lanes that is longer than its transfer's may be");
+  if (bytes > chunk_bytes_of(slots.of))
+    throw ProtocolError("a chunk of the lanes that is longer than its transfer's may be");
   if (const auto asked = expected_.find(chunk.transfer); asked != expected_.end()) {
     if (chunk.number >= asked->second) throw ProtocolError("a chunk of the lanes that was not asked for");
   } else {
-    if (slots.unasked == early_chunks_of(slots.of)) throw ProtocolError("more chunks of the lanes come unasked than may");
+    if (slots.unasked == early_chunks_of(slots.of))
+      throw ProtocolError("more chunks of the lanes come unasked than may");
     ++slots.unasked;
     ++unasked_[chunk.transfer];
   }

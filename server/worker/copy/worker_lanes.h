@@ -24,9 +24,10 @@
 
 namespace fargpu::server {
 
-/// Chunks that arrive lie in slots of memory of their own until the GPU has copied them. So that every chunk that arrives finds a slot, a
-/// client sends only what the worker has asked for: chunks of transfers whose calls are being executed, so that nothing but the GPU keeps
-/// their slots from becoming free. Few chunks, the *early* ones, come unasked, before the call that they belong to is executed.
+/// Chunks that arrive lie in slots of memory of their own until the GPU has copied them. So that every chunk that
+/// arrives finds a slot, a client sends only what the worker has asked for: chunks of transfers whose calls are being
+/// executed, so that nothing but the GPU keeps their slots from becoming free. Few chunks, the *early* ones, come
+/// unasked, before the call that they belong to is executed.
 class WorkerLanes final : ChunkHandler {
  public:
   /// What a transfer does with a chunk, which lies in a slot that must be given back. On the executor.
@@ -36,7 +37,8 @@ class WorkerLanes final : ChunkHandler {
   using Ask = std::function<void(const ClientRequests::Chunks&)>;
 
   /// The waker brings the executor to collect().
-  WorkerLanes(Waker& waker, Compression compression, Ask ask) : waker_(waker), ask_(std::move(ask)), lanes_(*this, compression) {}
+  WorkerLanes(Waker& waker, Compression compression, Ask ask)
+      : waker_(waker), ask_(std::move(ask)), lanes_(*this, compression) {}
   ~WorkerLanes() override;
 
   /// Takes a lane. Any thread. Throws SystemError if there is no memory for it.
@@ -44,15 +46,16 @@ class WorkerLanes final : ChunkHandler {
 
   bool lanes_full() const { return lanes_.count() >= limits::lanes_max; }
 
-  // --- for the executor ---
+  // --- for the executor ---------------------------------------------------------------------------------------------
 
   /// The slots are pinned in the current context, unless they are already; copies from them are slower otherwise.
   void pin(DriverTable& driver, const ContextState& context);
   /// The context is about to go.
   void context_closes(DriverTable& driver, const ContextState& context);
 
-  /// `taker` gets the chunks of this transfer, each once, from collect(). The first `early` come unasked, the others are asked for as
-  /// there are slots. Throws ProtocolError for a number that is in use, and for more early chunks than there can be.
+  /// `taker` gets the chunks of this transfer, each once, from collect(). The first `early` come unasked, the others
+  /// are asked for as there are slots. Throws ProtocolError for a number that is in use, and for more early chunks than
+  /// there can be.
   void receive(std::uint32_t transfer, const RowChunks& chunks, std::uint32_t early, bool in_order, Taker taker);
   /// The chunk that the taker was given is not needed any more.
   void give(std::uint32_t transfer, std::span<std::byte> slot);
@@ -64,8 +67,8 @@ class WorkerLanes final : ChunkHandler {
   /// How many were given to send().
   std::uint64_t given() const { return lanes_.given(); }
 
-  /// Hands over what has happened on the lanes. Returns whether anything had. Throws ProtocolError for chunks that were not asked for, and
-  /// ChannelClosed when a lane is lost.
+  /// Hands over what has happened on the lanes. Returns whether anything had. Throws ProtocolError for chunks that were
+  /// not asked for, and ChannelClosed when a lane is lost.
   bool collect();
 
   /// Ends the lanes.
@@ -117,8 +120,9 @@ class WorkerLanes final : ChunkHandler {
   std::condition_variable changed_;
   Pages memory_;
   std::array<Slots, lane_classes> slots_{Slots(LaneClass::large), Slots(LaneClass::small)};
-  std::map<std::uint32_t, std::uint64_t> expected_;  // transfers of receiving_, and up to which chunk they were asked for
-  std::map<std::uint32_t, unsigned> unasked_;        // transfers that have not begun, and how many chunks of theirs have come
+  // Transfers of receiving_, and up to which chunk they were asked for.
+  std::map<std::uint32_t, std::uint64_t> expected_;
+  std::map<std::uint32_t, unsigned> unasked_;  // transfers that have not begun, and how many chunks of theirs have come
   std::vector<Landed> landed_;
   std::vector<Release> left_;
   std::string lost_why_;

@@ -11,7 +11,8 @@
 
 namespace fargpu::server {
 
-/// By the handle of the executable graph. The driver that they borrow is lent until the session ends. Used by the executor only.
+/// By the handle of the executable graph. The driver that they borrow is lent until the session ends. Used by the
+/// executor only.
 class AttendedGraphs {
  public:
   explicit AttendedGraphs(DriverTable& driver) : driver_(&driver, [](DriverTable*) {}) {}

@@ -10,13 +10,16 @@ void GraphMemory::sweep() {
   std::erase_if(executables_, [&](const auto& item) { return !handles_.find(HandleKind::exec, Handle(item.first)); });
 }
 
-Handle GraphMemory::graph_of(Handle node) const { return handles_.find(HandleKind::node, node) ? handles_.root_of(node) : Handle(); }
+Handle GraphMemory::graph_of(Handle node) const {
+  return handles_.find(HandleKind::node, node) ? handles_.root_of(node) : Handle();
+}
 
 CUresult GraphMemory::check(Handle graph, const Node& node) {
   if (handles_.root_of(graph) != graph) return CUDA_ERROR_NOT_SUPPORTED;  // within another graph
   if (node.allocates) return CUDA_SUCCESS;
   sweep();
-  // No graph need hold the allocation any more: a launch may have left the memory to the program, which the client knows.
+  // No graph need hold the allocation any more: a launch may have left the memory to the program, which the client
+  // knows.
   Handle owner;
   if (const auto found = allocations_.find(node.address); found != allocations_.end()) {
     if (found->second.freed_within) return CUDA_ERROR_INVALID_VALUE;
@@ -52,7 +55,8 @@ const GraphMemory::Node* GraphMemory::find(Handle node) const {
 bool GraphMemory::any(Handle graph) {
   if (nodes_.empty()) return false;
   sweep();
-  return std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& item) { return handles_.root_of(Handle(item.first)) == graph; });
+  return std::any_of(nodes_.begin(), nodes_.end(),
+                     [&](const auto& item) { return handles_.root_of(Handle(item.first)) == graph; });
 }
 
 GraphMemory::Effect GraphMemory::effect_of(Handle graph) const {
@@ -60,7 +64,8 @@ GraphMemory::Effect GraphMemory::effect_of(Handle graph) const {
   for (const auto& [handle, node] : nodes_)
     if (graph_of(Handle(handle)) == graph) seen[node.address] |= node.allocates ? 1u : 2u;
   Effect effect;
-  for (const auto& [address, what] : seen) (what == 1 ? effect.allocated : what == 2 ? effect.freed : effect.within).push_back(address);
+  for (const auto& [address, what] : seen)
+    (what == 1 ? effect.allocated : what == 2 ? effect.freed : effect.within).push_back(address);
   return effect;
 }
 
@@ -77,7 +82,8 @@ void GraphMemory::describe(Handle graph, wire::GraphMemory::Builder out) {
 
 bool GraphMemory::instantiated(Handle graph) {
   sweep();
-  return std::any_of(executables_.begin(), executables_.end(), [&](const auto& item) { return item.second.graph == graph; });
+  return std::any_of(executables_.begin(), executables_.end(),
+                     [&](const auto& item) { return item.second.graph == graph; });
 }
 
 void GraphMemory::set_instantiated(Handle graph, Handle exec) {
@@ -93,7 +99,8 @@ CUgraphExecUpdateResult GraphMemory::may_update(Handle exec, Handle graph) {
   const Effect effect = effect_of(graph);
   if (!effect.any() && !now.effect.any()) return CU_GRAPH_EXEC_UPDATE_SUCCESS;
   if (!effect.alike(now.effect)) return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
-  return now.graph != graph && instantiated(graph) ? CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED : CU_GRAPH_EXEC_UPDATE_SUCCESS;
+  return now.graph != graph && instantiated(graph) ? CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED
+                                                   : CU_GRAPH_EXEC_UPDATE_SUCCESS;
 }
 
 }  // namespace fargpu::server

@@ -1,6 +1,6 @@
 #pragma once
-// Allocation and free nodes of graphs. The memory is the session's and there all the time, so that in the driver's graphs empty nodes
-// stand in their place, and what CUDA says of graphs with such nodes is seen to here.
+// Allocation and free nodes of graphs. The memory is the session's and there all the time, so that in the driver's
+// graphs empty nodes stand in their place, and what CUDA says of graphs with such nodes is seen to here.
 
 #include <cuda.h>
 
@@ -24,7 +24,8 @@ class GraphMemory {
 
   explicit GraphMemory(Handles& handles) : handles_(handles) {}
 
-  /// Whether a graph may get this node: only one that stands by itself, and an allocation is freed once, by its own graph or by others.
+  /// Whether a graph may get this node: only one that stands by itself, and an allocation is freed once, by its own
+  /// graph or by others.
   CUresult check(Handle graph, const Node& node);
   void add(Handle node, const Node& what);
   /// No graph holds the allocation node with this part any more.
@@ -52,7 +53,8 @@ class GraphMemory {
   struct Effect {
     std::vector<std::uint64_t> allocated, freed, within;
     bool alike(const Effect& other) const {
-      return allocated.size() == other.allocated.size() && freed.size() == other.freed.size() && within.size() == other.within.size();
+      return allocated.size() == other.allocated.size() && freed.size() == other.freed.size() &&
+             within.size() == other.within.size();
     }
     bool any() const { return !alike({}); }
   };

@@ -10,7 +10,8 @@
 namespace fargpu::server {
 namespace {
 
-// Stands in the driver's graphs where a function of the client belongs. Graphs that hold it are run in pieces around it.
+// Stands in the driver's graphs where a function of the client belongs. Graphs that hold it are run in pieces around
+// it.
 void CUDA_CB run_in_client(void*) {
   std::fputs("fargpu-worker: the driver ran a host node that only the client can run\n", stderr);
   std::abort();
@@ -37,17 +38,21 @@ CUresult GraphParts::add(DriverTable& driver, std::uint64_t number, const CopySh
   const std::uint64_t bytes = shape.bytes();
   {
     const std::lock_guard lock(mutex_);
-    if (number == 0 || parts_.contains(number)) throw ProtocolError("a part of a graph was given a number that is not free");
+    if (number == 0 || parts_.contains(number))
+      throw ProtocolError("a part of a graph was given a number that is not free");
   }
   auto charge = HostCharge::take(budget_, bytes);
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   void* staging = nullptr;
   if (bytes > 0) {
-    if (const CUresult result = driver.cuMemHostAlloc(&staging, bytes, CU_MEMHOSTALLOC_PORTABLE); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = driver.cuMemHostAlloc(&staging, bytes, CU_MEMHOSTALLOC_PORTABLE);
+        result != CUDA_SUCCESS)
+      return result;
     std::memset(staging, 0, bytes);  // all of it is delivered, whatever the copy wrote
   }
   auto last = std::make_unique<Last>(Last{gone_, number});
-  const CUresult result = driver.cuUserObjectCreate(&reference, last.get(), on_last, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+  const CUresult result =
+      driver.cuUserObjectCreate(&reference, last.get(), on_last, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
   if (result != CUDA_SUCCESS) {
     if (staging) driver.cuMemFreeHost(staging);
     return result;
@@ -100,7 +105,9 @@ std::uint64_t GraphParts::of(const CUDA_HOST_NODE_PARAMS& node) const {
   return node.fn == run_in_client && parts_.contains(number) ? number : 0;
 }
 
-CUDA_HOST_NODE_PARAMS GraphParts::placeholder(std::uint64_t number) { return {run_in_client, reinterpret_cast<void*>(number)}; }
+CUDA_HOST_NODE_PARAMS GraphParts::placeholder(std::uint64_t number) {
+  return {run_in_client, reinterpret_cast<void*>(number)};
+}
 
 void GraphParts::set_bodies(CUgraphNode node, std::vector<CUgraph> bodies) {
   const std::lock_guard lock(mutex_);

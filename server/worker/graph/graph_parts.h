@@ -1,6 +1,6 @@
 #pragma once
-// What graphs need of the client: functions to call, memory to copy from and to. The driver's graphs hold placeholders for them, a
-// host node or a staging address, by which a part is found again in any copy of the graph.
+// What graphs need of the client: functions to call, memory to copy from and to. The driver's graphs hold placeholders
+// for them, a host node or a staging address, by which a part is found again in any copy of the graph.
 
 #include <cuda.h>
 
@@ -21,17 +21,19 @@
 
 namespace fargpu::server {
 
-/// Parts by the number that the client gave each. A part lives as long as any driver graph holds a reference to its user object: those
-/// references the driver itself hands on to clones, child graphs and executable graphs, and drops with them.
+/// Parts by the number that the client gave each. A part lives as long as any driver graph holds a reference to its
+/// user object: those references the driver itself hands on to clones, child graphs and executable graphs, and drops
+/// with them.
 class GraphParts {
  public:
   /// `waker` tells the executor that there is something to collect.
   GraphParts(Waker& waker, HostBudget& budget);
   ~GraphParts();
 
-  /// A new part: a function of the client, or, if it has a width, memory of it, for which staging memory is made here. The caller has
-  /// the first reference. Throws ProtocolError for a number that is in use. The context must be current.
-  CUresult add(DriverTable& driver, std::uint64_t number, const CopyShape& shape, std::uint32_t context, CUuserObject& reference);
+  /// A new part: a function of the client, or, if it has a width, memory of it, for which staging memory is made here.
+  /// The caller has the first reference. Throws ProtocolError for a number that is in use. The context must be current.
+  CUresult add(DriverTable& driver, std::uint64_t number, const CopyShape& shape, std::uint32_t context,
+               CUuserObject& reference);
 
   /// Staging memory of a part; empty for a function and for what is none.
   std::span<std::byte> staging(std::uint64_t number) const;
@@ -39,7 +41,8 @@ class GraphParts {
   std::uint64_t at(const CopySide& side) const;
   /// The shape of a part that is memory; empty for others.
   CopyShape shape(std::uint64_t number) const;
-  /// Kernels see the part's memory from now on, at this place in the device's, or do no more. Launches that are made from now on copy there.
+  /// Kernels see the part's memory from now on, at this place in the device's, or do no more. Launches that are made
+  /// from now on copy there.
   void map(std::uint64_t number, const std::optional<CopySide>& place);
   std::optional<CopySide> place(std::uint64_t number) const;
   /// How often that was changed.

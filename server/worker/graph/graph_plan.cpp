@@ -6,7 +6,8 @@
 namespace fargpu::server {
 namespace {
 
-constexpr char moved_with_conditions[] = "a graph with conditional nodes that copies from or to memory which kernels came to use later";
+constexpr char moved_with_conditions[] =
+    "a graph with conditional nodes that copies from or to memory which kernels came to use later";
 
 /// What a node needs of the client, child graphs and bodies included.
 struct Use {
@@ -14,7 +15,9 @@ struct Use {
   std::uint64_t function = 0;
 };
 
-void append(std::vector<std::uint64_t>& to, const std::vector<std::uint64_t>& from) { to.insert(to.end(), from.begin(), from.end()); }
+void append(std::vector<std::uint64_t>& to, const std::vector<std::uint64_t>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
 
 struct Layout;
 
@@ -28,14 +31,15 @@ struct Node {
   bool on_device() const { return use.function == 0 && !cut; }
 };
 
-/// A graph's nodes, each behind those it depends on, with the stage in which it runs: first the stage's nodes on the device, as one piece,
-/// then its functions.
+/// A graph's nodes, each behind those it depends on, with the stage in which it runs: first the stage's nodes on the
+/// device, as one piece, then its functions.
 struct Layout {
   CUgraph graph = nullptr;
   std::vector<Node> nodes;
   bool conditional = false;  ///< holds conditional nodes, at any depth: cannot be copied
   bool single_piece() const {
-    return std::all_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.on_device() && node.stage == 0; });
+    return std::all_of(nodes.begin(), nodes.end(),
+                       [](const Node& node) { return node.on_device() && node.stage == 0; });
   }
   Use total() const {
     Use sum;
@@ -52,7 +56,8 @@ struct Layout {
 class PlanMaker {
  public:
   /// `own_graph`: what is looked at may be changed.
-  PlanMaker(DriverTable& driver, const GraphParts& parts, const std::set<CUgraphNode>& disabled, bool own_graph, std::string& refusal)
+  PlanMaker(DriverTable& driver, const GraphParts& parts, const std::set<CUgraphNode>& disabled, bool own_graph,
+            std::string& refusal)
       : driver_(driver), parts_(parts), disabled_(disabled), own_graph_(own_graph), refusal_(refusal) {}
 
   bool moved() const { return moved_; }
@@ -62,13 +67,15 @@ class PlanMaker {
     std::size_t count = 0;
     if (driver_.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
     std::vector<CUgraphNode> nodes(count);
-    if (count > 0 && driver_.cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
+    if (count > 0 && driver_.cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS)
+      return refuse("a graph that cannot be read");
     std::size_t edge_count = 0;
     if (driver_.cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &edge_count) != CUDA_SUCCESS)
       return refuse("a graph that cannot be read");
     std::vector<CUgraphNode> from(edge_count), to(edge_count);
     std::vector<CUgraphEdgeData> data(edge_count);
-    if (edge_count > 0 && driver_.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(), &edge_count) != CUDA_SUCCESS)
+    if (edge_count > 0 &&
+        driver_.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(), &edge_count) != CUDA_SUCCESS)
       return refuse("a graph that cannot be read");
 
     std::map<CUgraphNode, std::vector<CUgraphNode>> followers;
@@ -123,14 +130,16 @@ class PlanMaker {
     switch (node.type) {
       case CU_GRAPH_NODE_TYPE_HOST: {
         CUDA_HOST_NODE_PARAMS host{};
-        if (driver_.cuGraphHostNodeGetParams(node.node, &host) != CUDA_SUCCESS || (node.use.function = parts_.of(host)) == 0)
+        if (driver_.cuGraphHostNodeGetParams(node.node, &host) != CUDA_SUCCESS ||
+            (node.use.function = parts_.of(host)) == 0)
           return refuse("a graph with a function that is not known any more");
         plan.has_parts = true;
         return true;
       }
       case CU_GRAPH_NODE_TYPE_MEMCPY: {
         CUDA_MEMCPY3D copy{};
-        if (driver_.cuGraphMemcpyNodeGetParams(node.node, &copy) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
+        if (driver_.cuGraphMemcpyNodeGetParams(node.node, &copy) != CUDA_SUCCESS)
+          return refuse("a graph that cannot be read");
         const auto from = source_of(copy), to = target_of(copy);
         if (!from || !to) return refuse("a graph that cannot be read");
         std::uint64_t source = parts_.at(*from), target = parts_.at(*to);
@@ -143,7 +152,8 @@ class PlanMaker {
       }
       case CU_GRAPH_NODE_TYPE_GRAPH: {
         CUgraph child{};
-        if (driver_.cuGraphChildGraphNodeGetGraph(node.node, &child) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
+        if (driver_.cuGraphChildGraphNodeGetGraph(node.node, &child) != CUDA_SUCCESS)
+          return refuse("a graph that cannot be read");
         auto inner = std::make_unique<Layout>();
         if (!lay_out(child, *inner, plan)) return false;
         layout.conditional = layout.conditional || inner->conditional;
@@ -157,7 +167,8 @@ class PlanMaker {
           Layout inner;
           if (!lay_out(body, inner, plan)) return false;
           if (!inner.single_piece())
-            return refuse("a conditional graph with functions of the program, or with a copy from its memory after one to it");
+            return refuse(
+                "a conditional graph with functions of the program, or with a copy from its memory after one to it");
           const Use use = inner.total();
           append(node.use.reads, use.reads);
           append(node.use.writes, use.writes);
@@ -168,13 +179,15 @@ class PlanMaker {
       }
       case CU_GRAPH_NODE_TYPE_EVENT_RECORD: {
         CUevent event{};
-        if (driver_.cuGraphEventRecordNodeGetEvent(node.node, &event) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
+        if (driver_.cuGraphEventRecordNodeGetEvent(node.node, &event) != CUDA_SUCCESS)
+          return refuse("a graph that cannot be read");
         plan.recorded.push_back(event);
         return true;
       }
       case CU_GRAPH_NODE_TYPE_WAIT_EVENT: {
         CUevent event{};
-        if (driver_.cuGraphEventWaitNodeGetEvent(node.node, &event) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
+        if (driver_.cuGraphEventWaitNodeGetEvent(node.node, &event) != CUDA_SUCCESS)
+          return refuse("a graph that cannot be read");
         plan.awaited.push_back(event);
         return true;
       }
@@ -183,8 +196,8 @@ class PlanMaker {
   }
 
   // A copy from or to memory of the client that kernels see by now goes there, and involves the client no more.
-  bool move_sides(CUgraphNode node, const CopyShape& shape, const CopySide& unmoved_source, const CopySide& unmoved_target,
-                  std::uint64_t& source, std::uint64_t& target) {
+  bool move_sides(CUgraphNode node, const CopyShape& shape, const CopySide& unmoved_source,
+                  const CopySide& unmoved_target, std::uint64_t& source, std::uint64_t& target) {
     const auto from = source ? parts_.place(source) : std::nullopt, to = target ? parts_.place(target) : std::nullopt;
     if (!from && !to) return true;
     if (!own_graph_) return refuse(moved_with_conditions);
@@ -197,8 +210,8 @@ class PlanMaker {
     return true;
   }
 
-  // Device work comes in a later stage than what it depends on in the client. So does what reads memory of the client that something
-  // before it may have written: its bytes are fetched when its piece begins.
+  // Device work comes in a later stage than what it depends on in the client. So does what reads memory of the client
+  // that something before it may have written: its bytes are fetched when its piece begins.
   void set_stage(Node& node, const std::vector<std::size_t>& before, const std::vector<Node>& nodes) {
     for (const std::size_t place : before) {
       const Node& other = nodes[place];
@@ -227,7 +240,8 @@ class PlanMaker {
     std::vector<CUgraphNode> disabled;
     for (const Node& node : layout.nodes) {
       CUgraphNode copy{};
-      if (driver_.cuGraphNodeFindInClone(&copy, node.node, piece) != CUDA_SUCCESS) return refuse("a graph whose copy differs from it");
+      if (driver_.cuGraphNodeFindInClone(&copy, node.node, piece) != CUDA_SUCCESS)
+        return refuse("a graph whose copy differs from it");
       if (!belongs(node)) driver_.cuGraphDestroyNode(copy);
       else if (disabled_.contains(node.node)) disabled.push_back(copy);
     }
@@ -249,9 +263,9 @@ class PlanMaker {
   std::string& refusal_;
 };
 
-std::shared_ptr<GraphPlan> GraphPlan::make(const std::shared_ptr<DriverTable>& driver, const GraphParts& parts, CUgraph graph,
-                                           CUgraphExec whole, std::uint64_t flags, const std::set<CUgraphNode>& disabled,
-                                           std::string& refusal) {
+std::shared_ptr<GraphPlan> GraphPlan::make(const std::shared_ptr<DriverTable>& driver, const GraphParts& parts,
+                                           CUgraph graph, CUgraphExec whole, std::uint64_t flags,
+                                           const std::set<CUgraphNode>& disabled, std::string& refusal) {
   auto plan = std::make_shared<GraphPlan>(driver);
   std::set<CUgraphNode> disabled_here = disabled;
   bool own_graph = false;
@@ -277,7 +291,9 @@ std::shared_ptr<GraphPlan> GraphPlan::make(const std::shared_ptr<DriverTable>& d
     return plan;
   }
   if (layout.conditional) {
-    maker.refuse("a graph with conditional nodes that calls functions of the program, or copies from its memory after copying to it");
+    maker.refuse(
+        "a graph with conditional nodes that calls functions of the program, or copies from its memory after copying "
+        "to it");
     return nullptr;
   }
   return maker.add_steps(layout, flags, *plan) ? plan : nullptr;
@@ -299,7 +315,7 @@ bool needs_attention(DriverTable& driver, const GraphParts& parts, CUgraph graph
   return !clear || plan.has_parts || !plan.recorded.empty() || !plan.awaited.empty();
 }
 
-// --- executable graphs ---------------------------------------------------------------------------------------------------------------
+// --- executable graphs ----------------------------------------------------------------------------------------------
 
 AttendedGraph::~AttendedGraph() {
   const auto driver = driver_.lock();
@@ -324,7 +340,8 @@ std::shared_ptr<GraphPlan> AttendedGraph::plan(std::string& refusal) {
   if (!copy_ && plan_ && places > 0) {
     const auto moved = [&](std::uint64_t part) { return parts_.place(part).has_value(); };
     for (const GraphPlan::Step& step : plan_->steps) {
-      if (std::none_of(step.reads.begin(), step.reads.end(), moved) && std::none_of(step.writes.begin(), step.writes.end(), moved))
+      if (std::none_of(step.reads.begin(), step.reads.end(), moved) &&
+          std::none_of(step.writes.begin(), step.writes.end(), moved))
         continue;
       refusal = moved_with_conditions;
       return nullptr;

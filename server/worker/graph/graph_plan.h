@@ -1,7 +1,7 @@
 #pragma once
-// How an executable graph is launched that has parts of the client. Nothing submitted to the GPU may wait for the client, so such a
-// graph is cut into pieces at the functions that run there, each piece a graph for the driver, and the pieces and functions are run one
-// after the other. See docs/internals/graphs.md.
+// How an executable graph is launched that has parts of the client. Nothing submitted to the GPU may wait for the
+// client, so such a graph is cut into pieces at the functions that run there, each piece a graph for the driver, and
+// the pieces and functions are run one after the other. See docs/internals/graphs.md.
 
 #include <cuda.h>
 
@@ -34,11 +34,11 @@ class GraphPlan {
   std::vector<CUevent> awaited;
   bool has_parts = false;
 
-  /// `whole` is the graph as the driver instantiated it, which is the only piece where nothing has to be cut or moved. Nodes in
-  /// `disabled` do nothing. Returns null, with the reason, for a graph that cannot be cut.
-  static std::shared_ptr<GraphPlan> make(const std::shared_ptr<DriverTable>& driver, const GraphParts& parts, CUgraph graph,
-                                         CUgraphExec whole, std::uint64_t flags, const std::set<CUgraphNode>& disabled,
-                                         std::string& refusal);
+  /// `whole` is the graph as the driver instantiated it, which is the only piece where nothing has to be cut or moved.
+  /// Nodes in `disabled` do nothing. Returns null, with the reason, for a graph that cannot be cut.
+  static std::shared_ptr<GraphPlan> make(const std::shared_ptr<DriverTable>& driver, const GraphParts& parts,
+                                         CUgraph graph, CUgraphExec whole, std::uint64_t flags,
+                                         const std::set<CUgraphNode>& disabled, std::string& refusal);
   explicit GraphPlan(BorrowedDriver driver) : driver_(std::move(driver)) {}
   ~GraphPlan();
 
@@ -49,9 +49,9 @@ class GraphPlan {
   std::vector<CUgraphExec> pieces_;
 };
 
-/// An executable graph whose launches the worker attends to: it has parts of the client, or events that work held back depends on.
-/// Changes to it are told to the driver's own executable graph, which is never launched where there are parts, and to a copy of the graph,
-/// from which a new plan is made at the next launch.
+/// An executable graph whose launches the worker attends to: it has parts of the client, or events that work held back
+/// depends on. Changes to it are told to the driver's own executable graph, which is never launched where there are
+/// parts, and to a copy of the graph, from which a new plan is made at the next launch.
 class AttendedGraph {
  public:
   AttendedGraph(std::shared_ptr<DriverTable> driver, const GraphParts& parts, CUgraphExec whole, std::uint64_t flags)

@@ -31,16 +31,19 @@ CUresult DeviceMemory::back(std::uint64_t address, std::uint64_t bytes, int devi
   return result == CUDA_SUCCESS ? place(address, bytes, device, handle) : result;
 }
 
-CUresult DeviceMemory::make(std::uint64_t address, std::uint64_t bytes, int device, CUmemGenericAllocationHandle& handle) {
+CUresult DeviceMemory::make(std::uint64_t address, std::uint64_t bytes, int device,
+                            CUmemGenericAllocationHandle& handle) {
   if (!in_window(address, bytes) || overlaps(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-  prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;  // programs may share it with others (cuIpcGetMemHandle)
+  // Programs may share it with others (cuIpcGetMemHandle)
+  prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   return create(bytes, prop, handle);
 }
 
-CUresult DeviceMemory::place(std::uint64_t address, std::uint64_t bytes, int device, CUmemGenericAllocationHandle handle) {
+CUresult DeviceMemory::place(std::uint64_t address, std::uint64_t bytes, int device,
+                             CUmemGenericAllocationHandle handle) {
   int where = 0;
   CUresult result = map(address, bytes, 0, handle, where);
   release(handle);  // the mapping keeps the memory
@@ -81,9 +84,11 @@ int DeviceMemory::device_of(std::uint64_t address) const {
   return address - it->first < it->second.bytes ? it->second.allocation->device() : -1;
 }
 
-CUresult DeviceMemory::create(std::uint64_t bytes, const CUmemAllocationProp& prop, CUmemGenericAllocationHandle& handle) {
+CUresult DeviceMemory::create(std::uint64_t bytes, const CUmemAllocationProp& prop,
+                              CUmemGenericAllocationHandle& handle) {
   const int device = prop.location.id;
-  if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 || static_cast<std::size_t>(device) >= ledger_.charged().size())
+  if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 ||
+      static_cast<std::size_t>(device) >= ledger_.charged().size())
     return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Charge> charge = Charge::take(ledger_, device, bytes);
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -95,8 +100,9 @@ CUresult DeviceMemory::create(std::uint64_t bytes, const CUmemAllocationProp& pr
 
 CUresult DeviceMemory::import(int descriptor, int device, std::uint64_t bytes, CUmemGenericAllocationHandle& handle) {
   if (device < 0 || static_cast<std::size_t>(device) >= ledger_.charged().size()) return CUDA_ERROR_INVALID_DEVICE;
-  const CUresult result = driver_.cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
-                                                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  const CUresult result =
+      driver_.cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
+                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (result != CUDA_SUCCESS) return result;
   return hold(handle, Charge::nothing(ledger_, device, bytes));
 }
@@ -124,12 +130,14 @@ CUresult DeviceMemory::release(CUmemGenericAllocationHandle handle) {
   return result;
 }
 
-CUresult DeviceMemory::map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset, CUmemGenericAllocationHandle handle,
-                           int& device) {
+CUresult DeviceMemory::map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset,
+                           CUmemGenericAllocationHandle handle, int& device) {
   const auto found = handles_.find(handle);
-  if (found == handles_.end() || !in_window(address, bytes) || overlaps(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (found == handles_.end() || !in_window(address, bytes) || overlaps(address, bytes))
+    return CUDA_ERROR_INVALID_VALUE;
   const std::shared_ptr<Charge>& allocation = found->second.first;
-  if (offset != 0 || bytes != allocation->bytes()) return CUDA_ERROR_NOT_SUPPORTED;  // as NVIDIA's driver: whole allocations
+  if (offset != 0 || bytes != allocation->bytes())
+    return CUDA_ERROR_NOT_SUPPORTED;  // as NVIDIA's driver: whole allocations
   const CUresult result = driver_.cuMemMap(address, bytes, offset, handle, 0);
   if (result != CUDA_SUCCESS) return result;
   mappings_[address] = {bytes, allocation, false};

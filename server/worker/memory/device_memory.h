@@ -14,8 +14,8 @@
 
 namespace fargpu::server {
 
-/// The session's part of each device. Memory from cuMemCreate is charged from before it is made until it is really gone: released and
-/// mapped nowhere. Used by the executor only.
+/// The session's part of each device. Memory from cuMemCreate is charged from before it is made until it is really
+/// gone: released and mapped nowhere. Used by the executor only.
 class DeviceMemory {
  public:
   static constexpr std::uint64_t granularity = 2u << 20;
@@ -38,10 +38,13 @@ class DeviceMemory {
   /// A descriptor for other processes, which the caller owns.
   CUresult export_to(CUmemGenericAllocationHandle handle, int& descriptor);
   /// What stands for memory while the session has it. `handle` must be one that `knows`.
-  const std::shared_ptr<Charge>& charge_of(CUmemGenericAllocationHandle handle) const { return handles_.at(handle).first; }
+  const std::shared_ptr<Charge>& charge_of(CUmemGenericAllocationHandle handle) const {
+    return handles_.at(handle).first;
+  }
   bool knows(CUmemGenericAllocationHandle handle) const { return handles_.contains(handle); }
   /// Puts such memory at an address; access is set separately. Tells the device it lies on.
-  CUresult map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset, CUmemGenericAllocationHandle handle, int& device);
+  CUresult map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset, CUmemGenericAllocationHandle handle,
+               int& device);
   /// Whether device `from` may use what `back` puts, and has put, on device `to`.
   CUresult set_peer_access(int from, int to, bool allowed);
   CUresult set_access(std::uint64_t address, std::uint64_t bytes, int device, bool allowed);

@@ -9,15 +9,17 @@ namespace {
 // What a new context has (measured, driver 580; cuCtxGetLimit).
 constexpr std::uint64_t heap_at_first = 8u << 20, prints_at_first = 1u << 20;
 constexpr std::uint32_t local_at_first = 1024;
-// Kernels that launch kernels: at first for so many levels that wait for what they launched, of at most so much each, and for so many launches
-// that have not begun (CUDA C++ Programming Guide, "CUDA Dynamic Parallelism", memory footprint and configuration options). What is kept of a
-// launch is not written anywhere: its parameters are at most so long.
+// Kernels that launch kernels: at first for so many levels that wait for what they launched, of at most so much each,
+// and for so many launches that have not begun (CUDA C++ Programming Guide, "CUDA Dynamic Parallelism", memory
+// footprint and configuration options). What is kept of a launch is not written anywhere: its parameters are at most so
+// long.
 constexpr std::uint64_t depth_at_first = 2, depth_each = 150u << 20;
 constexpr std::uint64_t launches_at_first = 2048, launches_each = 4096;
 
 }  // namespace
 
-DriverMemory::DriverMemory(DriverTable& driver, Ledger& ledger, int device, CUdevice driver_device, std::uint64_t number)
+DriverMemory::DriverMemory(DriverTable& driver, Ledger& ledger, int device, CUdevice driver_device,
+                           std::uint64_t number)
     : driver_(driver), ledger_(ledger), device_(device), number_(number), kernel_local_(local_at_first) {
   int processors = 0, threads = 0;
   std::size_t bytes = 0;
@@ -45,9 +47,13 @@ CUresult DriverMemory::set_limit(CUlimit limit, std::size_t value) {
   switch (limit) {
     case CU_LIMIT_MALLOC_HEAP_SIZE: charged = &heap_, wanted = beyond(value, heap_at_first); break;
     case CU_LIMIT_PRINTF_FIFO_SIZE: charged = &prints_, wanted = beyond(value, prints_at_first); break;
-    case CU_LIMIT_STACK_SIZE: charged = &local_, wanted = local_cost(std::max<std::uint64_t>(value, kernel_local_)); break;
+    case CU_LIMIT_STACK_SIZE:
+      charged = &local_, wanted = local_cost(std::max<std::uint64_t>(value, kernel_local_));
+      break;
     case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH: charged = &depth_, wanted = beyond(value, depth_at_first, depth_each); break;
-    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: charged = &launches_, wanted = beyond(value, launches_at_first, launches_each); break;
+    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
+      charged = &launches_, wanted = beyond(value, launches_at_first, launches_each);
+      break;
     default: break;
   }
   const std::uint64_t more = wanted > *charged ? wanted - *charged : 0;

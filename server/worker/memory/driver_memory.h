@@ -11,11 +11,12 @@
 
 namespace fargpu::server {
 
-/// A context's heap of `malloc` in kernels, its buffer of `printf`, what kernels that launch kernels need, and local memory, which lies ready
-/// for as many threads as the device holds at once and never shrinks to what smaller kernels need (CUDA Driver API, cuCtxSetLimit and
-/// CU_CTX_LMEM_RESIZE_TO_MAX). What is more than a new context has is charged before the driver is asked, and stays charged while the context
-/// lives: no documentation says that a driver gives back what a limit was lowered by. All else is charged when the broker sees it. Used by the
-/// executor only, with the context current.
+/// A context's heap of `malloc` in kernels, its buffer of `printf`, what kernels that launch kernels need, and local
+/// memory, which lies ready for as many threads as the device holds at once and never shrinks to what smaller kernels
+/// need (CUDA Driver API, cuCtxSetLimit and CU_CTX_LMEM_RESIZE_TO_MAX). What is more than a new context has is charged
+/// before the driver is asked, and stays charged while the context lives: no documentation says that a driver gives
+/// back what a limit was lowered by. All else is charged when the broker sees it. Used by the executor only, with the
+/// context current.
 class DriverMemory {
  public:
   /// `number`: of this one in its session, from 1.

@@ -17,7 +17,8 @@ std::uint64_t round_up(std::uint64_t bytes) { return (bytes + page_bytes - 1) / 
 
 }  // namespace
 
-HostBlocks::HostBlocks(DriverTable& driver, DeviceMemory& memory, HostBudget& budget, const Window& window, Options options)
+HostBlocks::HostBlocks(DriverTable& driver, DeviceMemory& memory, HostBudget& budget, const Window& window,
+                       Options options)
     : driver_(driver), memory_(memory), budget_(budget), window_(window), options_(options) {}
 
 HostBlocks::~HostBlocks() {
@@ -50,13 +51,16 @@ CUresult HostBlocks::open_mapped(std::uint64_t address, std::uint64_t bytes, std
   }
   const CUresult result = put_at(device_address, bytes, -1);
   if (result != CUDA_SUCCESS) return result;
-  blocks_[address] = {bytes, reinterpret_cast<std::byte*>(device_address), context, true, false, std::move(shadow), std::move(*charge)};
+  blocks_[address] = {
+      bytes, reinterpret_cast<std::byte*>(device_address), context, true, false, std::move(shadow), std::move(*charge)};
   if (!paged) ++compared_;
   return result;
 }
 
-CUresult HostBlocks::open_shared(std::uint64_t address, std::uint64_t bytes, std::uint32_t context, Descriptor& descriptor) {
-  if (bytes % page_bytes != 0 || !free_in_window(address, bytes) || blocks_.contains(address)) return CUDA_ERROR_INVALID_VALUE;
+CUresult HostBlocks::open_shared(std::uint64_t address, std::uint64_t bytes, std::uint32_t context,
+                                 Descriptor& descriptor) {
+  if (bytes % page_bytes != 0 || !free_in_window(address, bytes) || blocks_.contains(address))
+    return CUDA_ERROR_INVALID_VALUE;
   auto charge = HostCharge::take(budget_, bytes);
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   try {
@@ -80,14 +84,16 @@ bool HostBlocks::free_in_window(std::uint64_t address, std::uint64_t bytes) cons
   });
 }
 
-// Pinned memory that kernels use, at a place that is free: memory behind the descriptor, or if there is none, of our own.
+// Pinned memory that kernels use, at a place that is free: memory behind the descriptor, or if there is none, of our
+// own.
 CUresult HostBlocks::put_at(std::uint64_t address, std::uint64_t bytes, int descriptor) {
   // The window is reserved by this process, without access, so nothing else can lie there.
   void* const wish = reinterpret_cast<void*>(address);
   const int kind = descriptor < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
   void* const memory = ::mmap(wish, round_up(bytes), PROT_READ | PROT_WRITE, kind | MAP_FIXED, descriptor, 0);
   if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = driver_.cuMemHostRegister_v2(memory, round_up(bytes), CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+  const CUresult result =
+      driver_.cuMemHostRegister_v2(memory, round_up(bytes), CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
   if (result != CUDA_SUCCESS) {
     clear(static_cast<std::byte*>(memory), bytes);
     return result;
@@ -135,7 +141,8 @@ void HostBlocks::drop(Block& block) {
 
 // The addresses stay reserved.
 void HostBlocks::clear(std::byte* memory, std::uint64_t bytes) {
-  if (!options_.one_process) ::mmap(memory, round_up(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (!options_.one_process)
+    ::mmap(memory, round_up(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 std::pair<const std::uint64_t, HostBlocks::Block>* HostBlocks::locate(std::uint64_t address, std::uint64_t bytes) {

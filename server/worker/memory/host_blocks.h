@@ -18,14 +18,15 @@
 
 namespace fargpu::server {
 
-/// Blocks are known by the client's address. A block that only remembers lies in pinned memory wherever the driver put it, out of
-/// the kernels' sight; a mapped block lies in the host window, at the address the kernels were told. A shared block is a mapped one whose
-/// pages are the client's too. Used by the executor only.
+/// Blocks are known by the client's address. A block that only remembers lies in pinned memory wherever the driver put
+/// it, out of the kernels' sight; a mapped block lies in the host window, at the address the kernels were told. A
+/// shared block is a mapped one whose pages are the client's too. Used by the executor only.
 class HostBlocks {
  public:
   struct Options {
-    bool scrub = false;        ///< the driver's pinned memory becomes zeros before it is seen; the kernel's is
-    bool one_process = false;  ///< with the client (tests): pages of mapped blocks are its own, and are never taken away
+    bool scrub = false;  ///< the driver's pinned memory becomes zeros before it is seen; the kernel's is
+    /// With the client (tests): pages of mapped blocks are its own, and are never taken away.
+    bool one_process = false;
   };
   /// Mapped blocks are part of what the session may use in `memory`.
   HostBlocks(DriverTable& driver, DeviceMemory& memory, HostBudget& budget, const Window& window, Options options);
@@ -33,7 +34,8 @@ class HostBlocks {
 
   CUresult open(std::uint64_t address, std::uint64_t bytes, std::uint32_t context);
   /// `paged`: the client asks for what it wants to see; else it is told of changes.
-  CUresult open_mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t device_address, bool paged, std::uint32_t context);
+  CUresult open_mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t device_address, bool paged,
+                       std::uint32_t context);
   /// Makes memory that the client maps at the same address, by the descriptor that is given out.
   CUresult open_shared(std::uint64_t address, std::uint64_t bytes, std::uint32_t context, Descriptor& descriptor);
   CUresult close(std::uint64_t address);
@@ -50,7 +52,8 @@ class HostBlocks {
   bool write(std::uint64_t address, std::span<const std::byte> bytes);
   /// The client has been sent what lies here.
   void delivered(std::uint64_t address, std::uint64_t bytes);
-  /// Calls deliver(address, bytes) for everything the GPU changed in mapped blocks that are not paged since the client last heard.
+  /// Calls deliver(address, bytes) for everything the GPU changed in mapped blocks that are not paged since the client
+  /// last heard.
   void changes(const std::function<void(std::uint64_t, std::span<const std::byte>)>& deliver);
   bool any_compared() const { return compared_ > 0; }
 

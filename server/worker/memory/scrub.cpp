@@ -12,8 +12,9 @@
 namespace fargpu::server {
 namespace {
 
-// So many addresses that a place among them cannot be guessed: four million places. Where neither windows nor what the driver places by
-// itself lie, if that can be had. (Drivers were seen to keep to wishes for ranges as large as this, and not always for small ones.)
+// So many addresses that a place among them cannot be guessed: four million places. Where neither windows nor what the
+// driver places by itself lie, if that can be had. (Drivers were seen to keep to wishes for ranges as large as this,
+// and not always for small ones.)
 constexpr std::uint64_t region_bytes = std::uint64_t{1} << 43;
 constexpr CUdeviceptr region_wishes[] = {0x6000'0000'0000, 0x2000'0000'0000, 0x4000'0000'0000, 0};
 constexpr int places_tried = 8;
@@ -124,7 +125,8 @@ CUresult scrub(DriverTable& driver, CUarray array) {
   CUDA_ARRAY3D_DESCRIPTOR description{};
   if (const CUresult asked = driver.cuArray3DGetDescriptor_v2(&description, array); asked != CUDA_SUCCESS) return asked;
   const std::uint64_t row = description.Width * element_bytes(description.Format, description.NumChannels);
-  const std::uint64_t rows = std::max<std::uint64_t>(1, description.Height), slices = std::max<std::uint64_t>(1, description.Depth);
+  const std::uint64_t rows = std::max<std::uint64_t>(1, description.Height),
+                      slices = std::max<std::uint64_t>(1, description.Depth);
   if (row == 0 || row > zeros_bytes) return CUDA_ERROR_NOT_SUPPORTED;
   const std::uint64_t rows_at_once = std::min(rows, zeros_bytes / row);
   const std::uint64_t slices_at_once = rows_at_once < rows ? 1 : std::min(slices, zeros_bytes / (row * rows));
@@ -135,7 +137,8 @@ CUresult scrub(DriverTable& driver, CUarray array) {
   for (std::uint64_t z = 0; z < slices; z += slices_at_once) {
     for (std::uint64_t y = 0; y < rows && result == CUDA_SUCCESS; y += rows_at_once) {
       const CopyShape shape{row, std::min(rows_at_once, rows - y), std::min(slices_at_once, slices - z)};
-      const CopySide target{.kind = CopySide::Kind::array, .place = reinterpret_cast<std::uint64_t>(array), .y = y, .z = z};
+      const CopySide target{
+          .kind = CopySide::Kind::array, .place = reinterpret_cast<std::uint64_t>(array), .y = y, .z = z};
       const auto copy = cuda_copy<CUDA_MEMCPY3D>(shape, CopySide::packed_at(zeros.data(), shape), target);
       result = driver.cuMemcpy3DAsync_v2(&copy, stream);
     }

@@ -10,8 +10,8 @@
 
 namespace fargpu::server {
 
-/// Fills memory that has no address yet, on any thread that has no context of its own. Nothing of the session, not even a kernel that runs
-/// meanwhile, can see it before: it is put at a place that cannot be guessed, and taken away again.
+/// Fills memory that has no address yet, on any thread that has no context of its own. Nothing of the session, not even
+/// a kernel that runs meanwhile, can see it before: it is put at a place that cannot be guessed, and taken away again.
 class Scrubber {
  public:
   explicit Scrubber(DriverTable& driver) : driver_(driver) {}

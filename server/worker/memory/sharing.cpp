@@ -76,7 +76,8 @@ CUresult Sharing::share_event(std::uint64_t handle, CUevent event, Shared& share
     CUipcEventHandle ours{};
     CUresult result = driver_.cuIpcGetEventHandle(&ours, event);
     const auto* const bytes = reinterpret_cast<const std::byte*>(ours.reserved);
-    if (result == CUDA_SUCCESS) result = share({-1, 0, Descriptor(), {bytes, bytes + sizeof(ours.reserved)}}, nullptr, name);
+    if (result == CUDA_SUCCESS)
+      result = share({-1, 0, Descriptor(), {bytes, bytes + sizeof(ours.reserved)}}, nullptr, name);
     if (result != CUDA_SUCCESS) {
       events_.erase(handle);
       return result;
@@ -90,7 +91,8 @@ CUresult Sharing::share(const SharedThing& thing, const ShareKey* came_by, std::
   if (!exchange_) return CUDA_ERROR_NOT_SUPPORTED;
   if (*count_ >= limits::shares_max) return CUDA_ERROR_OUT_OF_MEMORY;
   Shared shared{{}, thing.bytes};
-  if (::getrandom(shared.key.data(), shared.key.size(), 0) != static_cast<ssize_t>(shared.key.size())) return CUDA_ERROR_OPERATING_SYSTEM;
+  if (::getrandom(shared.key.data(), shared.key.size(), 0) != static_cast<ssize_t>(shared.key.size()))
+    return CUDA_ERROR_OPERATING_SYSTEM;
   if (!exchange_->share(shared.key, thing, came_by)) return CUDA_ERROR_OPERATING_SYSTEM;
   name = std::make_shared<Name>(*exchange_, count_, shared);
   return CUDA_SUCCESS;
@@ -108,7 +110,8 @@ CUresult Sharing::fetch(const ShareKey& key, bool memory, SharedThing& thing) {
   return CUDA_SUCCESS;
 }
 
-CUresult Sharing::open_memory(const ShareKey& key, std::uint64_t address, std::uint64_t bytes, int for_device, int& device) {
+CUresult Sharing::open_memory(const ShareKey& key, std::uint64_t address, std::uint64_t bytes, int for_device,
+                              int& device) {
   SharedThing thing;
   if (const CUresult bad = fetch(key, true, thing); bad != CUDA_SUCCESS) return bad;
   if (thing.bytes != bytes) {
@@ -132,9 +135,11 @@ CUresult Sharing::import(const ShareKey& key, CUmemGenericAllocationHandle& hand
   return import(key, thing, handle);
 }
 
-// The handle may be that of memory which the session has already, of its own or by another key: by that it is held, and paid for.
+// The handle may be that of memory which the session has already, of its own or by another key: by that it is held, and
+// paid for.
 CUresult Sharing::import(const ShareKey& key, const SharedThing& thing, CUmemGenericAllocationHandle& handle) {
-  if (const CUresult bad = memory_.import(thing.descriptor.number(), thing.device, thing.bytes, handle); bad != CUDA_SUCCESS) {
+  if (const CUresult bad = memory_.import(thing.descriptor.number(), thing.device, thing.bytes, handle);
+      bad != CUDA_SUCCESS) {
     exchange_->let_go(key);
     return bad;
   }

@@ -15,14 +15,15 @@ namespace fargpu::server {
 class Sharing {
  public:
   /// `exchange`: null where there are no other sessions. It outlives everything that is shared.
-  Sharing(DriverTable& driver, DeviceMemory& memory, Exchange* exchange) : driver_(driver), memory_(memory), exchange_(exchange) {}
+  Sharing(DriverTable& driver, DeviceMemory& memory, Exchange* exchange)
+      : driver_(driver), memory_(memory), exchange_(exchange) {}
 
   struct Shared {
     ShareKey key{};
     std::uint64_t bytes = 0;  ///< of memory
   };
-  /// The piece of memory at this address, or behind this handle. Asked again, it has the same key. When the session gives the memory
-  /// up, new sessions no longer get it; those that have it keep it.
+  /// The piece of memory at this address, or behind this handle. Asked again, it has the same key. When the session
+  /// gives the memory up, new sessions no longer get it; those that have it keep it.
   CUresult share_memory(std::uint64_t address, Shared& shared);
   CUresult share_allocation(CUmemGenericAllocationHandle handle, Shared& shared);
   CUresult share_event(std::uint64_t handle, CUevent event, Shared& shared);

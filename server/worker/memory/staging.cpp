@@ -51,7 +51,8 @@ bool Staging::ready() {
   }
   Pages memory(in_bytes + out_bytes);
   const std::span<std::byte> bytes = memory.bytes();
-  if (memory.empty() || driver_.cuMemHostRegister_v2(bytes.data(), bytes.size(), CU_MEMHOSTREGISTER_PORTABLE) != CUDA_SUCCESS) {
+  if (memory.empty() ||
+      driver_.cuMemHostRegister_v2(bytes.data(), bytes.size(), CU_MEMHOSTREGISTER_PORTABLE) != CUDA_SUCCESS) {
     charge_ = HostCharge();
     return false;
   }

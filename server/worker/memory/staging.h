@@ -12,8 +12,8 @@
 
 namespace fargpu::server {
 
-/// A ring over memory of somebody else. Parts are taken in order and may be given back in any; a part becomes free when all before
-/// it are. Used by the executor only.
+/// A ring over memory of somebody else. Parts are taken in order and may be given back in any; a part becomes free when
+/// all before it are. Used by the executor only.
 class StagingRing {
  public:
   StagingRing() = default;
@@ -23,7 +23,9 @@ class StagingRing {
   std::optional<std::span<std::byte>> take(std::size_t bytes);
   void give(std::span<std::byte> part);
 
-  bool contains(const std::byte* address) const { return address >= memory_.data() && address < memory_.data() + memory_.size(); }
+  bool contains(const std::byte* address) const {
+    return address >= memory_.data() && address < memory_.data() + memory_.size();
+  }
   bool empty() const { return parts_.empty(); }
 
  private:
@@ -36,9 +38,9 @@ class StagingRing {
   std::deque<Part> parts_;  // taken, oldest first
 };
 
-/// A ring for each direction, in memory that is pinned in one context, through which that context's copies pass. It is pinned no more once
-/// the context goes, but lies there for as long as anybody holds this: what is under way on the connection is read and written yet. Used by
-/// the executor only.
+/// A ring for each direction, in memory that is pinned in one context, through which that context's copies pass. It is
+/// pinned no more once the context goes, but lies there for as long as anybody holds this: what is under way on the
+/// connection is read and written yet. Used by the executor only.
 class Staging {
  public:
   /// With a budget it is charged for.

@@ -1,5 +1,6 @@
 #pragma once
-// Events of the program that somebody waits for: they outlive their destruction by the program for as long as that lasts.
+// Events of the program that somebody waits for: they outlive their destruction by the program for as long as that
+// lasts.
 
 #include <cuda.h>
 

@@ -10,7 +10,8 @@ void relax_captures(DriverTable& driver) {
 bool Captures::capturing(const StreamState& stream) const {
   if (!any()) return false;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  // The legacy stream answers with an error while a blocking stream is captured; recording on it would break that capture.
+  // The legacy stream answers with an error while a blocking stream is captured; recording on it would break that
+  // capture.
   if (driver_.cuStreamIsCapturing(stream.cuda, &status) != CUDA_SUCCESS) return true;
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
@@ -23,8 +24,8 @@ bool Captures::into(Handle graph) const {
     if (found) return;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUgraph captured{};
-    if (driver_.cuStreamGetCaptureInfo_v3(reinterpret_cast<CUstream>(stream.value), &status, nullptr, &captured, nullptr, nullptr,
-                                          nullptr) != CUDA_SUCCESS ||
+    if (driver_.cuStreamGetCaptureInfo_v3(reinterpret_cast<CUstream>(stream.value), &status, nullptr, &captured,
+                                          nullptr, nullptr, nullptr) != CUDA_SUCCESS ||
         status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
       return;
     const Handle known = handles_.known(HandleKind::graph, reinterpret_cast<std::uint64_t>(captured));

@@ -11,7 +11,8 @@
 
 namespace fargpu::server {
 
-/// The client enforces capture rules for its threads; ours must never break a capture. For each thread that calls the driver.
+/// The client enforces capture rules for its threads; ours must never break a capture. For each thread that calls the
+/// driver.
 void relax_captures(DriverTable& driver);
 
 /// Used by the executor only.
@@ -24,19 +25,21 @@ class Captures {
   /// Whether the driver captures the stream now: what it is given is no work yet.
   bool capturing(const StreamState& stream) const;
 
-  /// Whether a stream is captured into the graph, or into one within it. Until the end of the capture such a graph may neither be destroyed
-  /// nor lose nodes: CUDA Driver API, cuStreamGetCaptureInfo. The driver of CUDA 13.0 refuses that with CUDA_ERROR_ILLEGAL_STATE, but where
-  /// the stream is captured into a graph within the one that goes: that ends the process.
+  /// Whether a stream is captured into the graph, or into one within it. Until the end of the capture such a graph may
+  /// neither be destroyed nor lose nodes: CUDA Driver API, cuStreamGetCaptureInfo. The driver of CUDA 13.0 refuses that
+  /// with CUDA_ERROR_ILLEGAL_STATE, but where the stream is captured into a graph within the one that goes: that ends
+  /// the process.
   bool into(Handle graph) const;
 
   /// `own`: the driver makes a graph for it.
   void begun(CUstream stream, bool own) { begun_.emplace(stream, own); }
   /// What cuStreamEndCapture said; a capture that was broken has ended too.
   void ended(CUstream stream, CUresult result);
-  /// The stream is about to be destroyed. What is captured from there comes to nothing, and other streams leave it, which only the end of
-  /// a capture is sure to bring about.
+  /// The stream is about to be destroyed. What is captured from there comes to nothing, and other streams leave it,
+  /// which only the end of a capture is sure to bring about.
   void abandon(CUstream stream);
-  /// The handle of a graph that the driver makes for a capture: forgotten if the capture fails, for the driver destroys the graph then.
+  /// The handle of a graph that the driver makes for a capture: forgotten if the capture fails, for the driver destroys
+  /// the graph then.
   Handle graph_of(const StreamState& stream, CUgraph graph);
 
  private:

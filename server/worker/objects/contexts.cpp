@@ -21,8 +21,9 @@ int Contexts::driver_ordinal(int ordinal) const {
 }
 
 Partition* Contexts::partition(int device) {
-  return device >= 0 && static_cast<std::size_t>(device) < partitions_.size() ? partitions_[static_cast<std::size_t>(device)].get()
-                                                                              : nullptr;
+  return device >= 0 && static_cast<std::size_t>(device) < partitions_.size()
+             ? partitions_[static_cast<std::size_t>(device)].get()
+             : nullptr;
 }
 
 CUresult Contexts::open(Handle handle, int device, bool primary, unsigned flags, ContextState*& opened) {
@@ -133,7 +134,8 @@ std::vector<ContextState*> Contexts::all() const {
 
 std::uint64_t Contexts::handle_of(CUcontext cuda) const {
   for (const auto& [id, context] : all_)
-    if (context->cuda == cuda || (context->whole && context->whole == cuda)) return Handle::from_id(HandleKind::context, id).value();
+    if (context->cuda == cuda || (context->whole && context->whole == cuda))
+      return Handle::from_id(HandleKind::context, id).value();
   return 0;
 }
 
@@ -153,9 +155,11 @@ void Contexts::enter(ContextState& context) {
 bool Contexts::borrow() {
   if (current_) return false;
   if (!all_.empty()) return make_current(*all_.begin()->second);
-  if (Partition* const part = partition(0)) return part->open() == CUDA_SUCCESS && driver_.cuCtxSetCurrent(part->cuda()) == CUDA_SUCCESS;
+  if (Partition* const part = partition(0))
+    return part->open() == CUDA_SUCCESS && driver_.cuCtxSetCurrent(part->cuda()) == CUDA_SUCCESS;
   CUcontext primary = nullptr;
-  return driver_.cuDevicePrimaryCtxRetain(&primary, devices_.front()) == CUDA_SUCCESS && driver_.cuCtxSetCurrent(primary) == CUDA_SUCCESS;
+  return driver_.cuDevicePrimaryCtxRetain(&primary, devices_.front()) == CUDA_SUCCESS &&
+         driver_.cuCtxSetCurrent(primary) == CUDA_SUCCESS;
 }
 
 StreamState* Contexts::stream(std::uint64_t handle, std::uint32_t context) const {

@@ -21,8 +21,8 @@ namespace fargpu::server {
 class Contexts {
  public:
   /// Memory for copies is free for one context, and charged to the budget for further ones.
-  /// `devices`: the driver's ordinals, in the session's order; `parts` of each device, the groups of multiprocessors that are the
-  /// session's.
+  /// `devices`: the driver's ordinals, in the session's order; `parts` of each device, the groups of multiprocessors
+  /// that are the session's.
   Contexts(DriverTable& driver, Ledger& ledger, HostBudget& budget, const std::vector<int>& devices,
            const std::vector<std::vector<CUdevResource>>& parts);
 
@@ -61,8 +61,8 @@ class Contexts {
   /// The stream of a handle in the context of a call; null if there is none.
   StreamState* stream(std::uint64_t handle, std::uint32_t context) const;
   void add_stream(std::uint64_t handle, CUstream cuda, ContextState& owner);
-  /// The client has destroyed it, and its work is not done: from now on its handle is nobody's, and the rest stays as it was. Returns a
-  /// number for it that is never given again.
+  /// The client has destroyed it, and its work is not done: from now on its handle is nobody's, and the rest stays as
+  /// it was. Returns a number for it that is never given again.
   std::uint64_t retire_stream(StreamState& stream);
   /// Null once it has been removed.
   StreamState* retired(std::uint64_t number) const;
@@ -75,7 +75,8 @@ class Contexts {
   DriverTable& driver_;
   Ledger& ledger_;
   HostBudget& budget_;
-  std::weak_ptr<Staging> free_staging_;  ///< the one that is not charged for: a second one only once that has gone, not just its context
+  /// The one that is not charged for: a second one only once that has gone, not just its context.
+  std::weak_ptr<Staging> free_staging_;
   const std::vector<int> devices_;
   std::vector<std::unique_ptr<Partition>> partitions_;  // of each device, or of none
   std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> all_;

@@ -20,13 +20,15 @@ struct FunctionLayout {
     std::uint32_t bytes = 0;
   };
   std::vector<Parameter> parameters;
-  std::uint32_t bytes = 0;                   ///< of the whole block
-  std::optional<std::uint32_t> local_bytes;  ///< of a thread's local memory; asked for when it is first launched, which loads it
-  std::uint64_t held_by = 0;                 ///< number of the DriverMemory that was last found to hold it; 0: none yet
+  std::uint32_t bytes = 0;  ///< of the whole block
+  /// Of a thread's local memory; asked for when it is first launched, which loads it.
+  std::optional<std::uint32_t> local_bytes;
+  std::uint64_t held_by = 0;  ///< number of the DriverMemory that was last found to hold it; 0: none yet
 };
 
-/// Handles of all kinds. A lookup is one index and one comparison; nothing a client sends can lead outside of the tables. Objects that
-/// kernels see go by the driver's own values: of those, the session's are remembered. Used by the executor only.
+/// Handles of all kinds. A lookup is one index and one comparison; nothing a client sends can lead outside of the
+/// tables. Objects that kernels see go by the driver's own values: of those, the session's are remembered. Used by the
+/// executor only.
 class Handles {
  public:
   struct Entry {
@@ -55,7 +57,8 @@ class Handles {
 
   /// Whether the client may give this handle to a new object.
   bool adoptable(HandleKind kind, Handle handle) {
-    return handle.well_formed(kind) && handle.index() < Handle::worker_index_first && handle.index() != 0 && !(slot_of(kind, handle).live);
+    return handle.well_formed(kind) && handle.index() < Handle::worker_index_first && handle.index() != 0 &&
+           !(slot_of(kind, handle).live);
   }
   /// Takes a handle that the client gave.
   void adopt(Handle handle, std::uint64_t value, std::uint32_t context) {
@@ -85,8 +88,8 @@ class Handles {
     for (const Handle one : moved) give(one, owner);
   }
 
-  /// The handle of a driver object: the known one, or a new one of the worker's. Null for null. What is found in `source` (a
-  /// function in a module, a node in a graph), or through what was found there, goes with it.
+  /// The handle of a driver object: the known one, or a new one of the worker's. Null for null. What is found in
+  /// `source` (a function in a module, a node in a graph), or through what was found there, goes with it.
   Handle reveal(HandleKind kind, std::uint64_t value, std::uint32_t context, Handle source = Handle()) {
     if (value == 0) return Handle();
     if (device_visible(kind)) {
@@ -97,7 +100,8 @@ class Handles {
     if (const auto found = known.find(value); found != known.end()) {
       const Handle handle = Handle::from_id(kind, found->second);
       const Entry* const entry = find(kind, handle);
-      // A graph or node that went with another owner was destroyed with a part of that, and the driver has used its place again.
+      // A graph or node that went with another owner was destroyed with a part of that, and the driver has used its
+      // place again.
       const bool within_graph = kind == HandleKind::graph || kind == HandleKind::node;
       if (!within_graph || !source || !entry->owner || Handle(entry->owner) == root_of(source)) return handle;
       forget(kind, handle);
@@ -133,8 +137,9 @@ class Handles {
     return found == known.end() ? Handle() : Handle::from_id(kind, found->second);
   }
 
-  /// The object is about to be destroyed beside the executor, and all that goes with it: the driver may use their places again before it is
-  /// forgotten. What is found there is another object from now on. Calls `visit(handle)` for each of them.
+  /// The object is about to be destroyed beside the executor, and all that goes with it: the driver may use their
+  /// places again before it is forgotten. What is found there is another object from now on. Calls `visit(handle)` for
+  /// each of them.
   template <class Visit>
   void hide(Handle handle, Visit&& visit) {
     Entry* const entry = find(handle.kind(), handle);
@@ -181,7 +186,8 @@ class Handles {
   // An object that had a handle when the client gave it another one is known by the newer one.
   void unname(Handle handle, const Entry& entry) {
     auto& known = by_value_[number(handle.kind())];
-    if (const auto found = known.find(entry.value); found != known.end() && found->second == handle.id()) known.erase(found);
+    if (const auto found = known.find(entry.value); found != known.end() && found->second == handle.id())
+      known.erase(found);
   }
   static constexpr unsigned number(HandleKind kind) { return static_cast<unsigned>(kind); }
   std::vector<Entry>& table_of(HandleKind kind, std::uint32_t index) {

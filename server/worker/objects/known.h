@@ -8,8 +8,8 @@
 
 namespace fargpu::server {
 
-/// The driver's object behind a handle of the session. Only Objects makes one, when it finds the handle: what takes one need not check.
-/// It says nothing of later: what waits looks its handle up again.
+/// The driver's object behind a handle of the session. Only Objects makes one, when it finds the handle: what takes one
+/// need not check. It says nothing of later: what waits looks its handle up again.
 template <HandleKind kind>
 class Known {
  public:

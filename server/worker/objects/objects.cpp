@@ -28,7 +28,8 @@ CUresult Objects::check_adoption(HandleKind kind, std::uint64_t value) {
 
 void Objects::adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw, const Call& call) {
   handles_.adopt(Handle(value), raw, lives_with_context(kind) ? call.id().context : 0);
-  if (kind == HandleKind::stream) contexts_.add_stream(value, reinterpret_cast<CUstream>(raw), *contexts_.find(call.id().context));
+  if (kind == HandleKind::stream)
+    contexts_.add_stream(value, reinterpret_cast<CUstream>(raw), *contexts_.find(call.id().context));
 }
 
 void Objects::add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes) {

@@ -1,5 +1,6 @@
 #pragma once
-// What the session has: the driver's objects by the client's handles, the addresses of variables, and what is charged for objects.
+// What the session has: the driver's objects by the client's handles, the addresses of variables, and what is charged
+// for objects.
 
 #include <cuda.h>
 
@@ -33,7 +34,8 @@ class Objects {
 
   Handles& handles() { return handles_; }
 
-  /// The driver's object behind a handle; false if the handle is none of this session. Streams may be 1, functions may be kernels.
+  /// The driver's object behind a handle; false if the handle is none of this session. Streams may be 1, functions may
+  /// be kernels.
   template <class T>
   bool resolve(HandleKind kind, std::uint64_t value, T& object) {
     std::uint64_t raw = 0;
@@ -57,7 +59,8 @@ class Objects {
     return resolve(kind, raw_of(handle), handle) ? CUDA_SUCCESS : invalid(kind);
   }
 
-  /// Before an object is made for which the client has given the handle. Throws ProtocolError for a handle that is not free.
+  /// Before an object is made for which the client has given the handle. Throws ProtocolError for a handle that is not
+  /// free.
   CUresult check_adoption(HandleKind kind, std::uint64_t value);
   template <class T>
   void adopt(HandleKind kind, std::uint64_t value, T object, const Call& call) {
@@ -69,7 +72,8 @@ class Objects {
   Handle reveal(HandleKind kind, T object, const Call& call, std::uint64_t source = 0) {
     return handles_.reveal(kind, raw_of(object), lives_with_context(kind) ? call.id().context : 0, Handle(source));
   }
-  /// The handle of an object that was made just now: one that still means its place is of an object that went with a part of its owner.
+  /// The handle of an object that was made just now: one that still means its place is of an object that went with a
+  /// part of its owner.
   template <class T>
   Handle introduce(HandleKind kind, T object, const Call& call, std::uint64_t source = 0) {
     handles_.forget(kind, known(kind, object));
@@ -88,8 +92,8 @@ class Objects {
   }
   std::uint64_t event_handle(CUevent event) const { return known(HandleKind::event, event).value(); }
 
-  /// It is about to be destroyed beside the executor: see Handles::hide. Variables that go with it are no memory of the session's any more;
-  /// should the destruction fail, they have to be asked for again.
+  /// It is about to be destroyed beside the executor: see Handles::hide. Variables that go with it are no memory of the
+  /// session's any more; should the destruction fail, they have to be asked for again.
   template <HandleKind kind>
   void hide(const Known<kind>& object) {
     hide(kind, object.value());

@@ -1,6 +1,6 @@
 #pragma once
-// Resources of devices (CUdevResource) that the driver gave out. The client knows them by number: what a driver makes of a struct that a
-// stranger filled nobody knows.
+// Resources of devices (CUdevResource) that the driver gave out. The client knows them by number: what a driver makes
+// of a struct that a stranger filled nobody knows.
 
 #include <cuda.h>
 

@@ -26,11 +26,11 @@ struct StreamState {
   std::uint64_t handle = 0;      ///< 1 for a context's legacy stream, 0 for one that the client has destroyed
   std::uint64_t retirement = 0;  ///< the number of that one (Contexts::retire_stream)
   bool blocking = true;          ///< synchronises with the legacy stream
-  unsigned number = 0;           ///< by which LaunchCrew divides streams: one for all that synchronise with the legacy stream
+  unsigned number = 0;  ///< by which LaunchCrew divides streams: one for all that synchronise with the legacy stream
   std::uint64_t submitted = 0;
   std::uint64_t passed = 0;
-  std::uint64_t looked_at = 0;      ///< as `submitted`, up to where its completion is being looked for
-  std::uint64_t full = 0;           ///< holds back what comes (StreamOrder) while the driver has enough of it; 0 if it has not
+  std::uint64_t looked_at = 0;  ///< as `submitted`, up to where its completion is being looked for
+  std::uint64_t full = 0;  ///< holds back what comes (StreamOrder) while the driver has enough of it; 0 if it has not
   std::uint64_t last_item = 0;      ///< the last work on it that is held back (StreamOrder); 0 for none
   std::uint64_t overtake_seen = 0;  ///< see ContextState::overtake
   bool dirty() const { return submitted != passed; }
@@ -56,10 +56,12 @@ struct ContextState {
   std::unique_ptr<StreamState> legacy;
   std::vector<StreamState*> streams;  ///< all of it, the legacy one first
   std::vector<CUevent> free_events;   ///< for completions
-  /// A copy in after which the client goes on as if it were done must not be overtaken by later work on any stream: its number, the
-  /// event behind it, and whether it was on the legacy stream, which blocking streams do not overtake anyway.
+  /// A copy in after which the client goes on as if it were done must not be overtaken by later work on any stream: its
+  /// number, the event behind it, and whether it was on the legacy stream, which blocking streams do not overtake
+  /// anyway.
   std::uint64_t overtake = 0;
-  std::vector<std::shared_ptr<OvertakeEvent>> overtake_events;  ///< the last one; and earlier ones that somebody waits for
+  /// The last one; and earlier ones that somebody waits for.
+  std::vector<std::shared_ptr<OvertakeEvent>> overtake_events;
   bool overtake_on_legacy = false;
   std::uint64_t last_wait = 0;  ///< the last wait of the whole context that is held back (StreamOrder); 0 for none
 };

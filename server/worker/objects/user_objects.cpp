@@ -11,7 +11,9 @@ bool possible(unsigned count) { return count > 0 && count <= unsigned{std::numer
 CUuserObject cuda_of(Handles& handles, Handle object) {
   return reinterpret_cast<CUuserObject>(handles.find(HandleKind::userobject, object)->value);
 }
-CUgraph graph_of(Handles& handles, Handle graph) { return reinterpret_cast<CUgraph>(handles.find(HandleKind::graph, graph)->value); }
+CUgraph graph_of(Handles& handles, Handle graph) {
+  return reinterpret_cast<CUgraph>(handles.find(HandleKind::graph, graph)->value);
+}
 
 }  // namespace
 
@@ -34,7 +36,8 @@ UserObjects::Object* UserObjects::find(Handle object) {
   return found == objects_.end() ? nullptr : &found->second;
 }
 
-// Whether an owner that is certainly there has it. Executable graphs and graphs within others may have it too, but end unseen.
+// Whether an owner that is certainly there has it. Executable graphs and graphs within others may have it too, but end
+// unseen.
 bool UserObjects::lives(const Object& object) {
   return object.program > 0 || std::any_of(object.graphs.begin(), object.graphs.end(), [&](const auto& owned) {
            const Handle graph(owned.first);
@@ -44,7 +47,8 @@ bool UserObjects::lives(const Object& object) {
 
 void UserObjects::sweep(Object& object) {
   if (object.graphs.size() < object.graphs_max) return;
-  std::erase_if(object.graphs, [&](const auto& owned) { return !handles_.find(HandleKind::graph, Handle(owned.first)); });
+  std::erase_if(object.graphs,
+                [&](const auto& owned) { return !handles_.find(HandleKind::graph, Handle(owned.first)); });
   object.graphs_max = std::max<std::size_t>(64, 2 * object.graphs.size());
 }
 
@@ -76,7 +80,8 @@ CUresult UserObjects::graph_retain(Handle graph, Handle handle, unsigned count, 
   const bool first = !object->graphs.contains(graph.value()), last = moved && count == object->program;
   const CUuserObject cuda = cuda_of(handles_, handle);
   CUresult result = CUDA_SUCCESS;
-  if (first) result = driver_.cuGraphRetainUserObject(graph_of(handles_, graph), cuda, 1, last ? CU_GRAPH_USER_OBJECT_MOVE : 0);
+  if (first)
+    result = driver_.cuGraphRetainUserObject(graph_of(handles_, graph), cuda, 1, last ? CU_GRAPH_USER_OBJECT_MOVE : 0);
   else if (last) result = driver_.cuUserObjectRelease(cuda, 1);
   if (result != CUDA_SUCCESS) return result;
   sweep(*object);

@@ -1,7 +1,8 @@
 #pragma once
 // The owners of references of user objects: the program, and each of its graphs.
 // NVIDIA's driver takes callers at their word, and releasing
-// what one does not own is a use after free in it, so references are counted here. However many an owner has, it has one of the driver's.
+// what one does not own is a use after free in it, so references are counted here. However many an owner has, it has
+// one of the driver's.
 
 #include <cuda.h>
 
@@ -20,7 +21,8 @@ class UserObjects {
 
   /// A new object, of which the program owns the driver's one reference. `part` is its destructor.
   void add(std::uint64_t part, Handle object, unsigned references);
-  /// The driver's object behind the destructor has ended, if there is one: its handle, which means nothing from now on. Null for other parts.
+  /// The driver's object behind the destructor has ended, if there is one: its handle, which means nothing from now on.
+  /// Null for other parts.
   Handle ended(std::uint64_t part);
 
   // Of objects and graphs whose handles are live. INVALID_VALUE for references that are not there.

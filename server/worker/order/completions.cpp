@@ -42,7 +42,9 @@ void Completions::after(StreamState& stream, Kind kind, Done done) {
   if (kind != Kind::release) ++wanted_;
 }
 
-void Completions::after_event(CUevent event, ContextState& context, Done done) { events_.push_back({event, &context, std::move(done)}); }
+void Completions::after_event(CUevent event, ContextState& context, Done done) {
+  events_.push_back({event, &context, std::move(done)});
+}
 
 void Completions::soon(Kind kind, CUresult result, Done done) { soon_.push_back({kind, {result, std::move(done)}}); }
 
@@ -106,7 +108,8 @@ bool Completions::sweep(Kind last_wanted, std::size_t streams_max) {
   return progress;
 }
 
-// One after the other, while there is room: each may be as large as what the client has pinned. Whether all have been called.
+// One after the other, while there is room: each may be as large as what the client has pinned. Whether all have been
+// called.
 bool Completions::call_back(ReadyList& ready) {
   while (!ready.empty() && room_()) {
     tell_passed();
@@ -117,7 +120,8 @@ bool Completions::call_back(ReadyList& ready) {
   return ready.empty();
 }
 
-// The second sweep gathers what became complete while the first was looking elsewhere, so that deliveries come before signals.
+// The second sweep gathers what became complete while the first was looking elsewhere, so that deliveries come before
+// signals.
 bool Completions::poll(std::size_t streams_max) {
   if (empty()) return false;
   bool progress = sweep(Kind::signal, streams_max);

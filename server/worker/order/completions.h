@@ -18,17 +18,20 @@
 
 namespace fargpu::server {
 
-/// Whether what an event was recorded behind is done: CUDA_ERROR_NOT_READY while it is not. Asked again where it fails: a failure of the
-/// work or of the device is said again, one of the question itself says nothing of the work, which may still be under way.
+/// Whether what an event was recorded behind is done: CUDA_ERROR_NOT_READY while it is not. Asked again where it fails:
+/// a failure of the work or of the device is said again, one of the question itself says nothing of the work, which may
+/// still be under way.
 CUresult query_event(DriverTable& driver, CUevent event);
 
-/// Records an event at the present end of a stream and calls back when it has fired, from poll(). Used by the executor only.
+/// Records an event at the present end of a stream and calls back when it has fired, from poll(). Used by the executor
+/// only.
 class Completions {
  public:
   using Done = std::function<void(CUresult)>;
 
-  /// What a completion does. Releases give back what is the worker's own; deliveries send what the client is owed; signals tell it of the
-  /// completion. No signal is given before every delivery that is complete at that time, so that a client that was told finds its bytes.
+  /// What a completion does. Releases give back what is the worker's own; deliveries send what the client is owed;
+  /// signals tell it of the completion. No signal is given before every delivery that is complete at that time, so that
+  /// a client that was told finds its bytes.
   enum class Kind { release, delivery, signal };
   static constexpr std::size_t kinds = 3;
 
@@ -41,26 +44,27 @@ class Completions {
   using Record = std::function<Recorded(StreamState&, CUevent)>;
 
   using Passed = std::function<void(CUevent, CUresult)>;
-  /// `passed` hears, before anything is called back that the client hears of, of the last event that has fired in each context, or of an
-  /// event of the program's, and of the first failure among those that it has not heard of. Deliveries and signals, which give the client
-  /// something to read, wait for `room`.
+  /// `passed` hears, before anything is called back that the client hears of, of the last event that has fired in each
+  /// context, or of an event of the program's, and of the first failure among those that it has not heard of.
+  /// Deliveries and signals, which give the client something to read, wait for `room`.
   Completions(
       DriverTable& driver, Passed passed, Record record, std::function<bool()> room = [] { return true; })
       : driver_(driver), passed_(std::move(passed)), record_(std::move(record)), room_(std::move(room)) {}
 
-  /// `done` gets the stream's result once everything submitted to it so far is complete. The stream must not be capturing, and its
-  /// context must be current.
+  /// `done` gets the stream's result once everything submitted to it so far is complete. The stream must not be
+  /// capturing, and its context must be current.
   void after(StreamState& stream, Kind kind, Done done);
   /// Calls `done` behind an event of the program's own, which must live until then.
   void after_event(CUevent event, ContextState& context, Done done);
   /// Calls `done` at the next poll.
   void soon(Kind kind, CUresult result, Done done);
 
-  /// Calls back what is complete. Looks at `streams_max` streams at most, and goes on with the others the next time. Returns whether
-  /// anything was.
+  /// Calls back what is complete. Looks at `streams_max` streams at most, and goes on with the others the next time.
+  /// Returns whether anything was.
   bool poll(std::size_t streams_max = ~std::size_t{0});
   bool empty() const { return queues_.empty() && events_.empty() && soon_.empty() && !held_up(); }
-  /// Whether something is complete and waits for room. Until it has been called back nothing else may be done with the session.
+  /// Whether something is complete and waits for room. Until it has been called back nothing else may be done with the
+  /// session.
   bool held_up() const { return !deliveries_.empty() || !signals_.empty(); }
   /// Whether the client waits to hear of something.
   bool wanted() const { return wanted_ + events_.size() > 0; }
@@ -102,7 +106,8 @@ class Completions {
   CUresult query(StreamState& stream, Entry& entry);
   CUresult take_event(ContextState& context, CUevent& event);
   bool sweep(Kind wanted, std::size_t streams_max);
-  bool take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted, const std::array<ReadyList*, kinds>& ready);
+  bool take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted,
+                     const std::array<ReadyList*, kinds>& ready);
   bool call_back(ReadyList& ready);
   void note_passed(ContextState& context, CUevent event, CUresult result);
   CUresult forget_passed(ContextState& context);

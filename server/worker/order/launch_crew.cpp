@@ -120,8 +120,9 @@ CUresult LaunchCrew::Member::make(Launch& launch) {
     if (result != CUDA_SUCCESS) return result;
   }
   if (!launch.function) return driver.cuEventRecord(launch.event, launch.stream);
-  return driver.cuLaunchKernel(launch.function, launch.grid[0], launch.grid[1], launch.grid[2], launch.block[0], launch.block[1],
-                               launch.block[2], launch.shared_bytes, launch.stream, launch.arguments.pointers(), nullptr);
+  return driver.cuLaunchKernel(launch.function, launch.grid[0], launch.grid[1], launch.grid[2], launch.block[0],
+                               launch.block[1], launch.block[2], launch.shared_bytes, launch.stream,
+                               launch.arguments.pointers(), nullptr);
 }
 
 void LaunchCrew::Member::loop() {

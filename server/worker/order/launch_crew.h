@@ -35,9 +35,9 @@ struct Launch {
   Arguments arguments;
 };
 
-/// A launch costs the driver several times what reading the call costs, and launches on different streams may be made at once. Those of one
-/// stream go to one thread, so they stay in their order; whatever else concerns a stream must wait for what it was given here. Used by
-/// the executor only. Threads are started when there is work for them.
+/// A launch costs the driver several times what reading the call costs, and launches on different streams may be made
+/// at once. Those of one stream go to one thread, so they stay in their order; whatever else concerns a stream must
+/// wait for what it was given here. Used by the executor only. Threads are started when there is work for them.
 class LaunchCrew {
  public:
   /// `prepare` runs first on each thread; `waker` tells the executor that a launch has failed.
@@ -51,7 +51,8 @@ class LaunchCrew {
   bool busy(const StreamState& stream) const { return size() > 0 && !member(stream).idle(); }
   bool busy() const;
 
-  /// The place of the next launch on a stream, to be filled and then given; waits while the member has as many as it may.
+  /// The place of the next launch on a stream, to be filled and then given; waits while the member has as many as it
+  /// may.
   Launch& next(const StreamState& stream) { return member(stream).next(); }
   void give(const StreamState& stream) { member(stream).give(prepare_); }
 

@@ -7,12 +7,14 @@
 namespace fargpu::server {
 namespace {
 
-/// Work on a stream after which an event is recorded, where the client asks for none: its own fences come a little sooner. Each costs the GPU
-/// a pause.
+/// Work on a stream after which an event is recorded, where the client asks for none: its own fences come a little
+/// sooner. Each costs the GPU a pause.
 constexpr std::uint64_t look_interval = limits::stream_fence_interval * 5 / 4;
 constexpr std::uint64_t pending_most = limits::stream_pending_max - limits::stream_fence_interval;
 
-bool taken_for_done(const Service& service, Call& call) { return service.taken_for_done && service.taken_for_done(call); }
+bool taken_for_done(const Service& service, Call& call) {
+  return service.taken_for_done && service.taken_for_done(call);
+}
 
 /// The executable graph that a call launches; 0 if it launches none.
 std::uint64_t launched(const Service& service, Call& call) { return service.launched ? service.launched(call) : 0; }
@@ -23,8 +25,8 @@ std::vector<std::uint64_t> recorded_by(const Service& service, Call& call) {
 
 }  // namespace
 
-Ordering::Ordering(DriverTable& driver, Contexts& contexts, Captures& captures, Completions& completions, HostBudget& budget, Waker& waker,
-                   Executor& executor, const OrderingOptions& options)
+Ordering::Ordering(DriverTable& driver, Contexts& contexts, Captures& captures, Completions& completions,
+                   HostBudget& budget, Waker& waker, Executor& executor, const OrderingOptions& options)
     : driver_(driver),
       contexts_(contexts),
       captures_(captures),
@@ -35,7 +37,7 @@ Ordering::Ordering(DriverTable& driver, Contexts& contexts, Captures& captures, 
       turns_(contexts, captures, completions, options.devices, options.turns),
       crew_(driver, options.launch_threads, waker, [&driver] { relax_captures(driver); }) {}
 
-// --- admitting calls --------------------------------------------------------------------------------------------------------------
+// --- admitting calls ------------------------------------------------------------------------------------------------
 
 // Whether the call comes behind something that is held back; then it is executed in its turn.
 bool Ordering::comes_behind(const Service& service, Call& call) {
@@ -74,8 +76,8 @@ void Ordering::park(const std::vector<std::uint64_t>& before, const Service& ser
   if (awaited != 0) order_.awaits(item, awaited);
 }
 
-// Something is destroyed. Where the client cannot wait, it is told at once, as the driver would, which needs what it destroys no longer
-// than until work has been submitted.
+// Something is destroyed. Where the client cannot wait, it is told at once, as the driver would, which needs what it
+// destroys no longer than until work has been submitted.
 void Ordering::park_behind_all(Call& call) {
   auto held = held_calls_.copy(call);
   if (!held) return executor_.finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
@@ -84,7 +86,8 @@ void Ordering::park_behind_all(Call& call) {
   order_.after_all([this, held, answered] { held_calls_.execute(*held, answered); });
 }
 
-Outcome Ordering::park_behind(const std::vector<std::uint64_t>& items, Call& call, const std::vector<StreamState*>& streams) {
+Outcome Ordering::park_behind(const std::vector<std::uint64_t>& items, Call& call,
+                              const std::vector<StreamState*>& streams) {
   auto held = held_calls_.copy(call);
   if (!held) return CUDA_ERROR_OUT_OF_MEMORY;
   const std::uint64_t item = order_.enqueue(items, nullptr, {}, [this, held] { held_calls_.execute(*held); });
@@ -92,7 +95,8 @@ Outcome Ordering::park_behind(const std::vector<std::uint64_t>& items, Call& cal
   return Outcome::later();
 }
 
-// Whether the call gives the GPU work that the session may not give now; then it waits, with what comes behind it on its stream.
+// Whether the call gives the GPU work that the session may not give now; then it waits, with what comes behind it on
+// its stream.
 bool Ordering::waits_for_turn(const Service& service, Call& call) {
   StreamState* const target = contexts_.stream(service.stream_of(call), call.id().context);
   if (!target || captures_.capturing(*target)) return false;  // an error, or no work yet
@@ -129,7 +133,9 @@ std::optional<Outcome> Ordering::behind_turn(Call& call, const std::vector<Strea
 }
 
 void Ordering::give_in_turn(Turns::Kind kind, std::uint64_t item, std::shared_ptr<HeldCall> held) {
-  turns_.wait(kind, [this, item, held = std::move(held)] { order_.resume(item, [this, held] { held_calls_.execute(*held); }); });
+  turns_.wait(kind, [this, item, held = std::move(held)] {
+    order_.resume(item, [this, held] { held_calls_.execute(*held); });
+  });
 }
 
 bool Ordering::admit_piece(Job job) {
@@ -138,7 +144,7 @@ bool Ordering::admit_piece(Job job) {
   return false;
 }
 
-// --- what a call comes behind -------------------------------------------------------------------------------------------------------
+// --- what a call comes behind ---------------------------------------------------------------------------------------
 
 std::optional<Outcome> Ordering::behind_launches(Call& call, std::uint64_t exec) {
   const std::uint64_t launch = order_.launch_of(exec);
@@ -198,13 +204,14 @@ std::optional<Outcome> Ordering::behind_streams(Call& call, const std::vector<St
 std::optional<Outcome> Ordering::before_capture(Call& call, StreamState& stream) {
   if (order_.any() && !order_.running()) {
     const auto items = order_.before_capture(stream);
-    if (!items.empty()) return call.id().never_held ? Outcome(CUDA_ERROR_NOT_SUPPORTED) : park_behind(items, call, {&stream});
+    if (!items.empty())
+      return call.id().never_held ? Outcome(CUDA_ERROR_NOT_SUPPORTED) : park_behind(items, call, {&stream});
   }
   taken_copies_.catch_up(stream);
   return std::nullopt;
 }
 
-// --- holding back ---------------------------------------------------------------------------------------------------------------------
+// --- holding back ---------------------------------------------------------------------------------------------------
 
 std::uint64_t Ordering::hold_for_copy(StreamState& stream, bool taken_for_done) {
   const std::uint64_t held = order_.hold(stream);
@@ -214,12 +221,15 @@ std::uint64_t Ordering::hold_for_copy(StreamState& stream, bool taken_for_done) 
 
 void Ordering::after_context(ContextState& context, Job job) {
   const auto all = contexts_.with_greens(context);
-  const auto before =
-      order_.items([&](const StreamState* stream) { return !stream || std::find(all.begin(), all.end(), stream->context) != all.end(); });
+  const auto before = order_.items([&](const StreamState* stream) {
+    return !stream || std::find(all.begin(), all.end(), stream->context) != all.end();
+  });
   order_.after(before, std::move(job));
 }
 
-void Ordering::defer(StreamState& stream, Job job) { order_.enqueue(order_.before(stream, 0), &stream, {}, std::move(job)); }
+void Ordering::defer(StreamState& stream, Job job) {
+  order_.enqueue(order_.before(stream, 0), &stream, {}, std::move(job));
+}
 
 bool Ordering::hold_behind_record(ContextState& context, std::uint64_t event, Job job) {
   const std::uint64_t record = order_.record_of(event);
@@ -244,24 +254,27 @@ void Ordering::take_all_for_done(StreamState& stream) {
   if (captures_.capturing(stream)) return;
   const auto held = order_.any() ? order_.before(stream, 0) : std::vector<std::uint64_t>{};
   if (held.empty()) return taken_copies_.forbid(stream);
-  const std::uint64_t item = order_.enqueue(held, nullptr, {}, [this, handle = stream.handle, context = stream.context->id] {
-    StreamState* const target = contexts_.stream(handle, context);
-    if (target && contexts_.make_current(*target->context)) taken_copies_.forbid(*target);
-  });
+  const std::uint64_t item =
+      order_.enqueue(held, nullptr, {}, [this, handle = stream.handle, context = stream.context->id] {
+        StreamState* const target = contexts_.stream(handle, context);
+        if (target && contexts_.make_current(*target->context)) taken_copies_.forbid(*target);
+      });
   order_.hold_behind_copy(*stream.context, item);
 }
 
-// --- work ---------------------------------------------------------------------------------------------------------------------------
+// --- work -----------------------------------------------------------------------------------------------------------
 
 void Ordering::submitted(std::uint64_t stream_handle) {
-  if (StreamState* const target = contexts_.stream(stream_handle, contexts_.current() ? contexts_.current()->id : 0)) submitted(*target);
+  if (StreamState* const target = contexts_.stream(stream_handle, contexts_.current() ? contexts_.current()->id : 0))
+    submitted(*target);
 }
 
 void Ordering::submitted(StreamState& stream) {
   if (captures_.any() && captures_.capturing(stream)) return;
   ++stream.submitted;
   turns_.given(stream);
-  if (stream.submitted - stream.looked_at >= look_interval) completions_.after(stream, Completions::Kind::release, [](CUresult) {});
+  if (stream.submitted - stream.looked_at >= look_interval)
+    completions_.after(stream, Completions::Kind::release, [](CUresult) {});
   // The driver must not be given so much that it blocks: with enough of it pending, what comes waits here.
   if (stream.full == 0 && stream.pending() > pending_most) {
     stream.full = order_.hold(stream);
@@ -274,8 +287,9 @@ void Ordering::submitted(ContextState& context) {
     for (StreamState* const stream : one->streams) submitted(*stream);
 }
 
-// While so much waits to be read that waking a thread pays (more than gathers at a program that does something between its calls), and for
-// a stream whose launches are there already. A session that works by turns must know at once what was given.
+// While so much waits to be read that waking a thread pays (more than gathers at a program that does something between
+// its calls), and for a stream whose launches are there already. A session that works by turns must know at once what
+// was given.
 bool Ordering::crew_helps(const StreamState& stream, std::size_t unread_bytes) const {
   constexpr std::size_t many_bytes = 8192;
   if (crew_.size() == 0 || captures_.any() || !turns_.open()) return false;
@@ -296,7 +310,8 @@ bool Ordering::poll() {
   return turns_.poll() || progress;
 }
 
-// What was held back behind enough work goes on when there is less of it, or when nothing more will be heard of it because it has failed.
+// What was held back behind enough work goes on when there is less of it, or when nothing more will be heard of it
+// because it has failed.
 bool Ordering::empty_full() {
   const auto full = std::exchange(full_, {});  // what goes on may fill it again
   for (const auto& name : full) {
@@ -308,15 +323,16 @@ bool Ordering::empty_full() {
   return full_.size() < full.size();
 }
 
-// --- ends -----------------------------------------------------------------------------------------------------------------------------
+// --- ends -----------------------------------------------------------------------------------------------------------
 
 // Until the driver has finished, waits for the stream, or for its context, go on as if the stream were there.
 CUresult Ordering::destroy_stream(StreamState& stream) {
   if (!stream.dirty() || captures_.capturing(stream)) return end_stream(stream, CUDA_SUCCESS);
   contexts_.make_current(*stream.context);
-  completions_.after(stream, Completions::Kind::release, [this, number = contexts_.retire_stream(stream)](CUresult result) {
-    if (StreamState* const retired = contexts_.retired(number)) end_stream(*retired, result);
-  });
+  completions_.after(stream, Completions::Kind::release,
+                     [this, number = contexts_.retire_stream(stream)](CUresult result) {
+                       if (StreamState* const retired = contexts_.retired(number)) end_stream(*retired, result);
+                     });
   return CUDA_SUCCESS;
 }
 
@@ -329,7 +345,8 @@ CUresult Ordering::end_stream(StreamState& stream, CUresult result) {
   order_.forget(stream);
   contexts_.remove_stream(stream);
   captures_.abandon(cuda);
-  if (held != 0) completions_.soon(Completions::Kind::release, result, [this, held](CUresult) { order_.release(held); });
+  if (held != 0)
+    completions_.soon(Completions::Kind::release, result, [this, held](CUresult) { order_.release(held); });
   return driver_.cuStreamDestroy_v2(cuda);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// When a call may be given to the driver, and what comes behind what. docs/internals/ordering.md has the questions one by one.
+// When a call may be given to the driver, and what comes behind what. docs/internals/ordering.md has the questions one
+// by one.
 
 #include <cuda.h>
 
@@ -36,20 +37,20 @@ struct OrderingOptions {
   std::size_t devices = 0;  ///< that the session has
 };
 
-/// While nothing is held back, no launch is with the launch crew and the turn is quiet, admitting a call costs a few comparisons. Used by the
-/// executor only, but for hear_turn().
+/// While nothing is held back, no launch is with the launch crew and the turn is quiet, admitting a call costs a few
+/// comparisons. Used by the executor only, but for hear_turn().
 class Ordering {
  public:
   using Job = StreamOrder::Job;
 
   /// `waker` tells the executor that a launch of the crew has failed.
-  Ordering(DriverTable& driver, Contexts& contexts, Captures& captures, Completions& completions, HostBudget& budget, Waker& waker,
-           Executor& executor, const OrderingOptions& options);
+  Ordering(DriverTable& driver, Contexts& contexts, Captures& captures, Completions& completions, HostBudget& budget,
+           Waker& waker, Executor& executor, const OrderingOptions& options);
 
-  // --- for the loop -------------------------------------------------------------------------------------------------------------
+  // --- for the loop -------------------------------------------------------------------------------------------------
 
-  /// Whether the call may be given to the driver now; its context is current then, and its stream has what must come first. If not it has
-  /// been refused, or waits, and is executed when its time has come.
+  /// Whether the call may be given to the driver now; its context is current then, and its stream has what must come
+  /// first. If not it has been refused, or waits, and is executed when its time has come.
   bool admit(const Service& service, Call& call);
   /// The call that was admitted has been served.
   void served() { turns_.set_kind(Turns::unknown); }
@@ -69,7 +70,7 @@ class Ordering {
   /// A word of the broker about the session's turns. Any thread.
   void hear_turn(const scheduler::Turn& turn) { turns_.hear(turn); }
 
-  // --- work -----------------------------------------------------------------------------------------------------------------------
+  // --- work ---------------------------------------------------------------------------------------------------------
 
   /// Work was given to a stream (by its handle, in the context being served), or to all streams of a context.
   void submitted(std::uint64_t stream_handle);
@@ -92,34 +93,36 @@ class Ordering {
   /// A piece of a graph has no kind of its own. False if it may not be given now: `job` runs when it may.
   bool admit_piece(Job job);
 
-  // --- what a call comes behind ----------------------------------------------------------------------------------------------------
-  // For services that find this out by themselves: the answer of a call that must wait, and is served again then, or that cannot wait;
-  // nothing if it may go on.
+  // --- what a call comes behind -------------------------------------------------------------------------------------
+  // For services that find this out by themselves: the answer of a call that must wait, and is served again then, or
+  // that cannot wait; nothing if it may go on.
 
   /// An executable graph is about to be changed: launches of it that are held back come first.
   std::optional<Outcome> behind_launches(Call& call, std::uint64_t exec);
-  /// A context is about to go: everything that is held back comes first; or, for a client that cannot wait for others, what is held back on
-  /// the context's own streams.
+  /// A context is about to go: everything that is held back comes first; or, for a client that cannot wait for others,
+  /// what is held back on the context's own streams.
   std::optional<Outcome> behind_context(Call& call, ContextState& context);
-  /// Work on several streams: comes behind what is held back on any of them, and later work on all of them behind it; and waits for the
-  /// session's turn.
+  /// Work on several streams: comes behind what is held back on any of them, and later work on all of them behind it;
+  /// and waits for the session's turn.
   std::optional<Outcome> behind_streams(Call& call, const std::vector<StreamState*>& streams);
-  /// A stream is about to be captured: work that it was given before is no part of the capture, and would break it later.
+  /// A stream is about to be captured: work that it was given before is no part of the capture, and would break it
+  /// later.
   std::optional<Outcome> before_capture(Call& call, StreamState& stream);
   /// Memory is about to be unmapped: copies into it that the program takes for done come first.
   std::optional<Outcome> behind_copies(Call& call);
-  /// A limit is about to be set. Launches that are held back may need more than a lower one: it is answered, and set behind them, unless
-  /// it has been set again by then.
+  /// A limit is about to be set. Launches that are held back may need more than a lower one: it is answered, and set
+  /// behind them, unless it has been set again by then.
   std::optional<Outcome> sets_limit(Call& call, const Limit& limit, int value, bool lowers);
   /// What the program has set and the driver has not heard of yet.
   std::optional<int> lowered_later(const Limit& limit) const;
 
-  // --- holding back ------------------------------------------------------------------------------------------------------------------
+  // --- holding back -------------------------------------------------------------------------------------------------
 
   /// Whether anything is held back in the session, or on a stream.
   bool holding() const { return order_.any(); }
   bool holding(const StreamState& stream) const { return order_.any() && !order_.before(stream, 0).empty(); }
-  /// Holds the stream from here on: later work on it waits until release(). Called by the work that holds it, when it runs.
+  /// Holds the stream from here on: later work on it waits until release(). Called by the work that holds it, when it
+  /// runs.
   std::uint64_t hold(StreamState& stream) { return order_.hold(stream); }
   /// For a copy: if the program takes it for done, later work in the whole context waits.
   std::uint64_t hold_for_copy(StreamState& stream, bool taken_for_done);
@@ -129,21 +132,25 @@ class Ordering {
   std::uint64_t hold() { return order_.hold(); }
   void release(std::uint64_t item) { order_.release(item); }
 
-  /// Runs `job` when what is held back now is done, at once if nothing is: on a stream, on a context's streams, all of it (work that waits
-  /// for these events then waits for the job), or the record of an event.
+  /// Runs `job` when what is held back now is done, at once if nothing is: on a stream, on a context's streams, all of
+  /// it (work that waits for these events then waits for the job), or the record of an event.
   void after_stream(const StreamState& stream, Job job) { order_.after_stream(stream, std::move(job)); }
   void after_context(ContextState& context, Job job);
-  void after_all(Job job, std::vector<std::uint64_t> recorded_events) { order_.after_all(std::move(job), std::move(recorded_events)); }
+  void after_all(Job job, std::vector<std::uint64_t> recorded_events) {
+    order_.after_all(std::move(job), std::move(recorded_events));
+  }
   void after_record(std::uint64_t event, Job job) { order_.after_record(event, std::move(job)); }
-  /// Runs `job` behind what is held back on the stream, of which there is something; later work on it comes behind the job.
+  /// Runs `job` behind what is held back on the stream, of which there is something; later work on it comes behind the
+  /// job.
   void defer(StreamState& stream, Job job);
 
   bool record_held(std::uint64_t event) const { return order_.record_held(event); }
-  /// Runs `job` behind the record of an event that is held back, and all later work of the context behind that. False if no record is.
+  /// Runs `job` behind the record of an event that is held back, and all later work of the context behind that. False
+  /// if no record is.
   bool hold_behind_record(ContextState& context, std::uint64_t event, Job job);
 
-  /// The launch of a graph whose nodes wait for events, and record some; `behind`: an item that comes first, or 0; `exec`: the executable
-  /// graph, if the driver's own instance is launched.
+  /// The launch of a graph whose nodes wait for events, and record some; `behind`: an item that comes first, or 0;
+  /// `exec`: the executable graph, if the driver's own instance is launched.
   struct GraphLaunch {
     std::vector<std::uint64_t> awaited;
     std::vector<std::uint64_t> recorded;
@@ -158,7 +165,7 @@ class Ordering {
   /// Takes for done also the held work that the stream will be given.
   void take_all_for_done(StreamState& stream);
 
-  // --- ends ------------------------------------------------------------------------------------------------------------------------
+  // --- ends ---------------------------------------------------------------------------------------------------------
 
   /// The client has destroyed the stream, whose handle is forgotten. The driver finishes what it was given.
   CUresult destroy_stream(StreamState& stream);
@@ -175,7 +182,8 @@ class Ordering {
             std::vector<std::uint64_t> recorded, std::uint64_t awaited);
   void park_behind_all(Call& call);
   /// `streams`: later work on them comes behind it.
-  Outcome park_behind(const std::vector<std::uint64_t>& items, Call& call, const std::vector<StreamState*>& streams = {});
+  Outcome park_behind(const std::vector<std::uint64_t>& items, Call& call,
+                      const std::vector<StreamState*>& streams = {});
   bool empty_full();
   CUresult end_stream(StreamState& stream, CUresult result);
 
@@ -194,7 +202,8 @@ class Ordering {
   TakenCopies taken_copies_;
   Turns turns_;
   std::map<Limit, Lowered> lowered_later_;
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> full_;  // streams (handle, context) of which the driver has enough
+  // Streams (handle, context) of which the driver has enough.
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> full_;
   LaunchCrew crew_;
 };
 
@@ -213,8 +222,10 @@ inline bool Ordering::admit(const Service& service, Call& call) {
     return false;
   }
   if (service.needs_turn && !turns_.open() && waits_for_turn(service, call)) return false;
-  StreamState* const target = service.stream_of ? contexts_.stream(service.stream_of(call), call.id().context) : nullptr;
-  if (crew_.busy() && !(service.crew == CrewUse::always || (service.crew == CrewUse::awaited && call.id().wants_reply))) {
+  StreamState* const target =
+      service.stream_of ? contexts_.stream(service.stream_of(call), call.id().context) : nullptr;
+  if (crew_.busy() &&
+      !(service.crew == CrewUse::always || (service.crew == CrewUse::awaited && call.id().wants_reply))) {
     if (target) crew_.wait_for(*target);
     else crew_.wait_for_all();
   }

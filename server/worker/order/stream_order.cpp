@@ -18,7 +18,8 @@ std::vector<std::uint64_t> StreamOrder::before(const StreamState& stream, std::u
   } else if (stream.blocking) {
     add(legacy.last_item);
   }
-  if (const auto record = records_.find(awaited_event); awaited_event != 0 && record != records_.end()) add(record->second);
+  if (const auto record = records_.find(awaited_event); awaited_event != 0 && record != records_.end())
+    add(record->second);
   return items;
 }
 
@@ -68,7 +69,8 @@ void StreamOrder::after_all(Job job, std::vector<std::uint64_t> recorded_events)
     job();
     return;
   }
-  // What comes before another such wait need not be waited for twice: many in a row would wait for each other as often as there are pairs.
+  // What comes before another such wait need not be waited for twice: many in a row would wait for each other as often
+  // as there are pairs.
   std::vector<std::uint64_t> all;
   const auto last = items_.find(last_all_);
   for (auto it = last == items_.end() ? items_.begin() : last; it != items_.end(); ++it)
@@ -219,7 +221,8 @@ void StreamOrder::finish(std::uint64_t id) {
     if (record != records_.end() && record->second == id) records_.erase(record);
   }
   for (const std::uint64_t event : item.awaited) awaited_.erase({event, id});
-  if (const auto launch = launches_.find(item.launched); launch != launches_.end() && launch->second == id) launches_.erase(launch);
+  if (const auto launch = launches_.find(item.launched); launch != launches_.end() && launch->second == id)
+    launches_.erase(launch);
   if (item.stream && item.stream->last_item == id) item.stream->last_item = 0;
   for (const std::uint64_t follower : item.followers) {
     const auto waiting = items_.find(follower);

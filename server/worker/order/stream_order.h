@@ -1,6 +1,7 @@
 #pragma once
-// Work that cannot be given to the driver yet, because it comes behind something that only the client can do: a host function, or
-// bytes still to be fetched. Nothing submitted to the GPU may depend on the client, so such work waits here.
+// Work that cannot be given to the driver yet, because it comes behind something that only the client can do: a host
+// function, or bytes still to be fetched. Nothing submitted to the GPU may depend on the client, so such work waits
+// here.
 
 #include <cstdint>
 #include <functional>
@@ -14,10 +15,10 @@
 
 namespace fargpu::server {
 
-/// Items are pieces of work in the order in which they arrived. An item is done when it was given to the driver, or, if it holds
-/// its stream, when each hold on it is released. An item waits for those before it on its stream, for those the legacy
-/// stream's rule puts before
-/// it, and for the record of an event it waits for. While nothing is held all of this costs one comparison. Used by the executor.
+/// Items are pieces of work in the order in which they arrived. An item is done when it was given to the driver, or, if
+/// it holds its stream, when each hold on it is released. An item waits for those before it on its stream, for those
+/// the legacy stream's rule puts before it, and for the record of an event it waits for. While nothing is held all of
+/// this costs one comparison. Used by the executor.
 class StreamOrder {
  public:
   using Job = std::function<void()>;
@@ -33,17 +34,19 @@ class StreamOrder {
   std::vector<std::uint64_t> before(const StreamState& stream, std::uint64_t awaited_event) const;
   /// Those of them after which the stream is given something that must not be captured with what comes now.
   std::vector<std::uint64_t> before_capture(const StreamState& stream) const;
-  /// Runs `job` when those items are done. `stream`: later work on it waits for this one; `recorded_events`: so does work that waits
-  /// for one of those. `launched`: the executable graph that it launches, as this is now. Returns the new item.
-  std::uint64_t enqueue(const std::vector<std::uint64_t>& items, StreamState* stream, std::vector<std::uint64_t> recorded_events, Job job,
-                        std::uint64_t launched = 0);
+  /// Runs `job` when those items are done. `stream`: later work on it waits for this one; `recorded_events`: so does
+  /// work that waits for one of those. `launched`: the executable graph that it launches, as this is now. Returns the
+  /// new item.
+  std::uint64_t enqueue(const std::vector<std::uint64_t>& items, StreamState* stream,
+                        std::vector<std::uint64_t> recorded_events, Job job, std::uint64_t launched = 0);
 
   /// Runs `job` when those items are done; at once if there are none.
   void after(const std::vector<std::uint64_t>& items, Job job) {
     if (items.empty()) job();
     else enqueue(items, nullptr, {}, std::move(job));
   }
-  /// Runs `job` when everything that is held back now is done; at once if nothing is. Work that waits for these events waits for it.
+  /// Runs `job` when everything that is held back now is done; at once if nothing is. Work that waits for these events
+  /// waits for it.
   void after_all(Job job, std::vector<std::uint64_t> recorded_events = {});
   /// Runs `job` when an item is done; later work on all streams of the context waits for it. Returns the new item.
   std::uint64_t hold_context(ContextState& context, std::uint64_t item, Job job);
@@ -58,7 +61,8 @@ class StreamOrder {
 
   /// The item, if it is held back still, records the event, as those of enqueue() do.
   void records(std::uint64_t item, std::uint64_t event);
-  /// The item, if it is held back still, waits for the event as it was recorded last: later records of it must come behind the item.
+  /// The item, if it is held back still, waits for the event as it was recorded last: later records of it must come
+  /// behind the item.
   void awaits(std::uint64_t item, std::uint64_t event);
   /// The items that records of these events come behind:
   /// earlier records, as the last one counts, and the waits for those.
@@ -76,7 +80,8 @@ class StreamOrder {
   /// What is held back and comes before what is done now, by its stream, which may be null.
   std::vector<std::uint64_t> items(const std::function<bool(const StreamState*)>& which) const;
 
-  /// Holds the stream from here on: later work on it waits until release(). Called by the work that holds it, when it runs.
+  /// Holds the stream from here on: later work on it waits until release(). Called by the work that holds it, when it
+  /// runs.
   std::uint64_t hold(StreamState& stream);
   /// Holds the stream while the program does something, which gives the stream nothing.
   std::uint64_t hold_for_program(StreamState& stream);

@@ -23,14 +23,15 @@ void TakenCopies::forbid(StreamState& stream) {
   // One event stands for all such copies, so each comes behind the one before.
   // A wait for those so far keeps that event.
   auto& events = context.overtake_events;
-  if (!events.empty() && stream.overtake_seen != context.overtake) driver_.cuStreamWaitEvent(stream.cuda, events.back()->cuda(), 0);
+  if (!events.empty() && stream.overtake_seen != context.overtake)
+    driver_.cuStreamWaitEvent(stream.cuda, events.back()->cuda(), 0);
   std::erase_if(events, [&](const auto& event) { return event != events.back() && event.use_count() == 1; });
   if (events.empty() || events.back().use_count() > 1) {
     if (auto event = OvertakeEvent::make(driver_)) events.push_back(std::move(event));
   }
   context.overtake_on_legacy = &stream == context.legacy.get();
-  const bool recorded =
-      !events.empty() && events.back().use_count() == 1 && driver_.cuEventRecord(events.back()->cuda(), stream.cuda) == CUDA_SUCCESS;
+  const bool recorded = !events.empty() && events.back().use_count() == 1 &&
+                        driver_.cuEventRecord(events.back()->cuda(), stream.cuda) == CUDA_SUCCESS;
   if (recorded) stream.overtake_seen = ++context.overtake;
   else driver_.cuStreamSynchronize(stream.cuda);  // what need not be waited for elsewhere is waited for here
 }
@@ -40,7 +41,8 @@ void TakenCopies::catch_up(StreamState& stream) {
   if (stream.overtake_seen == context.overtake) return;
   if (captures_.capturing(stream)) return;
   stream.overtake_seen = context.overtake;
-  if (!stream.blocking || !context.overtake_on_legacy) driver_.cuStreamWaitEvent(stream.cuda, context.overtake_events.back()->cuda(), 0);
+  if (!stream.blocking || !context.overtake_on_legacy)
+    driver_.cuStreamWaitEvent(stream.cuda, context.overtake_events.back()->cuda(), 0);
 }
 
 TakenCopies::Events TakenCopies::forbidden_in(const std::vector<ContextState*>& contexts) {

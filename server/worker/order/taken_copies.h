@@ -1,5 +1,6 @@
 #pragma once
-// Copies that the program takes for done before the GPU has made them: no later work may come before them, on whatever stream.
+// Copies that the program takes for done before the GPU has made them: no later work may come before them, on whatever
+// stream.
 
 #include <memory>
 #include <vector>

@@ -15,24 +15,31 @@ using std::chrono::milliseconds;
 constexpr Time mark_interval = milliseconds(1);
 /// What work is taken for before any of its kind was seen.
 constexpr Time unknown_duration = microseconds(500);
-/// For how long there must be nothing to do before a turn is over: a program that waits for each launch pauses that long.
+/// For how long there must be nothing to do before a turn is over: a program that waits for each launch pauses that
+/// long.
 constexpr Time linger = microseconds(500);
 /// Work of which nothing completes for so long may be waiting for other work of the session: one more piece is given.
 constexpr Time stall = milliseconds(20);
 constexpr std::size_t known_max = 4096;
-/// A piece that is longer than what may be given ahead is given when less than this is left of what runs: the GPU then goes on without
-/// a pause. Not where a lease of higher priority may come, which would wait for both.
+/// A piece that is longer than what may be given ahead is given when less than this is left of what runs: the GPU then
+/// goes on without a pause. Not where a lease of higher priority may come, which would wait for both.
 constexpr Time lead = scheduler::ahead_usual / 10;
 /// Work that took so many times as long as expected is of a kind that is not known after all.
 constexpr int surprise = 4;
-/// How long to sleep at least and at most while the GPU works and others wait for its end, and where a latency-critical program does.
+/// How long to sleep at least and at most while the GPU works and others wait for its end, and where a latency-critical
+/// program does.
 constexpr Time look_least = microseconds(20), look_most = microseconds(500), look_critical = microseconds(30);
 constexpr Time critical_for = milliseconds(100);  // what takes longer than that is in no hurry
 
 }  // namespace
 
-Turns::Turns(Contexts& contexts, const Captures& captures, Completions& completions, std::size_t devices, TurnOptions options)
-    : contexts_(contexts), captures_(captures), completions_(completions), device_count_(devices), options_(std::move(options)) {
+Turns::Turns(Contexts& contexts, const Captures& captures, Completions& completions, std::size_t devices,
+             TurnOptions options)
+    : contexts_(contexts),
+      captures_(captures),
+      completions_(completions),
+      device_count_(devices),
+      options_(std::move(options)) {
   turn_.granted = turn_.quiet = !options_.asks;
 }
 
@@ -46,7 +53,8 @@ Time Turns::expected(Kind kind) const {
   return found == known_.end() || found->second.seen == 0 ? unknown_duration : found->second.took;
 }
 
-// As many pieces at once as have been seen: what is taken for short wrongly costs the others one piece, not all that would have fitted.
+// As many pieces at once as have been seen: what is taken for short wrongly costs the others one piece, not all that
+// would have fitted.
 bool Turns::trusted(Kind kind) const {
   const auto found = known_.find(kind);
   return found == known_.end() || found->second.given < std::max(1u, found->second.seen);
@@ -66,7 +74,8 @@ bool Turns::may_give(Kind kind) {
   if (!in_turn(at)) return false;
   if (marks_.empty() || turn_.ahead == never) return true;
   const Time before = left(at);
-  const bool shallow = before + expected(kind) <= turn_.ahead || (turn_.ahead >= scheduler::ahead_usual && before <= lead);
+  const bool shallow =
+      before + expected(kind) <= turn_.ahead || (turn_.ahead >= scheduler::ahead_usual && before <= lead);
   if (shallow && trusted(kind) && (turn_.until == never || before < turn_.until - at)) return true;
   if (at - last_progress_ < stall) return false;
   last_progress_ = at;
@@ -83,7 +92,8 @@ void Turns::given(StreamState& stream) {
   if (turn_.quiet && stream.unmarked && options_.work_max.count() == 0) return;  // known to have work
   const Time at = now();
   set_active(stream, true, at);
-  if (turn_.quiet && options_.work_max.count() == 0 && (completions_.follow(stream) || at - stream.marked < mark_interval)) {
+  if (turn_.quiet && options_.work_max.count() == 0 &&
+      (completions_.follow(stream) || at - stream.marked < mark_interval)) {
     if (!stream.unmarked) unmarked_.push_back(&stream);
     stream.unmarked = true;
     return;
@@ -119,7 +129,8 @@ void Turns::measure(Time at) {
     first = std::min(first, found->second.given);
     ++count;
   }
-  const Time took = count == 0 ? Time(0) : std::max(Time(0), at - std::max(last_fired_, first)) / static_cast<std::int64_t>(count);
+  const Time took =
+      count == 0 ? Time(0) : std::max(Time(0), at - std::max(last_fired_, first)) / static_cast<std::int64_t>(count);
   for (const std::uint64_t id : fired) {
     const auto found = marks_.find(id);
     if (found == marks_.end()) continue;
@@ -176,7 +187,8 @@ bool Turns::poll() {
     progress |= give_waiting();
     tell(at);
     if (options_.work_max.count() > 0 && !marks_.empty() && at - last_fired_ > options_.work_max)
-      hung_ = "the GPU has completed none of the session's work for " + std::to_string(options_.work_max.count() / 1'000'000'000) +
+      hung_ = "the GPU has completed none of the session's work for " +
+              std::to_string(options_.work_max.count() / 1'000'000'000) +
               " s, which is as long as kernels may take here (kernel_seconds_max)";
   }
   return progress;
@@ -195,7 +207,8 @@ bool Turns::take_word() {
   return true;
 }
 
-// Streams with work behind their last mark, where marks are few: while they are looked at for another reason they need none.
+// Streams with work behind their last mark, where marks are few: while they are looked at for another reason they need
+// none.
 bool Turns::mark_again(Time at) {
   bool progress = false;
   for (std::size_t i = 0; i < unmarked_.size();) {
@@ -264,14 +277,16 @@ Time Turns::due() const {
   return next;
 }
 
-// When to ask the GPU again: often where the end of its work is expected, since from there on others have it, or the next piece follows.
+// When to ask the GPU again: often where the end of its work is expected, since from there on others have it, or the
+// next piece follows.
 Time Turns::next_look(Time at) const {
   const Mark& first = marks_.begin()->second;
   const Time end = std::max(last_fired_, first.given) + first.expected;
   const Time slack = first.expected / 32 + microseconds(50);
   Time next = look_least;
   if (at < end - slack) next = end - slack - at;
-  else if (at > end + slack) next = std::min((at - end) / 4, turn_.ahead == never && at < end + critical_for ? look_critical : look_most);
+  else if (at > end + slack)
+    next = std::min((at - end) / 4, turn_.ahead == never && at < end + critical_for ? look_critical : look_most);
   if (!waiting_.empty() && in_turn(at) && left(at) > lead) next = std::min(next, left(at) - lead);
   return std::max(next, look_least);
 }

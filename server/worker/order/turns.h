@@ -30,16 +30,17 @@ struct TurnOptions {
   bool asks = false;
 };
 
-/// The work that the session gives is marked by events, one for each piece where turns end, and one now and then where they do not.
-/// From them follows how long work of a kind takes, so that no more is given than begins before the turn ends, and the GPU is never
-/// without work within it. All of it on the executor, but for hear().
+/// The work that the session gives is marked by events, one for each piece where turns end, and one now and then where
+/// they do not. From them follows how long work of a kind takes, so that no more is given than begins before the turn
+/// ends, and the GPU is never without work within it. All of it on the executor, but for hear().
 class Turns {
  public:
   using Kind = WorkKind;
   static constexpr Kind unknown = work_kinds::unknown;
 
   /// `devices`: how many the session has.
-  Turns(Contexts& contexts, const Captures& captures, Completions& completions, std::size_t devices, TurnOptions options);
+  Turns(Contexts& contexts, const Captures& captures, Completions& completions, std::size_t devices,
+        TurnOptions options);
 
   /// A message of the scheduler that grants turns. Any thread.
   void hear(const scheduler::Turn& turn);

@@ -1,5 +1,6 @@
 #pragma once
-// Waiting for the GPU: for all work that a stream, a context or every context was given until now, be it held back still.
+// Waiting for the GPU: for all work that a stream, a context or every context was given until now, be it held back
+// still.
 
 #include <cuda.h>
 
@@ -16,7 +17,8 @@ class Waits {
   Waits(Ordering& ordering, Contexts& contexts, const Captures& captures, Completions& completions)
       : ordering_(ordering), contexts_(contexts), captures_(captures), completions_(completions) {}
 
-  /// Calls done(result) when the GPU has completed all work that was given to a stream, a context, or any context, by now.
+  /// Calls done(result) when the GPU has completed all work that was given to a stream, a context, or any context, by
+  /// now.
   void when_passed(StreamState& stream, Completions::Done done);
   void when_passed(ContextState& context, Completions::Done done);
   void when_all_passed(Completions::Done done);

@@ -15,8 +15,8 @@
 
 namespace fargpu::server {
 
-// The kernel places mappings below the largest possible stack. With a limit of 48 TiB they begin near 0x4fff_0000_0000 instead of
-// 0x7fff_0000_0000, where a client process has its own. Takes effect at exec.
+// The kernel places mappings below the largest possible stack. With a limit of 48 TiB they begin near 0x4fff_0000_0000
+// instead of 0x7fff_0000_0000, where a client process has its own. Takes effect at exec.
 void displace(char** arguments) {
   if (sanitized) return;
   constexpr rlim_t displacement = 0x3000'0000'0000;
@@ -47,7 +47,8 @@ Window displaced_band() {
   for (std::string line; std::getline(maps, line);) {
     std::uint64_t begin = 0, end = 0;
     if (std::sscanf(line.c_str(), "%lx-%lx", &begin, &end) != 2) continue;
-    if (end < 0x7000'0000'0000 && begin >= 0x4000'0000'0000 && line.find("[heap]") == std::string::npos && begin < 0x5400'0000'0000)
+    if (end < 0x7000'0000'0000 && begin >= 0x4000'0000'0000 && line.find("[heap]") == std::string::npos &&
+        begin < 0x5400'0000'0000)
       top = std::max(top, end);
   }
   if (top == 0) return {};

@@ -10,7 +10,9 @@
 namespace fargpu::server {
 
 EncryptedLanes::EncryptedLanes(std::span<const std::byte> key, std::function<void(std::unique_ptr<Channel>)> give)
-    : name_(key.first(std::min(key.size(), limits::lane_name_bytes))), secret_(key.subspan(name_.size())), give_(std::move(give)) {}
+    : name_(key.first(std::min(key.size(), limits::lane_name_bytes))),
+      secret_(key.subspan(name_.size())),
+      give_(std::move(give)) {}
 
 void EncryptedLanes::asked(Descriptor descriptor, std::span<const std::byte> lane_message) {
   if (!asks_for_lane(lane_message, name_) || under_way_ >= limits::lanes_max) return;

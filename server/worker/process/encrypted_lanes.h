@@ -12,8 +12,9 @@
 
 namespace fargpu::server {
 
-/// A connection that knows the name of the session's lane key gets a handshake, on a thread of its own, because it takes as long as the
-/// other end likes; only the client has the rest of the key. Never destroyed while a handshake is under way.
+/// A connection that knows the name of the session's lane key gets a handshake, on a thread of its own, because it
+/// takes as long as the other end likes; only the client has the rest of the key. Never destroyed while a handshake is
+/// under way.
 class EncryptedLanes {
  public:
   /// `key` outlives this. `give`: what becomes of a connection after its handshake; called by any thread.

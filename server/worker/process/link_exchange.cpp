@@ -25,18 +25,18 @@ bool LinkExchange::give_back(const GivenBack& what) {
 
 bool LinkExchange::share(const ShareKey& key, const SharedThing& thing, const ShareKey* came_by) {
   flush();
-  return given_back_.empty() &&
-         send_link(
-             link_,
-             [&](wire::WorkerMessage::Builder message) {
-               auto share = message.initShare();
-               share.setKey(wire_of(key));
-               share.setDevice(thing.device);
-               share.setBytes(thing.bytes);
-               share.setEvent(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(thing.event.data()), thing.event.size()));
-               if (came_by) share.setCameBy(wire_of(*came_by));
-             },
-             thing.descriptor.number());
+  return given_back_.empty() && send_link(
+                                    link_,
+                                    [&](wire::WorkerMessage::Builder message) {
+                                      auto share = message.initShare();
+                                      share.setKey(wire_of(key));
+                                      share.setDevice(thing.device);
+                                      share.setBytes(thing.bytes);
+                                      share.setEvent(capnp::Data::Reader(
+                                          reinterpret_cast<const kj::byte*>(thing.event.data()), thing.event.size()));
+                                      if (came_by) share.setCameBy(wire_of(*came_by));
+                                    },
+                                    thing.descriptor.number());
 }
 
 void LinkExchange::unshare_memory(const ShareKey& key) {

@@ -21,17 +21,21 @@ int main(int argc, char** argv) {
   app.add_option("--driver", options.driver, "Driver library, by path")->required();
   app.add_option("--link", options.link, "Descriptor of the link to the broker")->required();
   app.add_option("--devices", options.devices, "The driver's ordinals to offer, comma-separated (default: all)");
-  app.add_option("--sm-groups", options.sm_groups,
-                 "Groups of multiprocessors of each device that the session's kernels may be on: 0,1,2:4 (default: all)");
+  app.add_option(
+      "--sm-groups", options.sm_groups,
+      "Groups of multiprocessors of each device that the session's kernels may be on: 0,1,2:4 (default: all)");
   app.add_option("--user", options.user, "Become this user first");
   app.add_flag("--sandbox", options.sandbox, "Give up what is not needed before the driver is loaded");
-  app.add_flag("--warm-context", options.warm_context, "Create the first device's primary context before there is a session");
+  app.add_flag("--warm-context", options.warm_context,
+               "Create the first device's primary context before there is a session");
   app.add_option("--image-bytes-max", options.image_bytes_max, "Bytes kept there");
-  app.add_option("--host-bytes-max", options.host_bytes_max, "Bytes of this host's memory that the session may take; 0 for no bound");
+  app.add_option("--host-bytes-max", options.host_bytes_max,
+                 "Bytes of this host's memory that the session may take; 0 for no bound");
   app.add_option("--spin-us", options.spin_us, "Microseconds to poll before sleeping");
   app.add_option("--launch-threads", options.launch_threads,
                  "Threads that give kernels to the driver while many come; three eighths of the processors at most");
-  app.add_option("--silence-seconds", options.silence_seconds, "Seconds of silence after which the client is taken for dead");
+  app.add_option("--silence-seconds", options.silence_seconds,
+                 "Seconds of silence after which the client is taken for dead");
   CLI11_PARSE(app, argc, argv);
   WorkerProcess process(std::move(options));
   const int status = process.run();

@@ -120,8 +120,8 @@ class Filter {
   void load(std::size_t offset) { emit(BPF_LD | BPF_W | BPF_ABS, static_cast<unsigned>(offset), 0, 0); }
   void give(unsigned action) { emit(BPF_RET | BPF_K, action, 0, 0); }
   void emit(int operation, unsigned operand, int if_true, int if_false) {
-    code_.push_back(
-        {static_cast<unsigned short>(operation), static_cast<unsigned char>(if_true), static_cast<unsigned char>(if_false), operand});
+    code_.push_back({static_cast<unsigned short>(operation), static_cast<unsigned char>(if_true),
+                     static_cast<unsigned char>(if_false), operand});
   }
   std::vector<sock_filter> code_;
 };
@@ -143,15 +143,16 @@ void enter_sandbox() {
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("no_new_privs");
   Filter filter;
   for (const int call : denied) filter.deny(call);
-  // The driver talks by such sockets, and listens on one, without which it does not initialise (tried with 580.159.04: denying listen makes
-  // cuInit return OPERATING_SYSTEM). The session's connection is here already.
+  // The driver talks by such sockets, and listens on one, without which it does not initialise (tried with 580.159.04:
+  // denying listen makes cuInit return OPERATING_SYSTEM). The session's connection is here already.
   filter.allow_with(SYS_socket, AF_UNIX);
   const auto self = static_cast<unsigned>(::getpid());
   filter.allow_with(SYS_kill, self);
   filter.allow_with(SYS_tgkill, self);
-  // Threads, not namespaces. What clone3 is to do stands in memory, where it cannot be seen: libraries go back to clone.
-  filter.allow_without(SYS_clone,
-                       CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET);
+  // Threads, not namespaces. What clone3 is to do stands in memory, where it cannot be seen: libraries go back to
+  // clone.
+  filter.allow_without(SYS_clone, CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
+                                      CLONE_NEWPID | CLONE_NEWNET);
   filter.deny(SYS_clone3, ENOSYS);
   filter.install();
 }

@@ -4,7 +4,8 @@
 namespace fargpu::server {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool sanitized = true;  // their shadow memory lies where mappings would go, and their reports start programs
+// Their shadow memory lies where mappings would go, and their reports start programs.
+inline constexpr bool sanitized = true;
 #else
 inline constexpr bool sanitized = false;
 #endif

@@ -28,7 +28,9 @@
 namespace fargpu::server {
 namespace {
 
-std::span<const std::byte> bytes_of(capnp::Data::Reader data) { return {reinterpret_cast<const std::byte*>(data.begin()), data.size()}; }
+std::span<const std::byte> bytes_of(capnp::Data::Reader data) {
+  return {reinterpret_cast<const std::byte*>(data.begin()), data.size()};
+}
 
 std::vector<std::byte> copy_of(capnp::Data::Reader data) {
   const auto bytes = bytes_of(data);
@@ -71,7 +73,8 @@ int WorkerProcess::live() {
 }
 
 void WorkerProcess::confine() {
-  // The driver itself offers no other devices than these: nothing a client sends can name one, wherever a device number may stand.
+  // The driver itself offers no other devices than these: nothing a client sends can name one, wherever a device number
+  // may stand.
   if (!options_.devices.empty()) ::setenv("CUDA_VISIBLE_DEVICES", options_.devices.c_str(), 1);
   if (!options_.user.empty()) become_user(options_.user);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // forgotten with the former user
@@ -105,7 +108,8 @@ void WorkerProcess::choose_parts() {
   const auto groups = parse_sm_groups(options_.sm_groups);
   if (!groups || groups->size() != devices_.size())
     throw DriverError("groups of multiprocessors of so many devices: " + options_.sm_groups);
-  for (std::size_t i = 0; i < devices_.size(); ++i) parts_.push_back(choose_sm_groups(driver_, devices_[i], (*groups)[i]));
+  for (std::size_t i = 0; i < devices_.size(); ++i)
+    parts_.push_back(choose_sm_groups(driver_, devices_[i], (*groups)[i]));
 }
 
 bool WorkerProcess::introduce() {
@@ -125,7 +129,8 @@ bool WorkerProcess::receive_session() {
   if (!packet || packet->message.empty()) return false;
   MessageReader reader(packet->message);
   const auto message = reader.root<wire::WorkerMessage>();
-  if (!message.isSession() || packet->descriptor < 0 || message.getSession().getSlot() >= account_->slots()) return false;
+  if (!message.isSession() || packet->descriptor < 0 || message.getSession().getSlot() >= account_->slots())
+    return false;
   take_session(message.getSession());
   return take_connection(message.getSession(), packet->descriptor);
 }
@@ -157,7 +162,8 @@ bool WorkerProcess::take_connection(wire::Session::Reader session, int descripto
     attach_message_ = copy_of(session.getAttach());
     channel_ = make_socket_channel(descriptor, peer);
   } else {
-    // The connection's keys are made from the ticket, which the broker gave to the client and to us: nobody else can finish the handshake.
+    // The connection's keys are made from the ticket, which the broker gave to the client and to us: nobody else can
+    // finish the handshake.
     try {
       channel_ = accept_by_key(descriptor, peer, bytes_of(session.getTicketName()), bytes_of(session.getTicket()));
       attach_message_ = receive_control(*channel_, limits::connect_timeout);
@@ -165,7 +171,8 @@ bool WorkerProcess::take_connection(wire::Session::Reader session, int descripto
       end(std::string("no session: ") + error.what());
       return false;
     }
-    encrypted_lanes_.emplace(attach_.lane_key, [this](std::unique_ptr<Channel> lane) { give_lane(std::move(lane), true); });
+    encrypted_lanes_.emplace(attach_.lane_key,
+                             [this](std::unique_ptr<Channel> lane) { give_lane(std::move(lane), true); });
   }
   // By a Unix socket come programs of this machine, whose bytes burden no network.
   if (!channel_->passes_descriptors()) channel_ = pace(std::move(channel_), bandwidth_, true);
@@ -177,7 +184,8 @@ void WorkerProcess::serve() {
   complete_options();
   if (options_.sandbox) hide_memory();
   ::prctl(PR_SET_PDEATHSIG, 0);  // from now on this process belongs to its client
-  // The first message is right behind the session: whether it may give work. A session that begins without it would ask for what it has.
+  // The first message is right behind the session: whether it may give work. A session that begins without it would ask
+  // for what it has.
   if (hear_broker()) {
     std::thread([this] {
       while (hear_broker()) {}
@@ -271,7 +279,9 @@ void WorkerProcess::hear(wire::WorkerMessage::Reader message, Descriptor descrip
 void WorkerProcess::hear_lane(std::span<const std::byte> lane_message, Descriptor descriptor) {
   if (descriptor.number() < 0) return;
   if (encrypted_lanes_) encrypted_lanes_->asked(std::move(descriptor), lane_message);
-  else give_lane(make_socket_channel(descriptor.release(), "the client's bulk lane"), asks_for_lane(lane_message, attach_.lane_key));
+  else
+    give_lane(make_socket_channel(descriptor.release(), "the client's bulk lane"),
+              asks_for_lane(lane_message, attach_.lane_key));
 }
 
 void WorkerProcess::give_lane(std::unique_ptr<Channel> lane, bool known) {
@@ -279,8 +289,9 @@ void WorkerProcess::give_lane(std::unique_ptr<Channel> lane, bool known) {
   running_.take_lane(std::move(lane), known);
 }
 
-// While a call to the driver does not come back, perhaps because it waits for a kernel that never ends, the session's loop stands still:
-// it hears neither its client, which gives it up after as long a silence, nor the broker, and keeps to no bound of time.
+// While a call to the driver does not come back, perhaps because it waits for a kernel that never ends, the session's
+// loop stands still: it hears neither its client, which gives it up after as long a silence, nor the broker, and keeps
+// to no bound of time.
 void WorkerProcess::watch() {
   std::uint64_t rounds = 0;
   for (unsigned still = 0; still <= options_.silence_seconds; std::this_thread::sleep_for(std::chrono::seconds(1))) {

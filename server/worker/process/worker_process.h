@@ -5,13 +5,15 @@
 //   load_driver        loads and initialises the driver; finds the devices and the session's part of each
 //   introduce          tells the broker what the devices are. From here on the process is warm: it waits for a session
 //   receive_session    the broker hands over the tenant's account, then the session with the client's connection
-//   serve              the session's loop, until the client leaves or is lost or the broker says stop. Beside it, each on its own thread:
+//   serve              the session's loop, until the client leaves or is lost or the broker says stop. Beside it, each
+//   on its own thread:
 //     hear_broker        turns, bulk lanes, what other sessions share, the word to stop
 //     watch              ends the process if a call to the driver does not come back
-//   end                tells the broker why the session is over; then _Exit, after which the kernel frees what the driver holds
+//   end                tells the broker why the session is over; then _Exit, after which the kernel frees what the
+//   driver holds
 //
-// Until there is a session the process ends with its broker. From then on it belongs to its client: if the broker dies, the session goes
-// on, nothing but the client ends it, and the next broker of the host does not know of it.
+// Until there is a session the process ends with its broker. From then on it belongs to its client: if the broker dies,
+// the session goes on, nothing but the client ends it, and the next broker of the host does not know of it.
 
 #include <cuda.h>
 

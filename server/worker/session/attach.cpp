@@ -35,16 +35,16 @@ std::optional<Refusal> check_versions(wire::Attach::Reader attach, DriverTable& 
   int version = 0;
   driver.cuDriverGetVersion(&version);
   if (static_cast<std::uint32_t>(version) >= attach.getDriverVersion()) return std::nullopt;
-  return Refusal{wire::Failure::Reason::VERSION_MISMATCH, "the driver of this host is of CUDA level " + std::to_string(version) +
-                                                              ", the client's of " + std::to_string(attach.getDriverVersion()) +
-                                                              "; set FARGPU_DRIVER_VERSION=" + std::to_string(version) +
-                                                              " there, or update the driver here"};
+  return Refusal{wire::Failure::Reason::VERSION_MISMATCH,
+                 "the driver of this host is of CUDA level " + std::to_string(version) + ", the client's of " +
+                     std::to_string(attach.getDriverVersion()) +
+                     "; set FARGPU_DRIVER_VERSION=" + std::to_string(version) + " there, or update the driver here"};
 }
 
 bool plausible(wire::Range::Reader range) {
   constexpr std::uint64_t unit = std::uint64_t{1} << 30, least = std::uint64_t{1} << 40, end = std::uint64_t{1} << 47;
-  return range.getBytes() >= unit && range.getBytes() < end && range.getBase() >= least && range.getBase() < end - range.getBytes() &&
-         range.getBase() % unit == 0 && range.getBytes() % unit == 0;
+  return range.getBytes() >= unit && range.getBytes() < end && range.getBase() >= least &&
+         range.getBase() < end - range.getBytes() && range.getBase() % unit == 0 && range.getBytes() % unit == 0;
 }
 
 // The first of the client's ranges that can be had here too.
@@ -58,14 +58,16 @@ Window choose(capnp::List<wire::Range>::Reader offered, Reserve&& reserve) {
   return {};
 }
 
-/// The session's windows, reserved here. The end of a process gives its addresses back; in one process with its client a session does.
+/// The session's windows, reserved here. The end of a process gives its addresses back; in one process with its client
+/// a session does.
 class ReservedWindows {
  public:
   ReservedWindows(DriverTable& driver, wire::Attach::Reader attach, bool one_process)
       : driver_(driver),
         one_process_(one_process),
         device_(choose(attach.getDeviceWindows(), [this](const Window& window) { return reserve_device(window); })),
-        host_(choose(attach.getHostWindows(), [this](const Window& window) { return one_process_ || reserve_host(window); })) {}
+        host_(choose(attach.getHostWindows(),
+                     [this](const Window& window) { return one_process_ || reserve_host(window); })) {}
   ReservedWindows(const ReservedWindows&) = delete;
   ReservedWindows& operator=(const ReservedWindows&) = delete;
   ~ReservedWindows() {
@@ -86,7 +88,8 @@ class ReservedWindows {
   }
   static bool reserve_host(const Window& window) {
     void* const wish = reinterpret_cast<void*>(window.base);
-    void* const got = ::mmap(wish, window.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    void* const got =
+        ::mmap(wish, window.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     if (got == wish) return true;
     if (got != MAP_FAILED) ::munmap(got, window.bytes);
     return false;
@@ -112,9 +115,11 @@ std::string refuse(Channel& channel, const Refusal& refusal) {
 }
 
 Refusal no_room() {
-  return {wire::Failure::Reason::NO_CAPACITY,
-          "the session may take too little of this host's memory: its calls need room for " + std::to_string(limits::credit_bytes_min) +
-              " bytes; raise host_bytes_max of fargpud, or host_memory of the tenant, or end other sessions of the lease"};
+  return {
+      wire::Failure::Reason::NO_CAPACITY,
+      "the session may take too little of this host's memory: its calls need room for " +
+          std::to_string(limits::credit_bytes_min) +
+          " bytes; raise host_bytes_max of fargpud, or host_memory of the tenant, or end other sessions of the lease"};
 }
 
 // What the session may have is the device, as far as programs are concerned.
@@ -128,8 +133,8 @@ void write_shares(const SessionOptions& session, capnp::List<wire::DeviceFacts>:
         attribute.setValue(static_cast<int>(processors_of(session.parts[i])));
 }
 
-void welcome(Channel& channel, DriverTable& driver, const AttachOptions& options, std::uint32_t version, std::uint64_t credit_bytes,
-             bool shares_memory) {
+void welcome(Channel& channel, DriverTable& driver, const AttachOptions& options, std::uint32_t version,
+             std::uint64_t credit_bytes, bool shares_memory) {
   const SessionOptions& session = options.session;
   send_answer(channel, [&](wire::AttachAnswer::Builder answer) {
     if (shares_memory) answer.setRingBytes(limits::ring_bytes);
@@ -138,7 +143,8 @@ void welcome(Channel& channel, DriverTable& driver, const AttachOptions& options
     answer.setCreditBytes(credit_bytes);
     answer.setSessionId(session.id);
     answer.setSilenceMs(static_cast<std::uint32_t>(session.silence.count()));
-    answer.setLaneKey(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(options.lane_key.data()), options.lane_key.size()));
+    answer.setLaneKey(
+        capnp::Data::Reader(reinterpret_cast<const kj::byte*>(options.lane_key.data()), options.lane_key.size()));
     const auto write = [](const Window& window, wire::Range::Builder range) {
       range.setBase(window.base);
       range.setBytes(window.bytes);
@@ -150,7 +156,8 @@ void welcome(Channel& channel, DriverTable& driver, const AttachOptions& options
     write_shares(session, answer.getFacts().getDevices());
     auto opcodes = answer.initOpcodes(opcode_max / 8 + 1);
     for (unsigned opcode = 1; opcode <= opcode_max; ++opcode)
-      if (service_of(static_cast<std::uint16_t>(opcode))) opcodes[opcode / 8] |= static_cast<kj::byte>(1u << opcode % 8);
+      if (service_of(static_cast<std::uint16_t>(opcode)))
+        opcodes[opcode / 8] |= static_cast<kj::byte>(1u << opcode % 8);
   });
 }
 
@@ -167,10 +174,12 @@ Compression compression_of(wire::Compression wanted) {
 struct SharedRings {
   explicit SharedRings(Channel& socket)
       : memory(std::in_place, make_ring_memory(limits::ring_bytes)),
-        channel(make_shared_channel(std::shared_ptr<Channel>(&socket, [](Channel*) {}), memory->number(), limits::ring_bytes, false)) {}
+        channel(make_shared_channel(std::shared_ptr<Channel>(&socket, [](Channel*) {}), memory->number(),
+                                    limits::ring_bytes, false)) {}
   /// To the client, once it has been told so.
   void hand_over(Channel& socket) {
-    if (!socket.send_descriptor(memory->number())) throw ChannelClosed(socket.peer() + " does not take the memory that it asked for");
+    if (!socket.send_descriptor(memory->number()))
+      throw ChannelClosed(socket.peer() + " does not take the memory that it asked for");
     memory.reset();
   }
 
@@ -193,7 +202,8 @@ std::string run_session(Session& session) {
 
 }  // namespace
 
-std::string serve_session(Channel& channel, std::span<const std::byte> attach_message, DriverTable& driver, AttachOptions options) {
+std::string serve_session(Channel& channel, std::span<const std::byte> attach_message, DriverTable& driver,
+                          AttachOptions options) {
   try {
     MessageReader reader(attach_message);
     const auto attach = reader.root<wire::Control>().getAttach();
@@ -201,8 +211,10 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     SessionOptions& wanted = options.session;
     const ReservedWindows windows(driver, attach, wanted.one_process);
     if (!windows.complete()) {
-      return refuse(channel, {wire::Failure::Reason::HOST_ERROR,
-                              "no address range that the client offers is free in the worker; this is a fault of the host's set-up"});
+      return refuse(
+          channel,
+          {wire::Failure::Reason::HOST_ERROR,
+           "no address range that the client offers is free in the worker; this is a fault of the host's set-up"});
     }
     wanted.device_window = windows.device();
     wanted.host_window = windows.host();
@@ -214,13 +226,15 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     if (shares_memory) shared.emplace(channel);
     auto session = std::make_unique<Session>(shared ? *shared->channel : channel, driver, wanted);
     if (session->credit_bytes() == 0) return refuse(channel, no_room());
-    welcome(channel, driver, options, *common_version(our_versions, versions_of(attach)), session->credit_bytes(), shares_memory);
+    welcome(channel, driver, options, *common_version(our_versions, versions_of(attach)), session->credit_bytes(),
+            shares_memory);
     if (shared) shared->hand_over(channel);
     if (options.running) options.running(session.get());
     const std::string why = run_session(*session);
     if (options.running) options.running(nullptr);
     channel.close();
-    // A process of its own frees everything by its end, which nothing can hold up. The driver could: a kernel may never end.
+    // A process of its own frees everything by its end, which nothing can hold up. The driver could: a kernel may never
+    // end.
     if (!wanted.one_process) (void)session.release();
     return why;
   } catch (const kj::Exception& error) {

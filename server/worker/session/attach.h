@@ -24,7 +24,9 @@ struct AttachOptions {
   std::function<void(Session*)> running;
 };
 
-/// Answers the attach message and serves the session. Returns why it ended, for the log. Never throws for what a client does.
-std::string serve_session(Channel& channel, std::span<const std::byte> attach_message, DriverTable& driver, AttachOptions options);
+/// Answers the attach message and serves the session. Returns why it ended, for the log. Never throws for what a client
+/// does.
+std::string serve_session(Channel& channel, std::span<const std::byte> attach_message, DriverTable& driver,
+                          AttachOptions options);
 
 }  // namespace fargpu::server

@@ -11,9 +11,9 @@
 namespace fargpu::server {
 namespace {
 
-constexpr CUdevice_P2PAttribute peer_attributes[] = {CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
-                                                     CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
-                                                     CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED};
+constexpr CUdevice_P2PAttribute peer_attributes[] = {
+    CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
+    CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED};
 
 capnp::Data::Reader data(const void* bytes, std::size_t n) { return {static_cast<const kj::byte*>(bytes), n}; }
 
@@ -60,7 +60,8 @@ std::string driver_release(DriverTable& driver) {
   std::error_code error;
   const std::string name = std::filesystem::canonical(info.dli_fname, error).filename();
   constexpr std::string_view before = "libcuda.so.";
-  return name.starts_with(before) && name.find('.', before.size()) != std::string::npos ? name.substr(before.size()) : "";
+  return name.starts_with(before) && name.find('.', before.size()) != std::string::npos ? name.substr(before.size())
+                                                                                        : "";
 }
 
 }  // namespace

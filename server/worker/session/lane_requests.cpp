@@ -20,7 +20,8 @@ bool asks_for_lane(std::span<const std::byte> lane_message, std::span<const std:
     const auto theirs = control.getLane().getKey();
     unsigned difference = key.empty() || theirs.size() != key.size();
     // All of it, so that the time tells nothing.
-    for (std::size_t i = 0; i < key.size() && i < theirs.size(); ++i) difference |= unsigned{theirs[i]} ^ std::to_integer<unsigned>(key[i]);
+    for (std::size_t i = 0; i < key.size() && i < theirs.size(); ++i)
+      difference |= unsigned{theirs[i]} ^ std::to_integer<unsigned>(key[i]);
     return difference == 0;
   } catch (const kj::Exception&) {  // nonsense
     return false;

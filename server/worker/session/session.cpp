@@ -15,17 +15,19 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto usage_interval = std::chrono::milliseconds(250);
 constexpr auto completion_poll = std::chrono::microseconds(30);
-/// How long to sleep at least and at most while the GPU works; for as long as a step of a program takes, what its client waits for is looked for often.
+/// How long to sleep at least and at most while the GPU works; for as long as a step of a program takes, what its
+/// client waits for is looked for often.
 constexpr auto look_least = std::chrono::microseconds(20), look_most = std::chrono::microseconds(500);
 constexpr auto hurried_wait = std::chrono::milliseconds(50);
 /// How long at most between those looks where other threads need the processor: a look takes some microseconds of it.
 constexpr auto look_most_busy = std::chrono::microseconds(200);
 constexpr auto completion_interval = std::chrono::microseconds(50);
-constexpr std::size_t waits_max = 1u << 20;       // work held back, waits for it, completions; no program comes near
-constexpr std::size_t streams_hurried = 4;        // to look at while calls come in
-constexpr std::size_t completions_few = 2;        // an answer, and perhaps a mark
-constexpr unsigned looks_at_few = 3;              // in a round: about as long as the rest of it takes
-constexpr std::uint64_t confirm_interval = 1024;  // frames taken after which the client is told even if there is nothing to say
+constexpr std::size_t waits_max = 1u << 20;  // work held back, waits for it, completions; no program comes near
+constexpr std::size_t streams_hurried = 4;   // to look at while calls come in
+constexpr std::size_t completions_few = 2;   // an answer, and perhaps a mark
+constexpr unsigned looks_at_few = 3;         // in a round: about as long as the rest of it takes
+// Frames taken after which the client is told even if there is nothing to say.
+constexpr std::uint64_t confirm_interval = 1024;
 
 }  // namespace
 
@@ -33,20 +35,25 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
     : channel_(channel),
       driver_(driver),
       options_(std::move(options)),
-      host_budget_(options_.host_bytes_max, options_.account_place, [this](HostBudget::Bound bound) { tell_full(bound); }),
+      host_budget_(options_.host_bytes_max, options_.account_place,
+                   [this](HostBudget::Bound bound) { tell_full(bound); }),
       reader_(channel, *this, /*frames_before=*/1),  // attach
       output_(channel, options_.compression, [this] { return lanes_.given(); }),
-      ledger_(options_.memory_limits, options_.account_place, [this](const Ledger::Refusal& refusal) { tell_full(refusal); }),
+      ledger_(options_.memory_limits, options_.account_place,
+              [this](const Ledger::Refusal& refusal) { tell_full(refusal); }),
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
       sharing_(driver, memory_, options_.exchange),
-      host_blocks_(driver, memory_, host_budget_, options_.host_window, {.scrub = options_.scrub, .one_process = options_.one_process}),
+      host_blocks_(driver, memory_, host_budget_, options_.host_window,
+                   {.scrub = options_.scrub, .one_process = options_.one_process}),
       contexts_(driver, ledger_, host_budget_, options_.devices, options_.parts),
       objects_(memory_, contexts_, [this](HandleKind kind, std::uint64_t value) { forgotten(kind, value); }),
       completions_(
           driver, [this](CUevent event, CUresult result) { prints_.flush(event, result, looked_at_); },
-          [this](StreamState& stream, CUevent event) { return ordering_.record(stream, event); }, [this] { return reading(); }),
-      ordering_(driver, contexts_, captures_, completions_, host_budget_, waker_, *this,
-                {.turns = options_.turns, .launch_threads = options_.launch_threads, .devices = options_.devices.size()}),
+          [this](StreamState& stream, CUevent event) { return ordering_.record(stream, event); },
+          [this] { return reading(); }),
+      ordering_(
+          driver, contexts_, captures_, completions_, host_budget_, waker_, *this,
+          {.turns = options_.turns, .launch_threads = options_.launch_threads, .devices = options_.devices.size()}),
       heard_at_(Clock::now()),
       sent_at_(Clock::now()),
       told_at_(Clock::now()),
@@ -65,7 +72,7 @@ Session::~Session() {
   for (ContextState* const context : contexts_.all()) close_context(*context);
 }
 
-// --- the loop -----------------------------------------------------------------------------------------------------------------
+// --- the loop -------------------------------------------------------------------------------------------------------
 
 std::string Session::run() {
   try {
@@ -140,7 +147,8 @@ bool Session::round() {
     idle_since_ = now;
     spell_.stop();
   }
-  if (ordering_.waits() + completions_.size() > waits_max) throw ProtocolError("more things wait than a session may have waiting");
+  if (ordering_.waits() + completions_.size() > waits_max)
+    throw ProtocolError("more things wait than a session may have waiting");
   return progress;
 }
 
@@ -160,15 +168,18 @@ bool Session::wait_for_reader() {
   return progress;
 }
 
-// Each stream with something to wait for is one question to the driver: while calls come in, they are not asked each time. While there
-// is nothing but an answer to wait for, it is asked more often than the connection, which takes longer.
+// Each stream with something to wait for is one question to the driver: while calls come in, they are not asked each
+// time. While there is nothing but an answer to wait for, it is asked more often than the connection, which takes
+// longer.
 bool Session::look_for_completions(bool hurried) {
   if (completions_.empty()) return false;
   const auto now = Clock::now();
   if (hurried && now - looked_at_ < completion_interval) return false;
   looked_at_ = now;
   if (hurried) return completions_.poll(streams_hurried);
-  const auto few = [this] { return completions_.wanted() && completions_.size() <= completions_few && !completions_.held_up(); };
+  const auto few = [this] {
+    return completions_.wanted() && completions_.size() <= completions_few && !completions_.held_up();
+  };
   for (unsigned look = 1; !completions_.poll(); ++look)
     if (look == looks_at_few || !few()) return false;
   return true;
@@ -187,8 +198,9 @@ bool Session::send_rest() {
   return true;
 }
 
-// Whether to poll on. After a moment, other threads that need this processor go first; where all processors are busy, the moment is short.
-// Most of what the GPU is waited for comes within a few microseconds, and sleeping takes longer than that.
+// Whether to poll on. After a moment, other threads that need this processor go first; where all processors are busy,
+// the moment is short. Most of what the GPU is waited for comes within a few microseconds, and sleeping takes longer
+// than that.
 bool Session::looks_on(Clock::time_point now) {
   const auto idle = now - idle_since_;
   const bool waits = !completions_.empty() || !retries_.empty() || reader_.blocked();
@@ -196,8 +208,8 @@ bool Session::looks_on(Clock::time_point now) {
   return idle < spin && (idle < spare_.first_look(now) || spell_.go_on(now));
 }
 
-// Nothing to do now: poll on for a moment, then sleep. While the GPU is being waited for, sleep briefly, and longer the longer it takes, but
-// not while a step of a program may end at any moment.
+// Nothing to do now: poll on for a moment, then sleep. While the GPU is being waited for, sleep briefly, and longer the
+// longer it takes, but not while a step of a program may end at any moment.
 void Session::rest() {
   const auto now = Clock::now();
   if (looks_on(now)) return;
@@ -208,7 +220,8 @@ void Session::rest() {
   if (now - heard_at_ >= options_.silence)
     return end("the client has been silent for " + std::to_string(options_.silence.count() / 1000) + " s");
   const auto heartbeat = options_.silence / limits::heartbeats_per_silence;
-  // The client's heartbeats are stuck behind what finds no room: so that it knows that we live, it hears from us unasked.
+  // The client's heartbeats are stuck behind what finds no room: so that it knows that we live, it hears from us
+  // unasked.
   if (reader_.blocked() && now - sent_at_ >= heartbeat) output_.confirm();
   Channel::Timeout timeout = told ? Channel::Timeout(heartbeat) : usage_interval;
   if (!completions_.empty() || !retries_.empty() || reader_.blocked()) {
@@ -218,7 +231,8 @@ void Session::rest() {
     else if (spare_.any(now)) timeout = look_least;
     else timeout = std::clamp<Channel::Timeout>(waited / 2, look_least, look_most_busy);
   }
-  timeout = std::min(timeout, std::chrono::duration_cast<Channel::Timeout>(std::min<std::chrono::nanoseconds>(ordering_.due(), heartbeat)));
+  timeout = std::min(timeout, std::chrono::duration_cast<Channel::Timeout>(
+                                  std::min<std::chrono::nanoseconds>(ordering_.due(), heartbeat)));
   // A blocked reader is woken by completions, not by more bytes.
   channel_.wait({.readable = reading() && !reader_.blocked(), .writable = !output_.empty()}, timeout, &waker_);
 }
@@ -233,9 +247,11 @@ void Session::end(const std::string& why) {
 // To the person who runs the program: the driver's error does not say which memory it is.
 void Session::tell_full(HostBudget::Bound bound) {
   const bool own = bound == HostBudget::Bound::session;
-  const std::string who = own ? "the session may take " + std::to_string(options_.host_bytes_max)
-                              : "all sessions of the lease may take " + std::to_string(options_.account_place->account->host_max());
-  prints_.warn(who + " bytes of the GPU host's memory (" + (own ? "host_bytes_max of its fargpud" : "host_memory of the tenant") +
+  const std::string who =
+      own ? "the session may take " + std::to_string(options_.host_bytes_max)
+          : "all sessions of the lease may take " + std::to_string(options_.account_place->account->host_max());
+  prints_.warn(who + " bytes of the GPU host's memory (" +
+               (own ? "host_bytes_max of its fargpud" : "host_memory of the tenant") +
                (own ? ") and wants" : ") and want") + " more: CUDA_ERROR_OUT_OF_MEMORY");
 }
 
@@ -272,7 +288,7 @@ bool Session::tell_usage(bool now) {
   return true;
 }
 
-// --- frames -------------------------------------------------------------------------------------------------------------------
+// --- frames ---------------------------------------------------------------------------------------------------------
 
 std::optional<std::span<std::byte>> Session::place(const FrameHeader& header, std::span<const std::byte>) {
   // Bytes for the GPU go into pinned memory; others are used up at once.
@@ -313,7 +329,9 @@ void Session::on_control(std::span<const std::byte> message, std::span<std::byte
       ended_ = true;
       ended_why_ = "the client left";
       return;
-    case wire::Control::LANE_LOST: stop("at the client " + printable(control.getLaneLost().getText().cStr(), 512)); return;
+    case wire::Control::LANE_LOST:
+      stop("at the client " + printable(control.getLaneLost().getText().cStr(), 512));
+      return;
     default: throw ProtocolError("a control message that a client does not send");
   }
 }
@@ -373,7 +391,7 @@ void Session::drop_call(Call& call) {
   if (const auto drop = service_of(call.id().opcode)->drop) drop(*this, call);
 }
 
-// --- contexts and streams ---------------------------------------------------------------------------------------------------------
+// --- contexts and streams -------------------------------------------------------------------------------------------
 
 // The streams go with it; what else was made in it goes over to the primary context.
 CUresult Session::close_green(ContextState& context, ContextState& heir) {
@@ -443,13 +461,15 @@ bool Session::collect_parts() {
   return !gone.empty();
 }
 
-// --- beside the executor ------------------------------------------------------------------------------------------------------------
+// --- beside the executor --------------------------------------------------------------------------------------------
 
 Outcome Session::aside(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult)> settle) {
-  return aside_reply(call, std::move(work), [settle = std::move(settle)](CUresult result, MessageWriter&) { return settle(result); });
+  return aside_reply(call, std::move(work),
+                     [settle = std::move(settle)](CUresult result, MessageWriter&) { return settle(result); });
 }
 
-Outcome Session::aside_reply(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult, MessageWriter&)> settle) {
+Outcome Session::aside_reply(Call& call, std::function<CUresult()> work,
+                             std::function<CUresult(CUresult, MessageWriter&)> settle) {
   auto result = std::make_shared<CUresult>(CUDA_ERROR_UNKNOWN);
   const CUcontext cuda = contexts_.current() && call.id().context != 0 ? contexts_.current()->cuda : nullptr;
   blocking_calls_.run(

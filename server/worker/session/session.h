@@ -50,21 +50,21 @@ struct SessionUsage {
 
 struct SessionOptions {
   std::uint64_t id = 0;
-  Window device_window;                                         ///< reserved in this process already
-  Window host_window;                                           ///< reserved in this process already
-  std::vector<int> devices;                                     ///< the driver's ordinals, in the session's order
-  std::vector<std::uint64_t> memory_limits;                     ///< bytes per device; 0 for none
-  std::optional<AccountPlace> account_place;                    ///< where it counts what it holds; none: by itself
-  std::filesystem::path image_folder;                           ///< empty: images are kept for the session only
-  std::uint64_t image_bytes_max = 8ull << 30;                   ///< of that folder
-  std::chrono::nanoseconds spin{0};                             ///< how long to poll before sleeping, while somebody waits
-  unsigned launch_threads = 0;                                  ///< besides the executor, while many launches come
-  PrintedByKernels* printed = nullptr;                          ///< null: nothing that kernels print is sent
+  Window device_window;                        ///< reserved in this process already
+  Window host_window;                          ///< reserved in this process already
+  std::vector<int> devices;                    ///< the driver's ordinals, in the session's order
+  std::vector<std::uint64_t> memory_limits;    ///< bytes per device; 0 for none
+  std::optional<AccountPlace> account_place;   ///< where it counts what it holds; none: by itself
+  std::filesystem::path image_folder;          ///< empty: images are kept for the session only
+  std::uint64_t image_bytes_max = 8ull << 30;  ///< of that folder
+  std::chrono::nanoseconds spin{0};            ///< how long to poll before sleeping, while somebody waits
+  unsigned launch_threads = 0;                 ///< besides the executor, while many launches come
+  PrintedByKernels* printed = nullptr;         ///< null: nothing that kernels print is sent
   std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the client is taken for dead
-  std::uint64_t host_bytes_max = 0;                             ///< of this host's memory for what the client makes it keep; 0 for no bound
-  Compression compression = Compression::never;                 ///< of contents of memory that go to the client
-  std::size_t output_bytes_max = 512u << 20;                    ///< that may wait for the client before nothing more is read from it
-  Exchange* exchange = nullptr;                                 ///< null: nothing is shared with other sessions
+  std::uint64_t host_bytes_max = 0;  ///< of this host's memory for what the client makes it keep; 0 for no bound
+  Compression compression = Compression::never;  ///< of contents of memory that go to the client
+  std::size_t output_bytes_max = 512u << 20;     ///< that may wait for the client before nothing more is read from it
+  Exchange* exchange = nullptr;                  ///< null: nothing is shared with other sessions
   TurnOptions turns;
   std::vector<std::vector<CUdevResource>> parts;  ///< of each device: the groups of multiprocessors
                                                   ///< that are the session's; empty: all are
@@ -75,15 +75,16 @@ struct SessionOptions {
   std::function<void(const SessionUsage&)> report;
 };
 
-/// One executor thread runs everything: it reads calls, executes them in their order, and polls for completions. It never waits for
-/// the GPU, for the client or for a long driver call. Launches that nobody waits for may be made for it by others, while many come.
+/// One executor thread runs everything: it reads calls, executes them in their order, and polls for completions. It
+/// never waits for the GPU, for the client or for a long driver call. Launches that nobody waits for may be made for it
+/// by others, while many come.
 class Session final : FrameHandler, Executor {
  public:
   Session(Channel& channel, DriverTable& driver, SessionOptions options);
   ~Session() override;
 
-  /// Serves until the client leaves or the channel ends. Returns why, for the log. Throws ProtocolError and kj::Exception for a
-  /// client that broke the protocol.
+  /// Serves until the client leaves or the channel ends. Returns why, for the log. Throws ProtocolError and
+  /// kj::Exception for a client that broke the protocol.
   std::string run();
 
   /// Makes run() end soon, with a word to the client. Any thread.
@@ -95,10 +96,11 @@ class Session final : FrameHandler, Executor {
   /// A further connection for contents of memory, on which both sides have sent one frame. Any thread.
   void add_lane(std::unique_ptr<Channel> channel) { lanes_.add_lane(std::move(channel), 1, 1); }
   bool lanes_full() const { return lanes_.lanes_full(); }
-  /// For calls of the client that may have to wait here; 0: the host's memory has no room for them, and the session cannot begin.
+  /// For calls of the client that may have to wait here; 0: the host's memory has no room for them, and the session
+  /// cannot begin.
   std::uint64_t credit_bytes() const { return credit_.granted(); }
 
-  // --- for services -----------------------------------------------------------------------------------------------------------
+  // --- for services -------------------------------------------------------------------------------------------------
 
   DriverTable& driver() { return driver_; }
   DeviceMemory& memory() { return memory_; }
@@ -142,10 +144,12 @@ class Session final : FrameHandler, Executor {
   /// What came with a call that is not carried out goes, and what comes for it yet.
   void drop_call(Call& call);
 
-  /// Runs `work` beside the executor, in the call's context; then `settle`, on the executor, whose result is the answer.
+  /// Runs `work` beside the executor, in the call's context; then `settle`, on the executor, whose result is the
+  /// answer.
   Outcome aside(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult)> settle);
   /// Runs `work` beside the executor, where settling writes a reply: `settle` gets the writer.
-  Outcome aside_reply(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult, MessageWriter&)> settle);
+  Outcome aside_reply(Call& call, std::function<CUresult()> work,
+                      std::function<CUresult(CUresult, MessageWriter&)> settle);
 
  private:
   bool collect_parts();
@@ -180,7 +184,8 @@ class Session final : FrameHandler, Executor {
   Waker waker_;
   HostBudget host_budget_;
   CallCredit credit_{host_budget_};
-  WorkerLanes lanes_{waker_, options_.compression, [this](const ClientRequests::Chunks& wanted) { client_.want(wanted); }};
+  WorkerLanes lanes_{waker_, options_.compression,
+                     [this](const ClientRequests::Chunks& wanted) { client_.want(wanted); }};
   FrameReader reader_;
   Output output_;
   Prints prints_{driver_, output_, options_.printed};

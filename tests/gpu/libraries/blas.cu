@@ -40,8 +40,8 @@ void product_ex(cudaDataType in, cudaDataType out, cublasComputeType_t compute, 
   Memory<In> a(whole<In>(m * k)), b(whole<In>(k * n, 2));
   Memory<Out> c(m * n);
   const Scale one(1), zero(0);
-  OK(cublasGemmEx(handle, first, CUBLAS_OP_N, m, n, k, &one, a.data(), in, first == CUBLAS_OP_N ? m : k, b.data(), in, k, &zero, c.data(),
-                  out, m, compute, CUBLAS_GEMM_DEFAULT));
+  OK(cublasGemmEx(handle, first, CUBLAS_OP_N, m, n, k, &one, a.data(), in, first == CUBLAS_OP_N ? m : k, b.data(), in,
+                  k, &zero, c.data(), out, m, compute, CUBLAS_GEMM_DEFAULT));
   show("product", c);
 }
 
@@ -156,8 +156,9 @@ CASE(product_large) {
   Memory<__half> a(whole<__half>(size * size)), b(whole<__half>(size * size, 2)), c(size * size);
   const float one = 1, zero = 0;
   for (int turn = 0; turn < 3; ++turn)
-    OK(cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_T, size, size, size, &one, a.data(), CUDA_R_16F, size, b.data(), CUDA_R_16F, size, &zero,
-                    c.data(), CUDA_R_16F, size, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT_TENSOR_OP));
+    OK(cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_T, size, size, size, &one, a.data(), CUDA_R_16F, size, b.data(),
+                    CUDA_R_16F, size, &zero, c.data(), CUDA_R_16F, size, CUBLAS_COMPUTE_32F,
+                    CUBLAS_GEMM_DEFAULT_TENSOR_OP));
   show("c", c);
 }
 
@@ -166,8 +167,8 @@ CASE(batched_by_stride) {
   constexpr int count = 20;
   Memory<float> a(whole<float>(m * k * count)), b(whole<float>(k * n * count, 2)), c(m * n * count);
   const float one = 1, zero = 0;
-  OK(cublasSgemmStridedBatched(handle, CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &one, a.data(), m, m * k, b.data(), k, k * n, &zero, c.data(), m,
-                               m * n, count));
+  OK(cublasSgemmStridedBatched(handle, CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &one, a.data(), m, m * k, b.data(), k, k * n,
+                               &zero, c.data(), m, m * n, count));
   show("c", c);
 }
 
@@ -183,7 +184,8 @@ CASE(batched_by_pointer) {
   }
   Memory<float*> da(pa), db(pb), dc(pc);
   const float one = 1, zero = 0;
-  OK(cublasSgemmBatched(handle, CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &one, da.data(), m, db.data(), k, &zero, dc.data(), m, count));
+  OK(cublasSgemmBatched(handle, CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &one, da.data(), m, db.data(), k, &zero, dc.data(),
+                        m, count));
   show("c", c);
 }
 
@@ -194,7 +196,8 @@ CASE(symmetric) {
   OK(cublasSsyrk(handle, CUBLAS_FILL_MODE_UPPER, CUBLAS_OP_N, n, k, &one, a.data(), n, &zero, c.data(), n));
   show("rank k", c);
   Memory<float> b(whole<float>(n * m, 3)), d(n * m);
-  OK(cublasSsymm(handle, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_UPPER, n, m, &one, c.data(), n, b.data(), n, &zero, d.data(), n));
+  OK(cublasSsymm(handle, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_UPPER, n, m, &one, c.data(), n, b.data(), n, &zero,
+                 d.data(), n));
   show("product", d);
 }
 
@@ -202,8 +205,8 @@ CASE(triangular_solve) {
   Handle handle;
   Memory<double> a(definite<double>(n)), b(whole<double>(n * 16));
   const double one = 1;
-  OK(cublasDtrsm(handle, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, CUBLAS_DIAG_NON_UNIT, n, 16, &one, a.data(), n, b.data(),
-                 n));
+  OK(cublasDtrsm(handle, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, CUBLAS_DIAG_NON_UNIT, n, 16, &one,
+                 a.data(), n, b.data(), n));
   show("x", b);
 }
 
@@ -255,7 +258,8 @@ CASE(several_streams) {
   for (int turn = 0; turn < 5; ++turn)
     for (int i = 0; i < count; ++i) {
       const float factor = static_cast<float>(i + 1);
-      OK(cublasSgemm(handles[i], CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &factor, a.data(), m, b.data(), k, &zero, c.data() + i * m * n, m));
+      OK(cublasSgemm(handles[i], CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &factor, a.data(), m, b.data(), k, &zero,
+                     c.data() + i * m * n, m));
     }
   for (cudaStream_t stream : streams) OK(cudaStreamSynchronize(stream));
   show("c", c);
@@ -286,14 +290,16 @@ CASE(wrong_arguments) {
   Handle handle;
   Memory<float> a(100);
   const float one = 1;
-  std::printf("%d\n", cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 10, 10, 10, &one, a.data(), 5, a.data(), 10, &one, a.data(), 10));
-  std::printf("%d\n", cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, -1, 10, 10, &one, a.data(), 10, a.data(), 10, &one, a.data(), 10));
+  std::printf("%d\n", cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 10, 10, 10, &one, a.data(), 5, a.data(), 10, &one,
+                                  a.data(), 10));
+  std::printf("%d\n", cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, -1, 10, 10, &one, a.data(), 10, a.data(), 10, &one,
+                                  a.data(), 10));
   int version;
   OK(cublasGetVersion(handle, &version));
   std::printf("version %d\n", version);
 }
 
-// --- cuBLASLt -----------------------------------------------------------------------------------------------------------
+// --- cuBLASLt -------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -303,8 +309,9 @@ struct Matrix {
 };
 
 // D = epilogue(A^T B), with the algorithm that is advised first.
-void matmul(Matrix a, const void* pa, Matrix b, const void* pb, Matrix d, void* pd, cublasComputeType_t compute, cudaDataType scale,
-            const void* one, const void* zero, const std::function<void(cublasLtMatmulDesc_t)>& more = {}) {
+void matmul(Matrix a, const void* pa, Matrix b, const void* pb, Matrix d, void* pd, cublasComputeType_t compute,
+            cudaDataType scale, const void* one, const void* zero,
+            const std::function<void(cublasLtMatmulDesc_t)>& more = {}) {
   cublasLtHandle_t lt;
   OK(cublasLtCreate(&lt));
   cublasLtMatmulDesc_t operation;
@@ -326,7 +333,8 @@ void matmul(Matrix a, const void* pa, Matrix b, const void* pb, Matrix d, void* 
   OK(cublasLtMatmulAlgoGetHeuristic(lt, operation, la, lb, ld, ld, preference, 4, found, &count));
   HOLDS(count > 0);
   std::printf("%d algorithms\n", count);
-  OK(cublasLtMatmul(lt, operation, one, pa, la, pb, lb, zero, pd, ld, pd, ld, &found[0].algo, workspace.data(), bytes, nullptr));
+  OK(cublasLtMatmul(lt, operation, one, pa, la, pb, lb, zero, pd, ld, pd, ld, &found[0].algo, workspace.data(), bytes,
+                    nullptr));
   OK(cudaDeviceSynchronize());
   OK(cublasLtDestroy(lt));
 }
@@ -338,7 +346,8 @@ void lt_product(cudaDataType in, cudaDataType out, const std::function<void(cubl
   Memory<In> a(whole<In>(lm * lk)), b(whole<In>(lk * ln, 2));
   Memory<Out> d(lm * ln);
   const float one = 1, zero = 0;
-  matmul({in, lk, lm}, a.data(), {in, lk, ln}, b.data(), {out, lm, ln}, d.data(), CUBLAS_COMPUTE_32F, CUDA_R_32F, &one, &zero, more);
+  matmul({in, lk, lm}, a.data(), {in, lk, ln}, b.data(), {out, lm, ln}, d.data(), CUBLAS_COMPUTE_32F, CUDA_R_32F, &one,
+         &zero, more);
   show("d", d);
 }
 
@@ -364,8 +373,8 @@ CASE(lt_int8) {
   Memory<int8_t> a(whole<int8_t>(lm * lk)), b(whole<int8_t>(lk * ln, 2));
   Memory<int32_t> d(lm * ln);
   const int32_t one = 1, zero = 0;
-  matmul({CUDA_R_8I, lk, lm}, a.data(), {CUDA_R_8I, lk, ln}, b.data(), {CUDA_R_32I, lm, ln}, d.data(), CUBLAS_COMPUTE_32I, CUDA_R_32I, &one,
-         &zero);
+  matmul({CUDA_R_8I, lk, lm}, a.data(), {CUDA_R_8I, lk, ln}, b.data(), {CUDA_R_32I, lm, ln}, d.data(),
+         CUBLAS_COMPUTE_32I, CUDA_R_32I, &one, &zero);
   show("d", d);
 }
 CASE(lt_transformed) {
@@ -374,7 +383,8 @@ CASE(lt_transformed) {
   cublasLtMatrixTransformDesc_t transform;
   OK(cublasLtMatrixTransformDescCreate(&transform, CUDA_R_32F));
   const cublasOperation_t transposed = CUBLAS_OP_T;
-  OK(cublasLtMatrixTransformDescSetAttribute(transform, CUBLASLT_MATRIX_TRANSFORM_DESC_TRANSA, &transposed, sizeof transposed));
+  OK(cublasLtMatrixTransformDescSetAttribute(transform, CUBLASLT_MATRIX_TRANSFORM_DESC_TRANSA, &transposed,
+                                             sizeof transposed));
   cublasLtMatrixLayout_t from, to;
   OK(cublasLtMatrixLayoutCreate(&from, CUDA_R_32F, m, n, m));
   OK(cublasLtMatrixLayoutCreate(&to, CUDA_R_32F, n, m, n));

@@ -79,17 +79,27 @@ struct AddIndex {
 
 CASE(reduce) {
   Memory<int> in(whole<int>(count)), out(3);
-  with_storage([&](void* storage, size_t& bytes) { return cub::DeviceReduce::Sum(storage, bytes, in.data(), out.data(), count); });
-  with_storage([&](void* storage, size_t& bytes) { return cub::DeviceReduce::Max(storage, bytes, in.data(), out.data() + 1, count); });
-  with_storage([&](void* storage, size_t& bytes) { return cub::DeviceReduce::Min(storage, bytes, in.data(), out.data() + 2, count); });
+  with_storage([&](void* storage, size_t& bytes) {
+    return cub::DeviceReduce::Sum(storage, bytes, in.data(), out.data(), count);
+  });
+  with_storage([&](void* storage, size_t& bytes) {
+    return cub::DeviceReduce::Max(storage, bytes, in.data(), out.data() + 1, count);
+  });
+  with_storage([&](void* storage, size_t& bytes) {
+    return cub::DeviceReduce::Min(storage, bytes, in.data(), out.data() + 2, count);
+  });
   show("sum, most, least", out);
 }
 
 CASE(scan) {
   Memory<int> in(whole<int>(count)), out(count);
-  with_storage([&](void* storage, size_t& bytes) { return cub::DeviceScan::InclusiveSum(storage, bytes, in.data(), out.data(), count); });
+  with_storage([&](void* storage, size_t& bytes) {
+    return cub::DeviceScan::InclusiveSum(storage, bytes, in.data(), out.data(), count);
+  });
   show("inclusive", out);
-  with_storage([&](void* storage, size_t& bytes) { return cub::DeviceScan::ExclusiveSum(storage, bytes, in.data(), out.data(), count); });
+  with_storage([&](void* storage, size_t& bytes) {
+    return cub::DeviceScan::ExclusiveSum(storage, bytes, in.data(), out.data(), count);
+  });
   show("exclusive", out);
 }
 
@@ -105,7 +115,9 @@ CASE(scan_by_key) {
 
 CASE(radix_sort) {
   Memory<float> in(fractions<float>(count)), out(count);
-  with_storage([&](void* storage, size_t& bytes) { return cub::DeviceRadixSort::SortKeys(storage, bytes, in.data(), out.data(), count); });
+  with_storage([&](void* storage, size_t& bytes) {
+    return cub::DeviceRadixSort::SortKeys(storage, bytes, in.data(), out.data(), count);
+  });
   show("keys", out);
   Memory<unsigned long long> wide(whole<unsigned long long>(count)), sorted(count);
   with_storage([&](void* storage, size_t& bytes) {
@@ -119,7 +131,8 @@ CASE(radix_sort_pairs) {
   for (int i = 0; i < count; ++i) places[i] = i;
   Memory<int> keys(whole<int>(count)), sorted(count), values(places), moved(count);
   with_storage([&](void* storage, size_t& bytes) {
-    return cub::DeviceRadixSort::SortPairs(storage, bytes, keys.data(), sorted.data(), values.data(), moved.data(), count);
+    return cub::DeviceRadixSort::SortPairs(storage, bytes, keys.data(), sorted.data(), values.data(), moved.data(),
+                                           count);
   });
   show("keys", sorted);
   show("values", moved);
@@ -128,7 +141,8 @@ CASE(radix_sort_pairs) {
 CASE(merge_sort) {
   Memory<int> keys(whole<int>(count));
   with_storage([&](void* storage, size_t& bytes) {
-    return cub::DeviceMergeSort::SortKeys(storage, bytes, keys.data(), count, [] __host__ __device__(int a, int b) { return a > b; });
+    return cub::DeviceMergeSort::SortKeys(storage, bytes, keys.data(), count,
+                                          [] __host__ __device__(int a, int b) { return a > b; });
   });
   show("keys", keys);
 }
@@ -139,11 +153,13 @@ CASE(segments) {
   const int segments = static_cast<int>(bounds.size()) - 1;
   Memory<int> in(whole<int>(count)), out(count), offsets(bounds), sums(segments);
   with_storage([&](void* storage, size_t& bytes) {
-    return cub::DeviceSegmentedReduce::Sum(storage, bytes, in.data(), sums.data(), segments, offsets.data(), offsets.data() + 1);
+    return cub::DeviceSegmentedReduce::Sum(storage, bytes, in.data(), sums.data(), segments, offsets.data(),
+                                           offsets.data() + 1);
   });
   show("sums", sums);
   with_storage([&](void* storage, size_t& bytes) {
-    return cub::DeviceSegmentedSort::SortKeys(storage, bytes, in.data(), out.data(), count, segments, offsets.data(), offsets.data() + 1);
+    return cub::DeviceSegmentedSort::SortKeys(storage, bytes, in.data(), out.data(), count, segments, offsets.data(),
+                                              offsets.data() + 1);
   });
   show("sorted", out);
 }
@@ -164,8 +180,9 @@ CASE(select) {
   });
   show("even", out);
   show("how many", chosen);
-  with_storage(
-      [&](void* storage, size_t& bytes) { return cub::DeviceSelect::Unique(storage, bytes, in.data(), out.data(), chosen.data(), count); });
+  with_storage([&](void* storage, size_t& bytes) {
+    return cub::DeviceSelect::Unique(storage, bytes, in.data(), out.data(), chosen.data(), count);
+  });
   show("without repetitions", chosen);
 }
 
@@ -182,7 +199,8 @@ CASE(run_lengths) {
   std::sort(values.begin(), values.end());
   Memory<int> in(values), unique(64), lengths(64), runs(1);
   with_storage([&](void* storage, size_t& bytes) {
-    return cub::DeviceRunLengthEncode::Encode(storage, bytes, in.data(), unique.data(), lengths.data(), runs.data(), count);
+    return cub::DeviceRunLengthEncode::Encode(storage, bytes, in.data(), unique.data(), lengths.data(), runs.data(),
+                                              count);
   });
   show("values", unique);
   show("lengths", lengths);
@@ -190,7 +208,8 @@ CASE(run_lengths) {
 
 CASE(for_each) {
   Memory<int> data(whole<int>(count));
-  with_storage([&](void* storage, size_t& bytes) { return cub::DeviceFor::Bulk(storage, bytes, count, AddIndex{data.data()}); });
+  with_storage(
+      [&](void* storage, size_t& bytes) { return cub::DeviceFor::Bulk(storage, bytes, count, AddIndex{data.data()}); });
   show("data", data);
 }
 

@@ -44,8 +44,8 @@ struct Convolution {
     size_t bytes;
     OK(cudnnGetConvolutionForwardWorkspaceSize(handle, in, filter, description, out, algorithm, &bytes));
     Memory<char> work(bytes + 1);
-    OK(cudnnConvolutionForward(handle, &one, in, x.data(), filter, w.data(), description, algorithm, work.data(), bytes, &zero, out,
-                               y.data()));
+    OK(cudnnConvolutionForward(handle, &one, in, x.data(), filter, w.data(), description, algorithm, work.data(), bytes,
+                               &zero, out, y.data()));
     show("y", y);
   }
 };
@@ -53,12 +53,14 @@ struct Convolution {
 void activation(cudnnActivationMode_t mode) {
   Handle handle;
   Tensor tensor(2, 3, 16, 16);
-  Memory<float> x(fractions<float>(tensor.count)), y(tensor.count), dy(fractions<float>(tensor.count, 2)), dx(tensor.count);
+  Memory<float> x(fractions<float>(tensor.count)), y(tensor.count), dy(fractions<float>(tensor.count, 2)),
+      dx(tensor.count);
   cudnnActivationDescriptor_t description;
   OK(cudnnCreateActivationDescriptor(&description));
   OK(cudnnSetActivationDescriptor(description, mode, CUDNN_PROPAGATE_NAN, 1));
   OK(cudnnActivationForward(handle, description, &one, tensor, x.data(), &zero, tensor, y.data()));
-  OK(cudnnActivationBackward(handle, description, &one, tensor, y.data(), tensor, dy.data(), tensor, x.data(), &zero, tensor, dx.data()));
+  OK(cudnnActivationBackward(handle, description, &one, tensor, y.data(), tensor, dy.data(), tensor, x.data(), &zero,
+                             tensor, dx.data()));
   show("y", y);
   show("dx", dx);
 }
@@ -71,7 +73,8 @@ void pooling(cudnnPoolingMode_t mode) {
   OK(cudnnCreatePoolingDescriptor(&description));
   OK(cudnnSetPooling2dDescriptor(description, mode, CUDNN_PROPAGATE_NAN, 2, 2, 0, 0, 2, 2));
   OK(cudnnPoolingForward(handle, description, &one, in, x.data(), &zero, out, y.data()));
-  OK(cudnnPoolingBackward(handle, description, &one, out, y.data(), out, dy.data(), in, x.data(), &zero, in, dx.data()));
+  OK(cudnnPoolingBackward(handle, description, &one, out, y.data(), out, dy.data(), in, x.data(), &zero, in,
+                          dx.data()));
   show("y", y);
   show("dx", dx);
 }
@@ -84,19 +87,19 @@ void recurrent(cudnnRNNMode_t mode) {
   OK(cudnnSetDropoutDescriptor(dropout, handle, 0, nullptr, 0, 0));
   cudnnRNNDescriptor_t network;
   OK(cudnnCreateRNNDescriptor(&network));
-  OK(cudnnSetRNNDescriptor_v8(network, CUDNN_RNN_ALGO_STANDARD, mode, CUDNN_RNN_DOUBLE_BIAS, CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT,
-                              CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, inputs, hidden, hidden, 2, dropout,
-                              CUDNN_RNN_PADDED_IO_DISABLED));
+  OK(cudnnSetRNNDescriptor_v8(network, CUDNN_RNN_ALGO_STANDARD, mode, CUDNN_RNN_DOUBLE_BIAS, CUDNN_UNIDIRECTIONAL,
+                              CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, inputs, hidden,
+                              hidden, 2, dropout, CUDNN_RNN_PADDED_IO_DISABLED));
   const std::vector<int> lengths(batch, length);
   Memory<int> device_lengths(lengths);
   float padding = 0;
   cudnnRNNDataDescriptor_t in, out;
   OK(cudnnCreateRNNDataDescriptor(&in));
   OK(cudnnCreateRNNDataDescriptor(&out));
-  OK(cudnnSetRNNDataDescriptor(in, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, length, batch, inputs, lengths.data(),
-                               &padding));
-  OK(cudnnSetRNNDataDescriptor(out, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, length, batch, hidden, lengths.data(),
-                               &padding));
+  OK(cudnnSetRNNDataDescriptor(in, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, length, batch, inputs,
+                               lengths.data(), &padding));
+  OK(cudnnSetRNNDataDescriptor(out, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, length, batch, hidden,
+                               lengths.data(), &padding));
   cudnnTensorDescriptor_t state;
   const int dimensions[] = {2, batch, hidden}, strides[] = {batch * hidden, hidden, 1};
   OK(cudnnCreateTensorDescriptor(&state));
@@ -108,9 +111,9 @@ void recurrent(cudnnRNNMode_t mode) {
       weights(fractions<float>(weight_bytes / sizeof(float), 2));
   Memory<float> last(2 * batch * hidden), last_cell(2 * batch * hidden);
   Memory<char> work(work_bytes + 1), reserve(reserve_bytes + 1);
-  OK(cudnnRNNForward(handle, network, CUDNN_FWD_MODE_INFERENCE, device_lengths.data(), in, x.data(), out, y.data(), state, nullptr,
-                     last.data(), state, nullptr, mode == CUDNN_LSTM ? last_cell.data() : nullptr, weight_bytes, weights.data(), work_bytes,
-                     work.data(), reserve_bytes, reserve.data()));
+  OK(cudnnRNNForward(handle, network, CUDNN_FWD_MODE_INFERENCE, device_lengths.data(), in, x.data(), out, y.data(),
+                     state, nullptr, last.data(), state, nullptr, mode == CUDNN_LSTM ? last_cell.data() : nullptr,
+                     weight_bytes, weights.data(), work_bytes, work.data(), reserve_bytes, reserve.data()));
   show("y", y);
   show("state", last);
 }
@@ -127,7 +130,8 @@ CASE(convolution_heuristics) {
   Convolution one_of;
   cudnnConvolutionFwdAlgoPerf_t found[8];
   int count = 0;
-  OK(cudnnGetConvolutionForwardAlgorithm_v7(one_of.handle, one_of.in, one_of.filter, one_of.description, one_of.out, 8, &count, found));
+  OK(cudnnGetConvolutionForwardAlgorithm_v7(one_of.handle, one_of.in, one_of.filter, one_of.description, one_of.out, 8,
+                                            &count, found));
   for (int i = 0; i < count; ++i) std::printf("%d %d %zu\n", found[i].algo, found[i].status, found[i].memory);
   one_of.forward(found[0].algo);
 }
@@ -139,13 +143,15 @@ CASE(convolution_backward) {
   size_t data_bytes, filter_bytes;
   const auto data_algorithm = CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
   const auto filter_algorithm = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
-  OK(cudnnGetConvolutionBackwardDataWorkspaceSize(c.handle, c.filter, c.out, c.description, c.in, data_algorithm, &data_bytes));
-  OK(cudnnGetConvolutionBackwardFilterWorkspaceSize(c.handle, c.in, c.out, c.description, c.filter, filter_algorithm, &filter_bytes));
+  OK(cudnnGetConvolutionBackwardDataWorkspaceSize(c.handle, c.filter, c.out, c.description, c.in, data_algorithm,
+                                                  &data_bytes));
+  OK(cudnnGetConvolutionBackwardFilterWorkspaceSize(c.handle, c.in, c.out, c.description, c.filter, filter_algorithm,
+                                                    &filter_bytes));
   Memory<char> work(data_bytes > filter_bytes ? data_bytes + 1 : filter_bytes + 1);
-  OK(cudnnConvolutionBackwardData(c.handle, &one, c.filter, c.w.data(), c.out, dy.data(), c.description, data_algorithm, work.data(),
-                                  data_bytes, &zero, c.in, dx.data()));
-  OK(cudnnConvolutionBackwardFilter(c.handle, &one, c.in, c.x.data(), c.out, dy.data(), c.description, filter_algorithm, work.data(),
-                                    filter_bytes, &zero, c.filter, dw.data()));
+  OK(cudnnConvolutionBackwardData(c.handle, &one, c.filter, c.w.data(), c.out, dy.data(), c.description, data_algorithm,
+                                  work.data(), data_bytes, &zero, c.in, dx.data()));
+  OK(cudnnConvolutionBackwardFilter(c.handle, &one, c.in, c.x.data(), c.out, dy.data(), c.description, filter_algorithm,
+                                    work.data(), filter_bytes, &zero, c.filter, dw.data()));
   OK(cudnnConvolutionBackwardBias(c.handle, &one, c.out, dy.data(), &zero, bias, db.data()));
   show("dx", dx);
   show("dw", dw);
@@ -164,20 +170,24 @@ CASE(softmax) {
   Handle handle;
   Tensor tensor(8, 100, 1, 1);
   Memory<float> x(fractions<float>(tensor.count)), y(tensor.count);
-  OK(cudnnSoftmaxForward(handle, CUDNN_SOFTMAX_LOG, CUDNN_SOFTMAX_MODE_CHANNEL, &one, tensor, x.data(), &zero, tensor, y.data()));
+  OK(cudnnSoftmaxForward(handle, CUDNN_SOFTMAX_LOG, CUDNN_SOFTMAX_MODE_CHANNEL, &one, tensor, x.data(), &zero, tensor,
+                         y.data()));
   show("y", y);
 }
 
 CASE(batch_normalization) {
   Handle handle;
   Tensor tensor(8, 6, 12, 12), channels(1, 6, 1, 1);
-  Memory<float> x(fractions<float>(tensor.count)), y(tensor.count), scale(whole<float>(6)), bias(whole<float>(6, 2)), mean(6), variance(6),
-      saved(6), inverse(6), dy(fractions<float>(tensor.count, 3)), dx(tensor.count), dscale(6), dbias(6);
+  Memory<float> x(fractions<float>(tensor.count)), y(tensor.count), scale(whole<float>(6)), bias(whole<float>(6, 2)),
+      mean(6), variance(6), saved(6), inverse(6), dy(fractions<float>(tensor.count, 3)), dx(tensor.count), dscale(6),
+      dbias(6);
   const auto mode = CUDNN_BATCHNORM_SPATIAL;
-  OK(cudnnBatchNormalizationForwardTraining(handle, mode, &one, &zero, tensor, x.data(), tensor, y.data(), channels, scale.data(),
-                                            bias.data(), 0.5, mean.data(), variance.data(), 1e-5, saved.data(), inverse.data()));
-  OK(cudnnBatchNormalizationBackward(handle, mode, &one, &zero, &one, &zero, tensor, x.data(), tensor, dy.data(), tensor, dx.data(),
-                                     channels, scale.data(), dscale.data(), dbias.data(), 1e-5, saved.data(), inverse.data()));
+  OK(cudnnBatchNormalizationForwardTraining(handle, mode, &one, &zero, tensor, x.data(), tensor, y.data(), channels,
+                                            scale.data(), bias.data(), 0.5, mean.data(), variance.data(), 1e-5,
+                                            saved.data(), inverse.data()));
+  OK(cudnnBatchNormalizationBackward(handle, mode, &one, &zero, &one, &zero, tensor, x.data(), tensor, dy.data(),
+                                     tensor, dx.data(), channels, scale.data(), dscale.data(), dbias.data(), 1e-5,
+                                     saved.data(), inverse.data()));
   show("y", y);
   show("mean", mean);
   show("dx", dx);
@@ -190,7 +200,8 @@ CASE(local_response) {
   cudnnLRNDescriptor_t description;
   OK(cudnnCreateLRNDescriptor(&description));
   OK(cudnnSetLRNDescriptor(description, 5, 1e-4, 0.75, 2));
-  OK(cudnnLRNCrossChannelForward(handle, description, CUDNN_LRN_CROSS_CHANNEL_DIM1, &one, tensor, x.data(), &zero, tensor, y.data()));
+  OK(cudnnLRNCrossChannelForward(handle, description, CUDNN_LRN_CROSS_CHANNEL_DIM1, &one, tensor, x.data(), &zero,
+                                 tensor, y.data()));
   show("y", y);
 }
 
@@ -227,7 +238,8 @@ CASE(operations_on_tensors) {
   size_t bytes;
   OK(cudnnGetReductionWorkspaceSize(handle, reduction, tensor, sums, &bytes));
   Memory<char> work(bytes + 1);
-  OK(cudnnReduceTensor(handle, reduction, nullptr, 0, work.data(), bytes, &one, tensor, c.data(), &zero, sums, reduced.data()));
+  OK(cudnnReduceTensor(handle, reduction, nullptr, 0, work.data(), bytes, &one, tensor, c.data(), &zero, sums,
+                       reduced.data()));
   show("reduced", reduced);
 }
 

@@ -111,7 +111,8 @@ CASE(half_precision) {
   OK(cufftCreate(&plan.handle));
   long long length = 1024;
   size_t bytes;
-  OK(cufftXtMakePlanMany(plan.handle, 1, &length, nullptr, 1, 1, CUDA_C_16F, nullptr, 1, 1, CUDA_C_16F, 8, &bytes, CUDA_C_16F));
+  OK(cufftXtMakePlanMany(plan.handle, 1, &length, nullptr, 1, 1, CUDA_C_16F, nullptr, 1, 1, CUDA_C_16F, 8, &bytes,
+                         CUDA_C_16F));
   std::vector<__half> values;
   for (float value : fractions<float>(2 * 1024 * 8)) values.push_back(__float2half(value * 0.01f));
   Memory<__half> data(values);

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the programs over CUDA's libraries share. Each is one file with cases over one library; a case computes something and shows it.
-// Run by itself and through fargpu, a case must print the same.
+// What the programs over CUDA's libraries share. Each is one file with cases over one library; a case computes
+// something and shows it. Run by itself and through fargpu, a case must print the same.
 //
 //   library_blas           lists the cases
 //   library_blas CASE      runs one

@@ -15,9 +15,10 @@ struct Program {
   nvrtcResult result;
   std::string log;
 
-  Program(const char* source, std::vector<const char*> options, std::vector<const char*> names = {}, std::vector<const char*> headers = {},
-          std::vector<const char*> header_names = {}) {
-    OK(nvrtcCreateProgram(&handle, source, "program.cu", static_cast<int>(headers.size()), headers.data(), header_names.data()));
+  Program(const char* source, std::vector<const char*> options, std::vector<const char*> names = {},
+          std::vector<const char*> headers = {}, std::vector<const char*> header_names = {}) {
+    OK(nvrtcCreateProgram(&handle, source, "program.cu", static_cast<int>(headers.size()), headers.data(),
+                          header_names.data()));
     for (const char* name : names) OK(nvrtcAddNameExpression(handle, name));
     result = nvrtcCompileProgram(handle, static_cast<int>(options.size()), options.data());
     size_t bytes;
@@ -85,13 +86,16 @@ void run_scale(const std::string& image) {
 
 CASE(cubin) { run_scale(Program(scale, {"--gpu-architecture=sm_90"}).cubin()); }
 CASE(ptx) { run_scale(Program(scale, {"--gpu-architecture=compute_90"}).ptx()); }
-CASE(options) { run_scale(Program(scale, {"--gpu-architecture=sm_90", "--use_fast_math", "-lineinfo", "--maxrregcount=32"}).cubin()); }
+CASE(options) {
+  run_scale(Program(scale, {"--gpu-architecture=sm_90", "--use_fast_math", "-lineinfo", "--maxrregcount=32"}).cubin());
+}
 CASE(debug) { run_scale(Program(scale, {"--gpu-architecture=sm_90", "-G"}).cubin()); }
 
 CASE(names) {
   OK(cudaFree(nullptr));
   Program program(
-      "template <class T, int by> __global__ void times(T* x) { x[threadIdx.x] *= by; } namespace inner { __device__ int number = 7; }",
+      "template <class T, int by> __global__ void times(T* x) { x[threadIdx.x] *= by; } namespace inner { __device__ "
+      "int number = 7; }",
       {"--gpu-architecture=sm_90"}, {"times<double, 3>", "&inner::number"});
   OK(program.result);
   const char *kernel, *variable;
@@ -116,10 +120,12 @@ CASE(names) {
 }
 
 CASE(headers) {
-  run_scale(Program("#include \"mine.h\"\nKERNEL scale(float* x, float by, int n) { if (AT < n) x[AT] *= by; }",
-                    {"--gpu-architecture=sm_90"}, {},
-                    {"#define KERNEL extern \"C\" __global__ void\n#define AT (blockIdx.x * blockDim.x + threadIdx.x)\n"}, {"mine.h"})
-                .cubin());
+  run_scale(
+      Program("#include \"mine.h\"\nKERNEL scale(float* x, float by, int n) { if (AT < n) x[AT] *= by; }",
+              {"--gpu-architecture=sm_90"}, {},
+              {"#define KERNEL extern \"C\" __global__ void\n#define AT (blockIdx.x * blockDim.x + threadIdx.x)\n"},
+              {"mine.h"})
+          .cubin());
 }
 
 CASE(mistakes) {
@@ -159,8 +165,10 @@ CASE(linked_by_driver) {
           .ptx();
   CUlinkState link;
   OK(cuLinkCreate(0, nullptr, nullptr, &link));
-  OK(cuLinkAddData(link, CU_JIT_INPUT_PTX, const_cast<char*>(first.data()), first.size(), "first", 0, nullptr, nullptr));
-  OK(cuLinkAddData(link, CU_JIT_INPUT_PTX, const_cast<char*>(second.data()), second.size(), "second", 0, nullptr, nullptr));
+  OK(cuLinkAddData(link, CU_JIT_INPUT_PTX, const_cast<char*>(first.data()), first.size(), "first", 0, nullptr,
+                   nullptr));
+  OK(cuLinkAddData(link, CU_JIT_INPUT_PTX, const_cast<char*>(second.data()), second.size(), "second", 0, nullptr,
+                   nullptr));
   void* image;
   size_t bytes;
   OK(cuLinkComplete(link, &image, &bytes));
@@ -169,9 +177,9 @@ CASE(linked_by_driver) {
 }
 
 CASE(linked_with_optimisation) {
-  const std::string first =
-      Program("extern \"C\" __device__ float twice(float x) { return 2 * x; }", {"--gpu-architecture=compute_90", "-dlto", "-rdc=true"})
-          .lto();
+  const std::string first = Program("extern \"C\" __device__ float twice(float x) { return 2 * x; }",
+                                    {"--gpu-architecture=compute_90", "-dlto", "-rdc=true"})
+                                .lto();
   const std::string second =
       Program(
           "extern \"C\" __device__ float twice(float); extern \"C\" __global__ void scale(float* x, float by, int n) {"
@@ -198,7 +206,8 @@ CASE(jit_options) {
   char log[4096] = {};
   unsigned registers = 24;
   CUjit_option options[] = {CU_JIT_MAX_REGISTERS, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
-  void* values[] = {reinterpret_cast<void*>(static_cast<uintptr_t>(registers)), log, reinterpret_cast<void*>(sizeof log)};
+  void* values[] = {reinterpret_cast<void*>(static_cast<uintptr_t>(registers)), log,
+                    reinterpret_cast<void*>(sizeof log)};
   CUmodule module;
   OK(cuModuleLoadDataEx(&module, image.data(), 3, options, values));
   CUfunction function;
@@ -212,7 +221,8 @@ CASE(jit_options) {
 }
 
 CASE(clusters) {
-  const std::string image = Program(R"(#include <cooperative_groups.h>
+  const std::string image =
+      Program(R"(#include <cooperative_groups.h>
 extern "C" __global__ void __cluster_dims__(4) neighbours(int* out) {
   __shared__ int own;
   auto cluster = cooperative_groups::this_cluster();
@@ -221,8 +231,8 @@ extern "C" __global__ void __cluster_dims__(4) neighbours(int* out) {
   if (threadIdx.x == 0) out[blockIdx.x] = *cluster.map_shared_rank(&own, (cluster.block_rank() + 1) % 4);
   cluster.sync();
 })",
-                                    {"--gpu-architecture=sm_90", "-I/usr/local/cuda/include", "-I/usr/local/cuda/include/cccl"})
-                                .cubin();
+              {"--gpu-architecture=sm_90", "-I/usr/local/cuda/include", "-I/usr/local/cuda/include/cccl"})
+          .cubin();
   const CUfunction function = function_of(image, "neighbours");
   Memory<int> out(16);
   int* pointer = out.data();

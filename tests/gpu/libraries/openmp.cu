@@ -13,7 +13,9 @@ __global__ void steps(int* data, int n, int by) {
   if (i < n) data[i] = (data[i] * 3 + by) % 1009;
 }
 
-void work(int* data, int n, int by, cudaStream_t stream = nullptr) { steps<<<(n + 127) / 128, 128, 0, stream>>>(data, n, by); }
+void work(int* data, int n, int by, cudaStream_t stream = nullptr) {
+  steps<<<(n + 127) / 128, 128, 0, stream>>>(data, n, by);
+}
 
 }  // namespace
 

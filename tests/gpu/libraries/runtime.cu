@@ -62,7 +62,8 @@ __global__ void in_clusters(int* out) {
   const auto cluster = cg::this_cluster();
   if (threadIdx.x == 0) own = blockIdx.x * 3;
   cluster.sync();
-  if (threadIdx.x == 0) out[blockIdx.x] = *cluster.map_shared_rank(&own, (cluster.block_rank() + 1) % cluster.num_blocks());
+  if (threadIdx.x == 0)
+    out[blockIdx.x] = *cluster.map_shared_rank(&own, (cluster.block_rank() + 1) % cluster.num_blocks());
   cluster.sync();
 }
 __global__ void lists(int** heads, int n) {
@@ -100,9 +101,9 @@ CASE(device) {
   OK(cudaGetDeviceCount(&devices));
   OK(cudaGetDeviceProperties(&properties, 0));
   OK(cudaRuntimeGetVersion(&runtime));
-  std::printf("%s %d.%d, %d processors, %zu bytes shared, %d registers, %d threads, runtime %d\n", properties.name, properties.major,
-              properties.minor, properties.multiProcessorCount, properties.sharedMemPerBlockOptin, properties.regsPerBlock,
-              properties.maxThreadsPerMultiProcessor, runtime);
+  std::printf("%s %d.%d, %d processors, %zu bytes shared, %d registers, %d threads, runtime %d\n", properties.name,
+              properties.major, properties.minor, properties.multiProcessorCount, properties.sharedMemPerBlockOptin,
+              properties.regsPerBlock, properties.maxThreadsPerMultiProcessor, runtime);
 }
 
 CASE(copies) {
@@ -325,8 +326,8 @@ CASE(occupancy) {
   OK(cudaOccupancyMaxPotentialBlockSize(&grid, &block, fill));
   cudaFuncAttributes attributes;
   OK(cudaFuncGetAttributes(&attributes, fill));
-  std::printf("%d %d %d; %d threads, %d registers, %zu bytes constant\n", resident, grid, block, attributes.maxThreadsPerBlock,
-              attributes.numRegs, attributes.constSizeBytes);
+  std::printf("%d %d %d; %d threads, %d registers, %zu bytes constant\n", resident, grid, block,
+              attributes.maxThreadsPerBlock, attributes.numRegs, attributes.constSizeBytes);
 }
 
 CASE(cooperative) {
@@ -372,7 +373,8 @@ CASE(textures) {
   const cudaChannelFormatDesc format = cudaCreateChannelDesc<float>();
   OK(cudaMallocArray(&array, &format, width, height));
   const auto values = whole<float>(width * height);
-  OK(cudaMemcpy2DToArray(array, 0, 0, values.data(), width * sizeof(float), width * sizeof(float), height, cudaMemcpyHostToDevice));
+  OK(cudaMemcpy2DToArray(array, 0, 0, values.data(), width * sizeof(float), width * sizeof(float), height,
+                         cudaMemcpyHostToDevice));
   cudaResourceDesc resource{};
   resource.resType = cudaResourceTypeArray;
   resource.res.array.array = array;
@@ -399,7 +401,8 @@ CASE(surfaces) {
   OK(cudaCreateSurfaceObject(&surface, &resource));
   paint<<<32, 64>>>(surface);
   std::vector<float> out(64 * 32);
-  OK(cudaMemcpy2DFromArray(out.data(), 64 * sizeof(float), array, 0, 0, 64 * sizeof(float), 32, cudaMemcpyDeviceToHost));
+  OK(cudaMemcpy2DFromArray(out.data(), 64 * sizeof(float), array, 0, 0, 64 * sizeof(float), 32,
+                           cudaMemcpyDeviceToHost));
   show("out", out);
 }
 
@@ -412,7 +415,8 @@ CASE(mipmaps) {
     OK(cudaGetMipmappedArrayLevel(&one, array, level));
     const int size = 32 >> level;
     const auto values = whole<float>(size * size, level + 1);
-    OK(cudaMemcpy2DToArray(one, 0, 0, values.data(), size * sizeof(float), size * sizeof(float), size, cudaMemcpyHostToDevice));
+    OK(cudaMemcpy2DToArray(one, 0, 0, values.data(), size * sizeof(float), size * sizeof(float), size,
+                           cudaMemcpyHostToDevice));
   }
   cudaResourceDesc resource{};
   resource.resType = cudaResourceTypeMipmappedArray;
@@ -446,7 +450,8 @@ CASE(graph_by_hand) {
   parameters.kernelParams = second_arguments;
   OK(cudaGraphAddKernelNode(&second, graph, &first, 1, &parameters));
   std::vector<int> out(count);
-  OK(cudaGraphAddMemcpyNode1D(&copy, graph, &second, 1, out.data(), pointer, count * sizeof(int), cudaMemcpyDeviceToHost));
+  OK(cudaGraphAddMemcpyNode1D(&copy, graph, &second, 1, out.data(), pointer, count * sizeof(int),
+                              cudaMemcpyDeviceToHost));
   cudaGraphExec_t exec;
   OK(cudaGraphInstantiate(&exec, graph, 0));
   OK(cudaGraphLaunch(exec, nullptr));
@@ -583,8 +588,8 @@ CASE(pointers) {
   int *pinned, *managed, plain;
   OK(cudaMallocHost(&pinned, 100));
   OK(cudaMallocManaged(&managed, 100));
-  for (void* pointer :
-       {static_cast<void*>(device.data()), static_cast<void*>(pinned), static_cast<void*>(managed), static_cast<void*>(&plain)}) {
+  for (void* pointer : {static_cast<void*>(device.data()), static_cast<void*>(pinned), static_cast<void*>(managed),
+                        static_cast<void*>(&plain)}) {
     cudaPointerAttributes attributes;
     OK(cudaPointerGetAttributes(&attributes, pointer));
     std::printf("%d %d %d %d\n", attributes.type, attributes.device, attributes.devicePointer != nullptr,
@@ -600,7 +605,8 @@ CASE(threads) {
   for (int worker = 0; worker < workers; ++worker)
     threads.emplace_back([&, worker] {
       Stream stream;
-      for (int turn = 0; turn < 100; ++turn) add<<<blocks(count), 128, 0, stream>>>(data.data() + worker * count, worker + turn, count);
+      for (int turn = 0; turn < 100; ++turn)
+        add<<<blocks(count), 128, 0, stream>>>(data.data() + worker * count, worker + turn, count);
       OK(cudaStreamSynchronize(stream));
     });
   for (std::thread& thread : threads) thread.join();

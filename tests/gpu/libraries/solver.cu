@@ -24,7 +24,8 @@ struct Handle {
 constexpr int n = 100, right_sides = 6;
 
 // A x - b for the matrix and right sides that the cases solve for.
-void expect_solved(const std::vector<double>& a, const std::vector<double>& x, const std::vector<double>& b, int rows = n) {
+void expect_solved(const std::vector<double>& a, const std::vector<double>& x, const std::vector<double>& b,
+                   int rows = n) {
   std::vector<double> got(b.size());
   const int columns = static_cast<int>(b.size()) / rows;
   for (int c = 0; c < columns; ++c)
@@ -99,11 +100,12 @@ CASE(eigenvalues) {
   Handle handle;
   Memory<double> a(definite<double>(n)), values(n);
   int length;
-  OK(cusolverDnDsyevd_bufferSize(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, a.data(), n, values.data(), &length));
+  OK(cusolverDnDsyevd_bufferSize(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, a.data(), n,
+                                 values.data(), &length));
   Memory<double> work(length);
   Memory<int> info(1);
-  OK(cusolverDnDsyevd(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, a.data(), n, values.data(), work.data(), length,
-                      info.data()));
+  OK(cusolverDnDsyevd(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, a.data(), n, values.data(),
+                      work.data(), length, info.data()));
   show("values", values);
   show("vectors", a);
 }
@@ -120,12 +122,12 @@ CASE(eigenvalues_by_jacobi) {
   }
   Memory<float> a(all), values(size * count);
   int length;
-  OK(cusolverDnSsyevjBatched_bufferSize(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, size, a.data(), size, values.data(),
-                                        &length, parameters, count));
+  OK(cusolverDnSsyevjBatched_bufferSize(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, size, a.data(), size,
+                                        values.data(), &length, parameters, count));
   Memory<float> work(length);
   Memory<int> info(count);
-  OK(cusolverDnSsyevjBatched(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, size, a.data(), size, values.data(), work.data(),
-                             length, info.data(), parameters, count));
+  OK(cusolverDnSsyevjBatched(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, size, a.data(), size,
+                             values.data(), work.data(), length, info.data(), parameters, count));
   show("values", values);
   OK(cusolverDnDestroySyevjInfo(parameters));
 }
@@ -138,8 +140,8 @@ CASE(singular_values) {
   OK(cusolverDnDgesvd_bufferSize(handle, rows, columns, &length));
   Memory<double> work(length);
   Memory<int> info(1);
-  OK(cusolverDnDgesvd(handle, 'A', 'A', rows, columns, a.data(), rows, s.data(), u.data(), rows, v.data(), columns, work.data(), length,
-                      real.data(), info.data()));
+  OK(cusolverDnDgesvd(handle, 'A', 'A', rows, columns, a.data(), rows, s.data(), u.data(), rows, v.data(), columns,
+                      work.data(), length, real.data(), info.data()));
   show("s", s);
   show("u", u);
 }
@@ -151,12 +153,12 @@ CASE(singular_values_by_jacobi) {
   constexpr int size = 48;
   Memory<float> a(fractions<float>(size * size)), s(size), u(size * size), v(size * size);
   int length;
-  OK(cusolverDnSgesvdj_bufferSize(handle, CUSOLVER_EIG_MODE_VECTOR, 0, size, size, a.data(), size, s.data(), u.data(), size, v.data(), size,
-                                  &length, parameters));
+  OK(cusolverDnSgesvdj_bufferSize(handle, CUSOLVER_EIG_MODE_VECTOR, 0, size, size, a.data(), size, s.data(), u.data(),
+                                  size, v.data(), size, &length, parameters));
   Memory<float> work(length);
   Memory<int> info(1);
-  OK(cusolverDnSgesvdj(handle, CUSOLVER_EIG_MODE_VECTOR, 0, size, size, a.data(), size, s.data(), u.data(), size, v.data(), size,
-                       work.data(), length, info.data(), parameters));
+  OK(cusolverDnSgesvdj(handle, CUSOLVER_EIG_MODE_VECTOR, 0, size, size, a.data(), size, s.data(), u.data(), size,
+                       v.data(), size, work.data(), length, info.data(), parameters));
   show("s", s);
   OK(cusolverDnDestroyGesvdjInfo(parameters));
 }
@@ -184,15 +186,16 @@ CASE(lu_64) {
   const auto values = definite<double>(n), sides = whole<double>(n * right_sides);
   Memory<double> a(values), b(sides);
   size_t device_bytes, host_bytes;
-  OK(cusolverDnXgetrf_bufferSize(handle, handle.parameters, n, n, CUDA_R_64F, a.data(), n, CUDA_R_64F, &device_bytes, &host_bytes));
+  OK(cusolverDnXgetrf_bufferSize(handle, handle.parameters, n, n, CUDA_R_64F, a.data(), n, CUDA_R_64F, &device_bytes,
+                                 &host_bytes));
   Memory<char> on_device(device_bytes + 1);
   std::vector<char> on_host(host_bytes + 1);
   Memory<int64_t> pivots(n);
   Memory<int> info(1);
-  OK(cusolverDnXgetrf(handle, handle.parameters, n, n, CUDA_R_64F, a.data(), n, pivots.data(), CUDA_R_64F, on_device.data(), device_bytes,
-                      on_host.data(), host_bytes, info.data()));
-  OK(cusolverDnXgetrs(handle, handle.parameters, CUBLAS_OP_N, n, right_sides, CUDA_R_64F, a.data(), n, pivots.data(), CUDA_R_64F, b.data(),
-                      n, info.data()));
+  OK(cusolverDnXgetrf(handle, handle.parameters, n, n, CUDA_R_64F, a.data(), n, pivots.data(), CUDA_R_64F,
+                      on_device.data(), device_bytes, on_host.data(), host_bytes, info.data()));
+  OK(cusolverDnXgetrs(handle, handle.parameters, CUBLAS_OP_N, n, right_sides, CUDA_R_64F, a.data(), n, pivots.data(),
+                      CUDA_R_64F, b.data(), n, info.data()));
   expect_solved(values, b.get(), sides);
   show("x", b);
 }
@@ -201,13 +204,15 @@ CASE(eigenvalues_64) {
   Handle handle;
   Memory<float> a(definite<float>(n)), values(n);
   size_t device_bytes, host_bytes;
-  OK(cusolverDnXsyevd_bufferSize(handle, handle.parameters, CUSOLVER_EIG_MODE_NOVECTOR, CUBLAS_FILL_MODE_UPPER, n, CUDA_R_32F, a.data(), n,
-                                 CUDA_R_32F, values.data(), CUDA_R_32F, &device_bytes, &host_bytes));
+  OK(cusolverDnXsyevd_bufferSize(handle, handle.parameters, CUSOLVER_EIG_MODE_NOVECTOR, CUBLAS_FILL_MODE_UPPER, n,
+                                 CUDA_R_32F, a.data(), n, CUDA_R_32F, values.data(), CUDA_R_32F, &device_bytes,
+                                 &host_bytes));
   Memory<char> on_device(device_bytes + 1);
   std::vector<char> on_host(host_bytes + 1);
   Memory<int> info(1);
-  OK(cusolverDnXsyevd(handle, handle.parameters, CUSOLVER_EIG_MODE_NOVECTOR, CUBLAS_FILL_MODE_UPPER, n, CUDA_R_32F, a.data(), n, CUDA_R_32F,
-                      values.data(), CUDA_R_32F, on_device.data(), device_bytes, on_host.data(), host_bytes, info.data()));
+  OK(cusolverDnXsyevd(handle, handle.parameters, CUSOLVER_EIG_MODE_NOVECTOR, CUBLAS_FILL_MODE_UPPER, n, CUDA_R_32F,
+                      a.data(), n, CUDA_R_32F, values.data(), CUDA_R_32F, on_device.data(), device_bytes,
+                      on_host.data(), host_bytes, info.data()));
   show("values", values);
 }
 
@@ -221,7 +226,8 @@ CASE(refined) {
   Memory<char> work(bytes + 1);
   Memory<int> pivots(n), info(1);
   int iterations = 0;
-  OK(cusolverDnDSgesv(handle, n, 1, a.data(), n, pivots.data(), b.data(), n, x.data(), n, work.data(), bytes, &iterations, info.data()));
+  OK(cusolverDnDSgesv(handle, n, 1, a.data(), n, pivots.data(), b.data(), n, x.data(), n, work.data(), bytes,
+                      &iterations, info.data()));
   std::printf("%d\n", iterations > 0);
   expect_solved(values, x.get(), sides);
   show("x", x);
@@ -248,8 +254,8 @@ CASE(sparse) {
   Memory<int> device_rows(rows), device_columns(columns);
   Memory<double> device_values(values), b(whole<double>(n)), x(n);
   int singular = 0;
-  OK(cusolverSpDcsrlsvqr(handle, n, static_cast<int>(values.size()), description, device_values.data(), device_rows.data(),
-                         device_columns.data(), b.data(), 1e-12, 0, x.data(), &singular));
+  OK(cusolverSpDcsrlsvqr(handle, n, static_cast<int>(values.size()), description, device_values.data(),
+                         device_rows.data(), device_columns.data(), b.data(), 1e-12, 0, x.data(), &singular));
   std::printf("%d\n", singular);
   show("x", x);
   OK(cusparseDestroyMatDescr(description));

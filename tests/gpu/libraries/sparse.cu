@@ -49,8 +49,8 @@ struct DeviceCsr {
   cusparseSpMatDescr_t matrix;
 
   explicit DeviceCsr(const Csr& host) : offsets(host.offsets), indices(host.indices), values(host.values) {
-    OK(cusparseCreateCsr(&matrix, host.rows, host.columns, host.count(), offsets.data(), indices.data(), values.data(), CUSPARSE_INDEX_32I,
-                         CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F));
+    OK(cusparseCreateCsr(&matrix, host.rows, host.columns, host.count(), offsets.data(), indices.data(), values.data(),
+                         CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F));
   }
   ~DeviceCsr() { cusparseDestroySpMat(matrix); }
 };
@@ -86,9 +86,11 @@ void vector_product(cusparseSpMVAlg_t algorithm) {
   OK(cusparseCreateDnVec(&vx, columns, x.data(), CUDA_R_32F));
   OK(cusparseCreateDnVec(&vy, rows, y.data(), CUDA_R_32F));
   size_t bytes;
-  OK(cusparseSpMV_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a.matrix, vx, &zero, vy, CUDA_R_32F, algorithm, &bytes));
+  OK(cusparseSpMV_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a.matrix, vx, &zero, vy, CUDA_R_32F,
+                             algorithm, &bytes));
   Memory<char> buffer(bytes + 1);
-  OK(cusparseSpMV(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a.matrix, vx, &zero, vy, CUDA_R_32F, algorithm, buffer.data()));
+  OK(cusparseSpMV(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a.matrix, vx, &zero, vy, CUDA_R_32F, algorithm,
+                  buffer.data()));
   expect_near(y.get(), host.times(values), 0);
   show("y", y);
 }
@@ -129,15 +131,16 @@ CASE(coordinates) {
   HOLDS(offsets.get() == host.offsets);
   cusparseSpMatDescr_t a;
   cusparseDnVecDescr_t vx, vy;
-  OK(cusparseCreateCoo(&a, rows, columns, host.count(), row_indices.data(), indices.data(), values.data(), CUSPARSE_INDEX_32I,
-                       CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F));
+  OK(cusparseCreateCoo(&a, rows, columns, host.count(), row_indices.data(), indices.data(), values.data(),
+                       CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F));
   OK(cusparseCreateDnVec(&vx, columns, x.data(), CUDA_R_32F));
   OK(cusparseCreateDnVec(&vy, rows, y.data(), CUDA_R_32F));
   size_t bytes;
-  OK(cusparseSpMV_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a, vx, &zero, vy, CUDA_R_32F, CUSPARSE_SPMV_ALG_DEFAULT,
-                             &bytes));
+  OK(cusparseSpMV_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a, vx, &zero, vy, CUDA_R_32F,
+                             CUSPARSE_SPMV_ALG_DEFAULT, &bytes));
   Memory<char> buffer(bytes + 1);
-  OK(cusparseSpMV(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a, vx, &zero, vy, CUDA_R_32F, CUSPARSE_SPMV_ALG_DEFAULT, buffer.data()));
+  OK(cusparseSpMV(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a, vx, &zero, vy, CUDA_R_32F,
+                  CUSPARSE_SPMV_ALG_DEFAULT, buffer.data()));
   expect_near(y.get(), host.times(whole<float>(columns, 3)), 0);
   show("y", y);
 }
@@ -148,29 +151,30 @@ CASE(times_sparse) {
   DeviceCsr a(left), b(right);
   Memory<int> offsets(rows + 1);
   cusparseSpMatDescr_t c;
-  OK(cusparseCreateCsr(&c, rows, 150, 0, offsets.data(), nullptr, nullptr, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO,
-                       CUDA_R_32F));
+  OK(cusparseCreateCsr(&c, rows, 150, 0, offsets.data(), nullptr, nullptr, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I,
+                       CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F));
   cusparseSpGEMMDescr_t work;
   OK(cusparseSpGEMM_createDescr(&work));
   const auto plain = CUSPARSE_OPERATION_NON_TRANSPOSE;
   size_t first, second;
-  OK(cusparseSpGEMM_workEstimation(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F, CUSPARSE_SPGEMM_DEFAULT, work,
-                                   &first, nullptr));
+  OK(cusparseSpGEMM_workEstimation(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F,
+                                   CUSPARSE_SPGEMM_DEFAULT, work, &first, nullptr));
   Memory<char> first_buffer(first + 1);
-  OK(cusparseSpGEMM_workEstimation(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F, CUSPARSE_SPGEMM_DEFAULT, work,
-                                   &first, first_buffer.data()));
-  OK(cusparseSpGEMM_compute(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F, CUSPARSE_SPGEMM_DEFAULT, work, &second,
-                            nullptr));
+  OK(cusparseSpGEMM_workEstimation(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F,
+                                   CUSPARSE_SPGEMM_DEFAULT, work, &first, first_buffer.data()));
+  OK(cusparseSpGEMM_compute(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F,
+                            CUSPARSE_SPGEMM_DEFAULT, work, &second, nullptr));
   Memory<char> second_buffer(second + 1);
-  OK(cusparseSpGEMM_compute(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F, CUSPARSE_SPGEMM_DEFAULT, work, &second,
-                            second_buffer.data()));
+  OK(cusparseSpGEMM_compute(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F,
+                            CUSPARSE_SPGEMM_DEFAULT, work, &second, second_buffer.data()));
   int64_t got_rows, got_columns, count;
   OK(cusparseSpMatGetSize(c, &got_rows, &got_columns, &count));
   std::printf("%lld elements\n", static_cast<long long>(count));
   Memory<int> indices(count);
   Memory<float> values(count);
   OK(cusparseCsrSetPointers(c, offsets.data(), indices.data(), values.data()));
-  OK(cusparseSpGEMM_copy(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F, CUSPARSE_SPGEMM_DEFAULT, work));
+  OK(cusparseSpGEMM_copy(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F, CUSPARSE_SPGEMM_DEFAULT,
+                         work));
   show("offsets", offsets);
   show("indices", indices);
   show("values", values);
@@ -194,9 +198,11 @@ CASE(triangular_solve) {
   OK(cusparseSpSV_createDescr(&work));
   size_t bytes;
   const auto plain = CUSPARSE_OPERATION_NON_TRANSPOSE;
-  OK(cusparseSpSV_bufferSize(handle, plain, &one, a.matrix, vx, vy, CUDA_R_32F, CUSPARSE_SPSV_ALG_DEFAULT, work, &bytes));
+  OK(cusparseSpSV_bufferSize(handle, plain, &one, a.matrix, vx, vy, CUDA_R_32F, CUSPARSE_SPSV_ALG_DEFAULT, work,
+                             &bytes));
   Memory<char> buffer(bytes + 1);
-  OK(cusparseSpSV_analysis(handle, plain, &one, a.matrix, vx, vy, CUDA_R_32F, CUSPARSE_SPSV_ALG_DEFAULT, work, buffer.data()));
+  OK(cusparseSpSV_analysis(handle, plain, &one, a.matrix, vx, vy, CUDA_R_32F, CUSPARSE_SPSV_ALG_DEFAULT, work,
+                           buffer.data()));
   OK(cusparseSpSV_solve(handle, plain, &one, a.matrix, vx, vy, CUDA_R_32F, CUSPARSE_SPSV_ALG_DEFAULT, work));
   OK(cudaDeviceSynchronize());
   expect_near(host.times(y.get()), sides, 1e-4);
@@ -217,9 +223,11 @@ CASE(triangular_solve_many) {
   OK(cusparseSpSM_createDescr(&work));
   size_t bytes;
   const auto plain = CUSPARSE_OPERATION_NON_TRANSPOSE;
-  OK(cusparseSpSM_bufferSize(handle, plain, plain, &one, a.matrix, mb, mc, CUDA_R_32F, CUSPARSE_SPSM_ALG_DEFAULT, work, &bytes));
+  OK(cusparseSpSM_bufferSize(handle, plain, plain, &one, a.matrix, mb, mc, CUDA_R_32F, CUSPARSE_SPSM_ALG_DEFAULT, work,
+                             &bytes));
   Memory<char> buffer(bytes + 1);
-  OK(cusparseSpSM_analysis(handle, plain, plain, &one, a.matrix, mb, mc, CUDA_R_32F, CUSPARSE_SPSM_ALG_DEFAULT, work, buffer.data()));
+  OK(cusparseSpSM_analysis(handle, plain, plain, &one, a.matrix, mb, mc, CUDA_R_32F, CUSPARSE_SPSM_ALG_DEFAULT, work,
+                           buffer.data()));
   OK(cusparseSpSM_solve(handle, plain, plain, &one, a.matrix, mb, mc, CUDA_R_32F, CUSPARSE_SPSM_ALG_DEFAULT, work));
   show("c", c);
   OK(cusparseSpSM_destroyDescr(work));
@@ -234,9 +242,11 @@ CASE(sampled_product) {
   OK(cusparseCreateDnMat(&mb, 32, columns, columns, b.data(), CUDA_R_32F, CUSPARSE_ORDER_ROW));
   size_t bytes;
   const auto plain = CUSPARSE_OPERATION_NON_TRANSPOSE;
-  OK(cusparseSDDMM_bufferSize(handle, plain, plain, &one, ma, mb, &zero, c.matrix, CUDA_R_32F, CUSPARSE_SDDMM_ALG_DEFAULT, &bytes));
+  OK(cusparseSDDMM_bufferSize(handle, plain, plain, &one, ma, mb, &zero, c.matrix, CUDA_R_32F,
+                              CUSPARSE_SDDMM_ALG_DEFAULT, &bytes));
   Memory<char> buffer(bytes + 1);
-  OK(cusparseSDDMM(handle, plain, plain, &one, ma, mb, &zero, c.matrix, CUDA_R_32F, CUSPARSE_SDDMM_ALG_DEFAULT, buffer.data()));
+  OK(cusparseSDDMM(handle, plain, plain, &one, ma, mb, &zero, c.matrix, CUDA_R_32F, CUSPARSE_SDDMM_ALG_DEFAULT,
+                   buffer.data()));
   show("values", c.values);
 }
 
@@ -255,8 +265,8 @@ CASE(to_dense_and_back) {
   show("dense", dense);
   Memory<int> offsets(rows + 1);
   cusparseSpMatDescr_t back;
-  OK(cusparseCreateCsr(&back, rows, columns, 0, offsets.data(), nullptr, nullptr, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I,
-                       CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F));
+  OK(cusparseCreateCsr(&back, rows, columns, 0, offsets.data(), nullptr, nullptr, CUSPARSE_INDEX_32I,
+                       CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F));
   OK(cusparseDenseToSparse_bufferSize(handle, d, back, CUSPARSE_DENSETOSPARSE_ALG_DEFAULT, &bytes));
   Memory<char> other(bytes + 1);
   OK(cusparseDenseToSparse_analysis(handle, d, back, CUSPARSE_DENSETOSPARSE_ALG_DEFAULT, other.data()));
@@ -289,13 +299,14 @@ CASE(transposed) {
   Memory<int> offsets(columns + 1), indices(host.count());
   Memory<float> values(host.count());
   size_t bytes;
-  OK(cusparseCsr2cscEx2_bufferSize(handle, rows, columns, host.count(), a.values.data(), a.offsets.data(), a.indices.data(), values.data(),
-                                   offsets.data(), indices.data(), CUDA_R_32F, CUSPARSE_ACTION_NUMERIC, CUSPARSE_INDEX_BASE_ZERO,
-                                   CUSPARSE_CSR2CSC_ALG_DEFAULT, &bytes));
+  OK(cusparseCsr2cscEx2_bufferSize(handle, rows, columns, host.count(), a.values.data(), a.offsets.data(),
+                                   a.indices.data(), values.data(), offsets.data(), indices.data(), CUDA_R_32F,
+                                   CUSPARSE_ACTION_NUMERIC, CUSPARSE_INDEX_BASE_ZERO, CUSPARSE_CSR2CSC_ALG_DEFAULT,
+                                   &bytes));
   Memory<char> buffer(bytes + 1);
-  OK(cusparseCsr2cscEx2(handle, rows, columns, host.count(), a.values.data(), a.offsets.data(), a.indices.data(), values.data(),
-                        offsets.data(), indices.data(), CUDA_R_32F, CUSPARSE_ACTION_NUMERIC, CUSPARSE_INDEX_BASE_ZERO,
-                        CUSPARSE_CSR2CSC_ALG_DEFAULT, buffer.data()));
+  OK(cusparseCsr2cscEx2(handle, rows, columns, host.count(), a.values.data(), a.offsets.data(), a.indices.data(),
+                        values.data(), offsets.data(), indices.data(), CUDA_R_32F, CUSPARSE_ACTION_NUMERIC,
+                        CUSPARSE_INDEX_BASE_ZERO, CUSPARSE_CSR2CSC_ALG_DEFAULT, buffer.data()));
   show("offsets", offsets);
   show("indices", indices);
   show("values", values);
@@ -311,7 +322,8 @@ CASE(sparse_vectors) {
   Memory<float> values(whole<float>(100)), dense(whole<float>(1000, 2));
   cusparseSpVecDescr_t x;
   cusparseDnVecDescr_t y;
-  OK(cusparseCreateSpVec(&x, 1000, 100, indices.data(), values.data(), CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F));
+  OK(cusparseCreateSpVec(&x, 1000, 100, indices.data(), values.data(), CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO,
+                         CUDA_R_32F));
   OK(cusparseCreateDnVec(&y, 1000, dense.data(), CUDA_R_32F));
   const float two = 2;
   OK(cusparseAxpby(handle, &two, x, &one, y));

@@ -92,7 +92,8 @@ CASE(sorted_structs) {
 
 CASE(reduced) {
   const auto x = on_device<int>(count);
-  std::printf("%d %d\n", thrust::reduce(x.begin(), x.end()), thrust::reduce(x.begin(), x.end(), -100, thrust::maximum<int>()));
+  std::printf("%d %d\n", thrust::reduce(x.begin(), x.end()),
+              thrust::reduce(x.begin(), x.end(), -100, thrust::maximum<int>()));
   std::printf("%d\n", thrust::transform_reduce(x.begin(), x.end(), Square(), 0, thrust::plus<int>()));
   const auto y = on_device<int>(count, 2);
   std::printf("%d\n", thrust::inner_product(x.begin(), x.end(), y.begin(), 0));

@@ -235,7 +235,8 @@ CASE(libraries_on_both) {
     OK(cublasCreate(&handle));
     Memory<float> a(whole<float>(64 * 64)), c(64 * 64);
     const float one = 1, zero = 0;
-    OK(cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_T, 64, 64, 64, &one, a.data(), 64, a.data(), 64, &zero, c.data(), 64));
+    OK(cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_T, 64, 64, 64, &one, a.data(), 64, a.data(), 64, &zero, c.data(),
+                   64));
     show("product", c);
     const auto values = whole<int>(10000, device + 1);
     thrust::device_vector<int> keys(values.begin(), values.end());

@@ -1,5 +1,6 @@
-// A CUDA program that does what it is told: one command a line on stdin, one line of outcome each on stdout, which begins with the
-// name of the CUresult. Tests decide by it what is under way when something happens to the program or to what it depends on.
+// A CUDA program that does what it is told: one command a line on stdin, one line of outcome each on stdout, which
+// begins with the name of the CUresult. Tests decide by it what is under way when something happens to the program or
+// to what it depends on.
 
 #include <cuda.h>
 #include <unistd.h>
@@ -88,7 +89,8 @@ CUresult work(Block& block) {
 
 // What CUPTI does first.
 CUresult start_profiler() {
-  const unsigned char id[16] = {0x2c, 0x8e, 0x0a, 0xd8, 0x07, 0x10, 0xab, 0x4e, 0x90, 0xdd, 0x54, 0x71, 0x9f, 0xe5, 0xf7, 0x4b};
+  const unsigned char id[16] = {0x2c, 0x8e, 0x0a, 0xd8, 0x07, 0x10, 0xab, 0x4e,
+                                0x90, 0xdd, 0x54, 0x71, 0x9f, 0xe5, 0xf7, 0x4b};
   CUuuid wanted;
   std::memcpy(wanted.bytes, id, sizeof id);
   const void* table = nullptr;
@@ -109,10 +111,13 @@ CUresult green_context(unsigned wanted, unsigned& count) {
   CUdevResourceDesc description;
   CUgreenCtx green;
   if (const CUresult bad = cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM); bad != CUDA_SUCCESS) return bad;
-  if (const CUresult bad = cuDevSmResourceSplitByCount(&group, &groups, &all, nullptr, 0, wanted); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = cuDevSmResourceSplitByCount(&group, &groups, &all, nullptr, 0, wanted); bad != CUDA_SUCCESS)
+    return bad;
   if (const CUresult bad = cuDevResourceGenerateDesc(&description, &group, 1); bad != CUDA_SUCCESS) return bad;
-  if (const CUresult bad = cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM); bad != CUDA_SUCCESS) return bad;
-  if (const CUresult bad = cuGreenCtxGetDevResource(green, &group, CU_DEV_RESOURCE_TYPE_SM); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM); bad != CUDA_SUCCESS)
+    return bad;
+  if (const CUresult bad = cuGreenCtxGetDevResource(green, &group, CU_DEV_RESOURCE_TYPE_SM); bad != CUDA_SUCCESS)
+    return bad;
   count = group.sm.smCount;
   return cuGreenCtxDestroy(green);
 }
@@ -159,7 +164,8 @@ std::string perform(std::istream& rest) {
   if (command == "multiprocessors") {  // as the attribute has it, the device, and its context if there is one
     int attribute = 0;
     unsigned device = 0;
-    if (const CUresult bad = cuDeviceGetAttribute(&attribute, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, std::atoi(name.c_str()));
+    if (const CUresult bad =
+            cuDeviceGetAttribute(&attribute, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, std::atoi(name.c_str()));
         bad != CUDA_SUCCESS)
       return name_of(bad);
     if (const CUresult bad = multiprocessors(std::atoi(name.c_str()), device); bad != CUDA_SUCCESS) return name_of(bad);
@@ -212,7 +218,8 @@ std::string perform(std::istream& rest) {
     return name_of(result);
   }
   if (command == "unpin") return name_of(cuMemFreeHost(pinned[name]));
-  if (command == "write_pinned") return name_of(cuMemcpyHtoDAsync(block.address, pinned[name], block.bytes.size(), nullptr));
+  if (command == "write_pinned")
+    return name_of(cuMemcpyHtoDAsync(block.address, pinned[name], block.bytes.size(), nullptr));
   if (command == "touch_pinned") {
     std::memset(pinned[name], 1, block.bytes.size());
     return "SUCCESS";
@@ -224,7 +231,8 @@ std::string perform(std::istream& rest) {
     block.bytes.assign(block.bytes.size(), static_cast<unsigned char>(value));
     return name_of(write(block));
   }
-  if (command == "rewrite") {  // the parts of a block, of so many bytes, one after the other and from the first on again: so many copies
+  if (command == "rewrite") {  // the parts of a block, of so many bytes, one after the other and from the first on
+                               // again: so many copies
     std::size_t bytes = 0, copies = 0;
     rest >> bytes >> copies;
     for (std::size_t i = 0; i < copies; ++i) {

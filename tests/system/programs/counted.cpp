@@ -1,9 +1,10 @@
-// A CUDA program whose calls a test counts the instructions of: `counted N` makes N calls of a kind and then 2N, for each kind, so
-// that the difference is what N calls cost. `counted N cuLaunchKernel` makes calls of that kind
-// only, to show where they go: valgrind --tool=callgrind, then callgrind_annotate.
+// A CUDA program whose calls a test counts the instructions of: `counted N` makes N calls of a kind and then 2N, for
+// each kind, so that the difference is what N calls cost. `counted N cuLaunchKernel` makes calls of that kind only, to
+// show where they go: valgrind --tool=callgrind, then callgrind_annotate.
 //
-// Time stands still meanwhile for the thread that makes them, for what is sent by time would be sent more often the slower the machine is.
-// What else costs a call, and is no instruction, is counted here: how often it read the clock and how often it asked for memory.
+// Time stands still meanwhile for the thread that makes them, for what is sent by time would be sent more often the
+// slower the machine is. What else costs a call, and is no instruction, is counted here: how often it read the clock
+// and how often it asked for memory.
 
 #include <cuda.h>
 #include <dlfcn.h>
@@ -68,8 +69,8 @@ volatile CUresult outcome;
 
 }  // namespace
 
-// Callgrind writes down what it has counted whenever one of these is left. They store something themselves, so that the compiler makes no
-// jump of a last call.
+// Callgrind writes down what it has counted whenever one of these is left. They store something themselves, so that the
+// compiler makes no jump of a last call.
 extern "C" [[gnu::noipa]] void counting_begins() { outcome = CUDA_SUCCESS; }
 extern "C" [[gnu::noipa]] void counting_ends(CUresult result) { outcome = result; }
 

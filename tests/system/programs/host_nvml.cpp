@@ -1,5 +1,5 @@
-// The NVML of a GPU host in tests: it knows the fake driver's devices, and says of each what the test wrote into a file of lines
-// "function value", named by FARGPU_TEST_NVML and read each time. What is not there is not supported.
+// The NVML of a GPU host in tests: it knows the fake driver's devices, and says of each what the test wrote into a file
+// of lines "function value", named by FARGPU_TEST_NVML and read each time. What is not there is not supported.
 
 #include <chrono>
 #include <cstdint>
@@ -30,7 +30,8 @@ template <class T>
 int tell(const std::string& what, void* device, T* out) {
   unsigned long long value = 0;
   if (!said(what, value)) return not_supported;
-  *out = static_cast<T>(value + reinterpret_cast<std::uintptr_t>(device) - 1);  // each device a little more than the one before it
+  // Each device a little more than the one before it.
+  *out = static_cast<T>(value + reinterpret_cast<std::uintptr_t>(device) - 1);
   return success;
 }
 
@@ -48,8 +49,10 @@ struct Field {
   EXPORT int name(void* device, unsigned* out) { return tell(#name, device, out); }
 #define LONG(name) \
   EXPORT int name(void* device, unsigned long long* out) { return tell(#name, device, out); }
-#define KIND(name) \
-  EXPORT int name(void* device, unsigned kind, unsigned* out) { return tell(#name + std::to_string(kind), device, out); }
+#define KIND(name)                                              \
+  EXPORT int name(void* device, unsigned kind, unsigned* out) { \
+    return tell(#name + std::to_string(kind), device, out);     \
+  }
 #define TWO(name)                                                        \
   EXPORT int name(void* device, unsigned* first, unsigned* second) {     \
     const int result = tell(#name "0", device, first);                   \
@@ -62,7 +65,8 @@ EXPORT int nvmlInit_v2() {
 }
 // The fake driver's devices are numbered by their last byte.
 EXPORT int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
-  if (std::strncmp(uuid, "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a0", 38) != 0 || std::strlen(uuid) != 40) return not_found;
+  if (std::strncmp(uuid, "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a0", 38) != 0 || std::strlen(uuid) != 40)
+    return not_found;
   *device = reinterpret_cast<void*>(std::strtoul(uuid + 38, nullptr, 16) + 1);
   return success;
 }
@@ -86,14 +90,16 @@ struct Process {
 // One process of the first device: "process" and "process_bytes".
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, Process* processes) {
   unsigned long long process = 0, bytes = 0;
-  const bool some = reinterpret_cast<std::uintptr_t>(device) == 1 && said("process", process) && said("process_bytes", bytes);
+  const bool some =
+      reinterpret_cast<std::uintptr_t>(device) == 1 && said("process", process) && said("process_bytes", bytes);
   if (some && *count < 1) return insufficient_size;
   *count = some;
   if (some) processes[0] = {static_cast<unsigned>(process), bytes, 0, 0};
   return success;
 }
 EXPORT int nvmlDeviceGetFieldValues(void* device, int count, Field* fields) {
-  for (int i = 0; i < count; ++i) fields[i].result = tell("field" + std::to_string(fields[i].field), device, &fields[i].value);
+  for (int i = 0; i < count; ++i)
+    fields[i].result = tell("field" + std::to_string(fields[i].field), device, &fields[i].value);
   return success;
 }
 ONE(nvmlDeviceGetPowerUsage)

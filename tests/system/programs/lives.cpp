@@ -1,5 +1,5 @@
-// What programs do with their own life while they have a session: fork, exec, exit, die, unload. One scenario an invocation; outcomes
-// are lines on stdout, which begin with the name of the speaking process.
+// What programs do with their own life while they have a session: fork, exec, exit, die, unload. One scenario an
+// invocation; outcomes are lines on stdout, which begin with the name of the speaking process.
 
 #include <cuda.h>
 #include <dlfcn.h>
@@ -77,8 +77,8 @@ std::string several() {
 void wait_for(pid_t child) {
   int status = 0;
   ::waitpid(child, &status, 0);
-  say("child ended" +
-      std::string(WIFSIGNALED(status) ? " by signal " + std::to_string(WTERMSIG(status)) : " with " + std::to_string(WEXITSTATUS(status))));
+  say("child ended" + std::string(WIFSIGNALED(status) ? " by signal " + std::to_string(WTERMSIG(status))
+                                                      : " with " + std::to_string(WEXITSTATUS(status))));
 }
 
 template <class Child>
@@ -144,7 +144,8 @@ int fork_busy() {
 int spawn() {
   say("parent " + number(begin()));
   // Whatever this process has open that is none of the usual three, its children have not.
-  const char* const arguments[] = {"sh", "-c", "for fd in /proc/self/fd/*; do readlink $fd; done | grep -c -e socket: -e eventfd", nullptr};
+  const char* const arguments[] = {
+      "sh", "-c", "for fd in /proc/self/fd/*; do readlink $fd; done | grep -c -e socket: -e eventfd", nullptr};
   pid_t child = 0;
   if (::posix_spawn(&child, "/bin/sh", nullptr, nullptr, const_cast<char**>(arguments), environ) != 0) return 1;
   wait_for(child);

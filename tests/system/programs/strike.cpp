@@ -1,5 +1,6 @@
-// A library that is preloaded into clients and workers, and strikes one process at one place: its Nth allocation fails, or it is killed at
-// its Nth call of the fake driver. Where, is in a file that the test writes to while the process runs; how far it got is told there.
+// A library that is preloaded into clients and workers, and strikes one process at one place: its Nth allocation fails,
+// or it is killed at its Nth call of the fake driver. Where, is in a file that the test writes to while the process
+// runs; how far it got is told there.
 
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -45,7 +46,8 @@ __attribute__((constructor)) void find_order() {
   const char* const path = std::getenv("FARGPU_STRIKE");
   const char* const name = std::getenv("FARGPU_STRIKE_OBJECT");
   if (name) object = name;
-  if (const char* const file = std::getenv("FARGPU_STRIKE_TELL")) told = ::open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (const char* const file = std::getenv("FARGPU_STRIKE_TELL"))
+    told = ::open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   const int file = path ? ::open(path, O_RDWR | O_CLOEXEC) : -1;
   if (file < 0) return;
   void* const memory = ::mmap(nullptr, sizeof(Order), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -91,7 +93,9 @@ __attribute__((visibility("default"))) void fargpu_test_driver_call() {
   if (now(driver_call)) ::kill(::getpid(), SIGKILL);
 }
 
-__attribute__((visibility("default"))) void* malloc(std::size_t bytes) { return fails(CALLER) ? nullptr : __libc_malloc(bytes); }
+__attribute__((visibility("default"))) void* malloc(std::size_t bytes) {
+  return fails(CALLER) ? nullptr : __libc_malloc(bytes);
+}
 __attribute__((visibility("default"))) void* calloc(std::size_t count, std::size_t bytes) {
   return fails(CALLER) ? nullptr : __libc_calloc(count, bytes);
 }

@@ -1,4 +1,5 @@
-// A program of the CUDA runtime with textures and surfaces in every kind of memory. Prints what it saw, or says what was wrong.
+// A program of the CUDA runtime with textures and surfaces in every kind of memory. Prints what it saw, or says what
+// was wrong.
 
 #include <cuda_runtime.h>
 
@@ -48,7 +49,8 @@ __global__ void turn(cudaSurfaceObject_t from, cudaSurfaceObject_t to) {
 
 const dim3 rows((width + 31) / 32, height), slices((width + 31) / 32, height, depth), threads(32);
 
-cudaTextureObject_t texture_of(const cudaResourceDesc& resource, bool normalized, cudaTextureFilterMode filter = cudaFilterModePoint) {
+cudaTextureObject_t texture_of(const cudaResourceDesc& resource, bool normalized,
+                               cudaTextureFilterMode filter = cudaFilterModePoint) {
   cudaTextureDesc sampling{};
   sampling.normalizedCoords = normalized;
   sampling.filterMode = sampling.mipmapFilterMode = filter;
@@ -69,7 +71,8 @@ cudaResourceDesc in_array(cudaArray_t array) {
 void expect(const std::vector<float>& seen, const std::vector<float>& wanted, const char* what) {
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     if (seen[i] == wanted[i]) continue;
-    std::fprintf(stderr, "%s: element %zu is %g instead of %g\n", what, i, static_cast<double>(seen[i]), static_cast<double>(wanted[i]));
+    std::fprintf(stderr, "%s: element %zu is %g instead of %g\n", what, i, static_cast<double>(seen[i]),
+                 static_cast<double>(wanted[i]));
     std::exit(1);
   }
   std::printf("%s: %zu\n", what, wanted.size());
@@ -99,13 +102,15 @@ int main() {
   cudaExtent extent;
   CHECK(cudaArrayGetInfo(&seen_format, &extent, nullptr, array));
   if (extent.width != width || extent.height != height || seen_format.x != 32) std::fprintf(stderr, "another array\n");
-  CHECK(cudaMemcpy2DToArray(array, 0, 0, picture.data(), width * sizeof(float), width * sizeof(float), height, cudaMemcpyHostToDevice));
+  CHECK(cudaMemcpy2DToArray(array, 0, 0, picture.data(), width * sizeof(float), width * sizeof(float), height,
+                            cudaMemcpyHostToDevice));
   const cudaTextureObject_t texture = texture_of(in_array(array), true);
   read_picture<<<rows, threads>>>(texture, out);
   expect(fetch(out, picture.size()), picture, "picture");
   cudaResourceDesc seen;
   CHECK(cudaGetTextureObjectResourceDesc(&seen, texture));
-  if (seen.resType != cudaResourceTypeArray || seen.res.array.array != array) std::fprintf(stderr, "another resource\n");
+  if (seen.resType != cudaResourceTypeArray || seen.res.array.array != array)
+    std::fprintf(stderr, "another resource\n");
   CHECK(cudaDestroyTextureObject(texture));
 
   // Turned by a kernel from surface to surface, and back to the host.
@@ -115,7 +120,8 @@ int main() {
   CHECK(cudaCreateSurfaceObject(&to, &to_resource));
   turn<<<rows, threads>>>(from, to);
   std::vector<float> back(picture.size()), reversed(picture.rbegin(), picture.rend());
-  CHECK(cudaMemcpy2DFromArray(back.data(), width * sizeof(float), turned, 0, 0, width * sizeof(float), height, cudaMemcpyDeviceToHost));
+  CHECK(cudaMemcpy2DFromArray(back.data(), width * sizeof(float), turned, 0, 0, width * sizeof(float), height,
+                              cudaMemcpyDeviceToHost));
   expect(back, reversed, "turned");
   CHECK(cudaDestroySurfaceObject(from));
   CHECK(cudaDestroySurfaceObject(to));
@@ -141,12 +147,13 @@ int main() {
   CHECK(cudaDestroyTextureObject(solid));
 
   // A picture goes out into pinned memory and from there into another array, with nobody waiting in between.
-  CHECK(cudaMemcpy2DFromArrayAsync(pinned, width * sizeof(float), turned, 0, 0, width * sizeof(float), height, cudaMemcpyDeviceToHost,
-                                   stream));
-  CHECK(
-      cudaMemcpy2DToArrayAsync(array, 0, 0, pinned, width * sizeof(float), width * sizeof(float), height, cudaMemcpyHostToDevice, stream));
+  CHECK(cudaMemcpy2DFromArrayAsync(pinned, width * sizeof(float), turned, 0, 0, width * sizeof(float), height,
+                                   cudaMemcpyDeviceToHost, stream));
+  CHECK(cudaMemcpy2DToArrayAsync(array, 0, 0, pinned, width * sizeof(float), width * sizeof(float), height,
+                                 cudaMemcpyHostToDevice, stream));
   CHECK(cudaStreamSynchronize(stream));
-  CHECK(cudaMemcpy2DFromArray(back.data(), width * sizeof(float), array, 0, 0, width * sizeof(float), height, cudaMemcpyDeviceToHost));
+  CHECK(cudaMemcpy2DFromArray(back.data(), width * sizeof(float), array, 0, 0, width * sizeof(float), height,
+                              cudaMemcpyDeviceToHost));
   expect(back, reversed, "through pinned memory");
 
   // Levels, each of one value.
@@ -157,7 +164,8 @@ int main() {
     CHECK(cudaGetMipmappedArrayLevel(&part, mipmap, level));
     const std::vector<float> values(64, static_cast<float>(10 * level));
     const std::size_t size = 8u >> level;
-    CHECK(cudaMemcpy2DToArray(part, 0, 0, values.data(), size * sizeof(float), size * sizeof(float), size, cudaMemcpyHostToDevice));
+    CHECK(cudaMemcpy2DToArray(part, 0, 0, values.data(), size * sizeof(float), size * sizeof(float), size,
+                              cudaMemcpyHostToDevice));
   }
   cudaResourceDesc levels{};
   levels.resType = cudaResourceTypeMipmappedArray;

@@ -1,6 +1,7 @@
-// A tenant of a GPU: kernels of a given time, graphs of them, kernels that fill the device, or copies on it, one behind the other or in requests with pauses
-// between, for so many seconds; at the end a line of JSON says what it got. With `together` in front it begins when it is told a line, so that
-// several begin at once. `ranks` does something else: kernels on two devices that wait for each other.
+// A tenant of a GPU: kernels of a given time, graphs of them, kernels that fill the device, or copies on it, one behind
+// the other or in requests with pauses between, for so many seconds; at the end a line of JSON says what it got. With
+// `together` in front it begins when it is told a line, so that several begin at once. `ranks` does something else:
+// kernels on two devices that wait for each other.
 
 #include <cuda_runtime.h>
 
@@ -47,12 +48,15 @@ __global__ void meet(volatile int* mine, volatile int* other) {
 
 using Clock = std::chrono::steady_clock;
 
-static double seconds_since(Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); }
+static double seconds_since(Clock::time_point from) {
+  return std::chrono::duration<double>(Clock::now() - from).count();
+}
 
 static int usage() {
-  std::fprintf(stderr,
-               "turns [together] spend|graphs SECONDS PIECE_US [BATCH PAUSE_MS] | turns [together] copies SECONDS MIB |\n"
-               "turns [together] fill SECONDS BLOCKS ROUNDS | turns ranks ROUNDS | turns for-ever\n");
+  std::fprintf(
+      stderr,
+      "turns [together] spend|graphs SECONDS PIECE_US [BATCH PAUSE_MS] | turns [together] copies SECONDS MIB |\n"
+      "turns [together] fill SECONDS BLOCKS ROUNDS | turns ranks ROUNDS | turns for-ever\n");
   return 2;
 }
 
@@ -65,7 +69,8 @@ static void begin_counting(bool together) {
 }
 
 /// `give` gives a piece of work, which is taken for `piece_us`.
-static int work(bool together, double seconds, long piece_us, int batch, int pause_ms, const std::function<void()>& give) {
+static int work(bool together, double seconds, long piece_us, int batch, int pause_ms,
+                const std::function<void()>& give) {
   constexpr int ahead = 16;  // pieces that the program does not wait for
   cudaEvent_t events[ahead];
   for (cudaEvent_t& event : events) CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
@@ -103,9 +108,12 @@ static int work(bool together, double seconds, long piece_us, int batch, int pau
   const double took = seconds_since(begin);
   CHECK(cudaDeviceSynchronize());
   std::sort(latencies.begin(), latencies.end());
-  const auto part = [&](double p) { return latencies.empty() ? 0.0 : latencies[static_cast<size_t>(p * (latencies.size() - 1))]; };
+  const auto part = [&](double p) {
+    return latencies.empty() ? 0.0 : latencies[static_cast<size_t>(p * (latencies.size() - 1))];
+  };
   std::printf(
-      "{\"kernels\": %ld, \"seconds\": %.4f, \"share\": %.4f, \"requests\": %zu, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f, "
+      "{\"kernels\": %ld, \"seconds\": %.4f, \"share\": %.4f, \"requests\": %zu, \"p50_ms\": %.3f, \"p99_ms\": %.3f, "
+      "\"max_ms\": %.3f, "
       "\"series\": [",
       done, took, done * piece_us / 1e6 / took, latencies.size(), part(0.5), part(0.99), part(1));
   for (size_t i = 0; i < series.size(); ++i) std::printf("%s%.4f", i ? ", " : "", series[i] * piece_us / 1e5);
@@ -138,7 +146,8 @@ static int copies(bool together, double seconds, size_t bytes) {
   CHECK(cudaMalloc(&from, bytes));
   CHECK(cudaMalloc(&to, bytes));
   CHECK(cudaMemset(from, 1, bytes));
-  return work(together, seconds, 1000, 0, 0, [=] { CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice)); });
+  return work(together, seconds, 1000, 0, 0,
+              [=] { CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice)); });
 }
 
 /// Kernels of so many blocks, which are taken for a millisecond.
@@ -185,8 +194,10 @@ int main(int argc, char** argv) {
   if (together) --argc, ++argv;
   for (const auto& [name, load] : {std::pair("spend", kernels), std::pair("graphs", graphs)})
     if (argc >= 4 && !std::strcmp(argv[1], name))
-      return load(together, std::atof(argv[2]), std::atol(argv[3]), argc > 4 ? std::atoi(argv[4]) : 0, argc > 5 ? std::atoi(argv[5]) : 0);
-  if (argc == 4 && !std::strcmp(argv[1], "copies")) return copies(together, std::atof(argv[2]), size_t(std::atol(argv[3])) << 20);
+      return load(together, std::atof(argv[2]), std::atol(argv[3]), argc > 4 ? std::atoi(argv[4]) : 0,
+                  argc > 5 ? std::atoi(argv[5]) : 0);
+  if (argc == 4 && !std::strcmp(argv[1], "copies"))
+    return copies(together, std::atof(argv[2]), size_t(std::atol(argv[3])) << 20);
   if (argc == 5 && !std::strcmp(argv[1], "fill"))
     return fill(together, std::atof(argv[2]), unsigned(std::atoi(argv[3])), std::atol(argv[4]));
   if (argc == 3 && !std::strcmp(argv[1], "ranks")) return ranks(std::atoi(argv[2]));

@@ -45,13 +45,15 @@ struct BarrierObject {
 
   static BarrierObject decode(uint64_t bits) {
     uint64_t bytes = (bits >> bytes_shift) & ((uint64_t{1} << bytes_bits) - 1);
-    int32_t sign_extended = static_cast<int32_t>(static_cast<uint32_t>(bytes) << (32 - bytes_bits)) >> (32 - bytes_bits);
-    return {static_cast<uint32_t>(bits & count_mask), static_cast<uint32_t>(bits >> count_bits & count_mask), sign_extended,
-            static_cast<bool>(bits >> 63)};
+    int32_t sign_extended =
+        static_cast<int32_t>(static_cast<uint32_t>(bytes) << (32 - bytes_bits)) >> (32 - bytes_bits);
+    return {static_cast<uint32_t>(bits & count_mask), static_cast<uint32_t>(bits >> count_bits & count_mask),
+            sign_extended, static_cast<bool>(bits >> 63)};
   }
   uint64_t encode() const {
     uint64_t bytes = static_cast<uint32_t>(pending_bytes) & ((uint64_t{1} << bytes_bits) - 1);
-    return (pending & count_mask) | (expected & count_mask) << count_bits | bytes << bytes_shift | uint64_t{parity} << 63;
+    return (pending & count_mask) | (expected & count_mask) << count_bits | bytes << bytes_shift |
+           uint64_t{parity} << 63;
   }
   void settle() {
     if (pending != 0 || pending_bytes != 0) return;

@@ -15,8 +15,9 @@ using Wide = unsigned __int128;
 
 template <class T>
 struct BitsOf {
-  using type = std::conditional_t<sizeof(T) == 2, uint16_t,
-                                  std::conditional_t<sizeof(T) == 4, uint32_t, std::conditional_t<sizeof(T) == 8, uint64_t, Wide>>>;
+  using type = std::conditional_t<
+      sizeof(T) == 2, uint16_t,
+      std::conditional_t<sizeof(T) == 4, uint32_t, std::conditional_t<sizeof(T) == 8, uint64_t, Wide>>>;
 };
 
 [[gnu::target("cx16")]] bool compare_exchange_wide(Wide* at, Wide& expected, Wide desired) {
@@ -123,15 +124,21 @@ struct Decrement {
 };
 template <class T>
 struct And {
-  static T apply(std::byte* memory, T value) { return __atomic_fetch_and(reinterpret_cast<T*>(memory), value, __ATOMIC_SEQ_CST); }
+  static T apply(std::byte* memory, T value) {
+    return __atomic_fetch_and(reinterpret_cast<T*>(memory), value, __ATOMIC_SEQ_CST);
+  }
 };
 template <class T>
 struct Or {
-  static T apply(std::byte* memory, T value) { return __atomic_fetch_or(reinterpret_cast<T*>(memory), value, __ATOMIC_SEQ_CST); }
+  static T apply(std::byte* memory, T value) {
+    return __atomic_fetch_or(reinterpret_cast<T*>(memory), value, __ATOMIC_SEQ_CST);
+  }
 };
 template <class T>
 struct Xor {
-  static T apply(std::byte* memory, T value) { return __atomic_fetch_xor(reinterpret_cast<T*>(memory), value, __ATOMIC_SEQ_CST); }
+  static T apply(std::byte* memory, T value) {
+    return __atomic_fetch_xor(reinterpret_cast<T*>(memory), value, __ATOMIC_SEQ_CST);
+  }
 };
 template <class T>
 struct Exchange {
@@ -147,7 +154,8 @@ T compare_exchange(std::byte* memory, T compare, T value) {
     compare_exchange_wide(reinterpret_cast<Wide*>(memory), compare, value);
     return compare;
   } else {
-    __atomic_compare_exchange_n(reinterpret_cast<T*>(memory), &compare, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    __atomic_compare_exchange_n(reinterpret_cast<T*>(memory), &compare, value, false, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
     return compare;
   }
 }
@@ -155,7 +163,8 @@ T compare_exchange(std::byte* memory, T compare, T value) {
 template <class Op, class T, int count>
 const Instruction* run_atomic(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   ResolvedAccess access;
-  if (!access.resolve(warp, instruction, lanes, instruction.operands[count], sizeof(T) * count, Access::read_write)) return nullptr;
+  if (!access.resolve(warp, instruction, lanes, instruction.operands[count], sizeof(T) * count, Access::read_write))
+    return nullptr;
   for (int i = 0; i < count; ++i) {
     T* result = warp.lanes<T>(instruction.operands[i]);
     const T* value = warp.lanes<T>(instruction.operands[count + 1 + i]);
@@ -173,13 +182,14 @@ const Instruction* run_compare_exchange(Warp& warp, const Instruction& instructi
   T* result = warp.lanes<T>(instruction.operands[0]);
   const T* compare = warp.lanes<T>(instruction.operands[2]);
   const T* value = warp.lanes<T>(instruction.operands[3]);
-  for_each_lane(lanes, [&](int lane) { result[lane] = compare_exchange<T>(access.of(lane), compare[lane], value[lane]); });
+  for_each_lane(lanes,
+                [&](int lane) { result[lane] = compare_exchange<T>(access.of(lane), compare[lane], value[lane]); });
   access.commit(warp);
   warp.note_spin();
   return &instruction + 1;
 }
 
-// ---- choosing ----
+// ---- choosing ------------------------------------------------------------------------------------------------------
 
 template <class Op, class T>
 Handler operation(const AtomicForm& form) {

@@ -8,7 +8,18 @@
 
 namespace fargpu::softgpu::ops {
 
-enum class AtomicOp { add, minimum, maximum, increment, decrement, bit_and, bit_or, bit_xor, exchange, compare_exchange };
+enum class AtomicOp {
+  add,
+  minimum,
+  maximum,
+  increment,
+  decrement,
+  bit_and,
+  bit_or,
+  bit_xor,
+  exchange,
+  compare_exchange
+};
 
 struct AtomicForm {
   AtomicOp op = AtomicOp::add;

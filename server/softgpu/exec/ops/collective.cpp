@@ -9,7 +9,9 @@ namespace fargpu::softgpu::ops {
 namespace {
 
 /// Which lanes take part: all of those that are here give the same mask.
-LaneMask members_of(Warp& warp, OperandRef operand, LaneMask lanes) { return warp.lanes<uint32_t>(operand)[first_lane(lanes)]; }
+LaneMask members_of(Warp& warp, OperandRef operand, LaneMask lanes) {
+  return warp.lanes<uint32_t>(operand)[first_lane(lanes)];
+}
 
 template <class T>
 void deposit_values(Warp& warp, OperandRef operand, LaneMask lanes, Exchange& exchange) {
@@ -17,7 +19,7 @@ void deposit_values(Warp& warp, OperandRef operand, LaneMask lanes, Exchange& ex
   for_each_lane(lanes, [&](int lane) { exchange.values.lane[lane] = values[lane]; });
 }
 
-// ---- shuffle ----
+// ---- shuffle -------------------------------------------------------------------------------------------------------
 
 void deposit_shuffle(Warp& warp, const Instruction& instruction, LaneMask lanes, Exchange& exchange) {
   deposit_values<uint32_t>(warp, instruction.operands[2], lanes, exchange);
@@ -65,7 +67,7 @@ const Instruction* run_shuffle(Warp& warp, const Instruction& instruction, LaneM
   return warp.run_collective(instruction, collective, instruction.operands[5]);
 }
 
-// ---- vote ----
+// ---- vote ----------------------------------------------------------------------------------------------------------
 
 void deposit_vote(Warp& warp, const Instruction& instruction, LaneMask lanes, Exchange& exchange) {
   exchange.predicate |= warp.predicate(instruction.operands[1]) & lanes;
@@ -90,7 +92,7 @@ const Instruction* run_vote(Warp& warp, const Instruction& instruction, LaneMask
   return warp.run_collective(instruction, collective, instruction.operands[2]);
 }
 
-// ---- match ----
+// ---- match ---------------------------------------------------------------------------------------------------------
 
 template <class T>
 void deposit_match(Warp& warp, const Instruction& instruction, LaneMask lanes, Exchange& exchange) {
@@ -119,7 +121,7 @@ const Instruction* run_match(Warp& warp, const Instruction& instruction, LaneMas
   return warp.run_collective(instruction, collective, instruction.operands[3]);
 }
 
-// ---- reduction ----
+// ---- reduction -----------------------------------------------------------------------------------------------------
 
 void deposit_reduce(Warp& warp, const Instruction& instruction, LaneMask lanes, Exchange& exchange) {
   deposit_values<uint32_t>(warp, instruction.operands[1], lanes, exchange);
@@ -156,7 +158,7 @@ Handler reduce_of(bool is_signed) {
   return is_signed ? &run_reduce<op, int32_t> : &run_reduce<op, uint32_t>;
 }
 
-// ---- others ----
+// ---- others --------------------------------------------------------------------------------------------------------
 
 void deposit_nothing(Warp&, const Instruction&, LaneMask, Exchange&) {}
 

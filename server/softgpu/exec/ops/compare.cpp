@@ -161,15 +161,19 @@ Handler compare(Comparison comparison, Type type, bool flush) {
     case Type::s64: return compare_integer<int64_t>(comparison);
     case Type::f32: return for_comparison(comparison, []<Comparison c>() { return elementwise<Compare<c, float>>(); });
     case Type::f64: return for_comparison(comparison, []<Comparison c>() { return elementwise<Compare<c, double>>(); });
-    case Type::f16: return for_comparison(comparison, []<Comparison c>() { return scalar_elementwise<CompareShort<c, Half>>(); });
-    case Type::bf16: return for_comparison(comparison, []<Comparison c>() { return scalar_elementwise<CompareShort<c, Bfloat>>(); });
+    case Type::f16:
+      return for_comparison(comparison, []<Comparison c>() { return scalar_elementwise<CompareShort<c, Half>>(); });
+    case Type::bf16:
+      return for_comparison(comparison, []<Comparison c>() { return scalar_elementwise<CompareShort<c, Bfloat>>(); });
     default: return nullptr;
   }
 }
 
 Handler compare_pair(Comparison comparison, Type type) {
-  if (type == Type::f16x2) return for_comparison(comparison, []<Comparison c>() -> Handler { return &run_compare_pair<c, Half>; });
-  if (type == Type::bf16x2) return for_comparison(comparison, []<Comparison c>() -> Handler { return &run_compare_pair<c, Bfloat>; });
+  if (type == Type::f16x2)
+    return for_comparison(comparison, []<Comparison c>() -> Handler { return &run_compare_pair<c, Half>; });
+  if (type == Type::bf16x2)
+    return for_comparison(comparison, []<Comparison c>() -> Handler { return &run_compare_pair<c, Bfloat>; });
   return nullptr;
 }
 

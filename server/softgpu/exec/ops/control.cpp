@@ -26,7 +26,9 @@ const Instruction* run_branch(Warp& warp, const Instruction& instruction, LaneMa
 
 const Instruction* run_meet(Warp& warp, const Instruction& instruction, LaneMask) { return warp.meet(instruction); }
 
-const Instruction* run_exit(Warp& warp, const Instruction& instruction, LaneMask lanes) { return warp.exit_lanes(lanes, &instruction + 1); }
+const Instruction* run_exit(Warp& warp, const Instruction& instruction, LaneMask lanes) {
+  return warp.exit_lanes(lanes, &instruction + 1);
+}
 
 const Instruction* run_trap(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   return warp.raise(FaultKind::trap, instruction, first_lane(lanes), "trap instruction");
@@ -66,13 +68,14 @@ bool matches(const std::vector<ParameterLayout>& given, const std::vector<Parame
   return true;
 }
 
-const Instruction* enter(Warp& warp, const Instruction& instruction, const Routine& callee, const CallDetails& details) {
+const Instruction* enter(Warp& warp, const Instruction& instruction, const Routine& callee,
+                         const CallDetails& details) {
   uint32_t caller_base = warp.frame->local_base;
   const Instruction* next = warp.call(instruction, callee);
   if (next == nullptr) return nullptr;
   for (size_t i = 0; i < details.arguments.size(); ++i)
-    copy_parameter(warp, warp.frame->local_base + callee.parameters[i].offset, caller_base + details.arguments[i].offset,
-                   details.arguments[i].bytes);
+    copy_parameter(warp, warp.frame->local_base + callee.parameters[i].offset,
+                   caller_base + details.arguments[i].offset, details.arguments[i].bytes);
   return next;
 }
 
@@ -91,13 +94,16 @@ const Instruction* run_call_indirect(Warp& warp, const Instruction& instruction,
 
   const auto& routines = warp.launch->program->routines;
   uint64_t index = (chosen - window_base(Window::code)) / function_address_step;
-  if (chosen % function_address_step != 0 || index >= routines.size() || routines[index]->is_kernel || routines[index]->code.empty())
+  if (chosen % function_address_step != 0 || index >= routines.size() || routines[index]->is_kernel ||
+      routines[index]->code.empty())
     return warp.raise(FaultKind::invalid_pc, instruction, leader, "call of an address that is no function");
   const Routine& callee = *routines[index];
   if (!callee.unsupported.empty())
-    return warp.raise(FaultKind::illegal_instruction, instruction, leader, "call of " + callee.name + ": " + callee.unsupported);
+    return warp.raise(FaultKind::illegal_instruction, instruction, leader,
+                      "call of " + callee.name + ": " + callee.unsupported);
   if (!matches(details.arguments, callee.parameters) || !matches(details.returns, callee.returns))
-    return warp.raise(FaultKind::launch_failure, instruction, leader, "call of " + callee.name + " with parameters of other sizes");
+    return warp.raise(FaultKind::launch_failure, instruction, leader,
+                      "call of " + callee.name + " with parameters of other sizes");
   if (others != 0) warp.diverge(others, &instruction, nullptr, &instruction + 1);
   return enter(warp, instruction, callee, details);
 }
@@ -113,7 +119,7 @@ const Instruction* run_return(Warp& warp, const Instruction&, LaneMask) {
   return next;
 }
 
-// ---- functions of the system ----
+// ---- functions of the system ---------------------------------------------------------------------------------------
 
 /// A parameter of a call, as one lane passes it.
 template <class T>
@@ -122,7 +128,8 @@ T argument(Warp& warp, const CallDetails& details, size_t index, int lane) {
   std::byte bytes[sizeof(T)] = {};
   if (index < details.arguments.size()) {
     uint32_t from = warp.frame->local_base + details.arguments[index].offset;
-    for (uint32_t i = 0; i < sizeof(T) && i < details.arguments[index].bytes; ++i) bytes[i] = warp.local[local_position(from + i, lane)];
+    for (uint32_t i = 0; i < sizeof(T) && i < details.arguments[index].bytes; ++i)
+      bytes[i] = warp.local[local_position(from + i, lane)];
   }
   std::memcpy(&value, bytes, sizeof value);
   return value;
@@ -134,7 +141,8 @@ void give_back(Warp& warp, const CallDetails& details, int lane, T value) {
   std::byte bytes[sizeof(T)];
   std::memcpy(bytes, &value, sizeof value);
   uint32_t to = warp.frame->local_base + details.returns[0].offset;
-  for (uint32_t i = 0; i < sizeof(T) && i < details.returns[0].bytes; ++i) warp.local[local_position(to + i, lane)] = bytes[i];
+  for (uint32_t i = 0; i < sizeof(T) && i < details.returns[0].bytes; ++i)
+    warp.local[local_position(to + i, lane)] = bytes[i];
 }
 
 /// Reads a string of the program; false after raising a fault.
@@ -178,9 +186,11 @@ const Instruction* run_assert_fail(Warp& warp, const Instruction& instruction, L
   for_each_lane(lanes, [&](int failed) {
     ThreadDimensions thread = Block::thread_index(*warp.launch, warp.index * warp_size + failed);
     char where[160];
-    std::snprintf(where, sizeof where, "block: [%u,%u,%u], thread: [%u,%u,%u]", block.x, block.y, block.z, thread.x, thread.y, thread.z);
-    warp.launch->services->report_assertion(file + ":" + std::to_string(argument<uint32_t>(warp, details, 2, lane)) + ": " + function +
-                                            ": " + where + " Assertion `" + expression + "` failed.\n");
+    std::snprintf(where, sizeof where, "block: [%u,%u,%u], thread: [%u,%u,%u]", block.x, block.y, block.z, thread.x,
+                  thread.y, thread.z);
+    warp.launch->services->report_assertion(file + ":" + std::to_string(argument<uint32_t>(warp, details, 2, lane)) +
+                                            ": " + function + ": " + where + " Assertion `" + expression +
+                                            "` failed.\n");
   });
   return warp.raise(FaultKind::assertion, instruction, lane, "assertion failed");
 }
@@ -205,14 +215,15 @@ const Instruction* run_release(Warp& warp, const Instruction& instruction, LaneM
   return &instruction + 1;
 }
 
-// ---- barriers and clusters ----
+// ---- barriers and clusters -----------------------------------------------------------------------------------------
 
 const Instruction* run_barrier(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   auto kind = static_cast<BarrierKind>(instruction.immediate & 0xff);
   int leader = first_lane(lanes);
   uint32_t id = warp.lanes<uint32_t>(instruction.operands[1])[leader];
   uint32_t expected = warp.lanes<uint32_t>(instruction.operands[2])[leader];
-  if (id >= Block::barrier_count) return warp.raise(FaultKind::illegal_instruction, instruction, leader, "barrier number beyond 15");
+  if (id >= Block::barrier_count)
+    return warp.raise(FaultKind::illegal_instruction, instruction, leader, "barrier number beyond 15");
   if (expected % warp_size != 0)
     return warp.raise(FaultKind::illegal_instruction, instruction, leader,
                       "barrier for a thread count that is no multiple of the warp size");
@@ -269,11 +280,12 @@ const Instruction* run_shared_rank(Warp& warp, const Instruction& instruction, L
   return &instruction + 1;
 }
 
-// ---- time ----
+// ---- time ----------------------------------------------------------------------------------------------------------
 
 uint64_t global_timer_ns() {
   return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
 }
 
 uint64_t clock_cycles() {
@@ -295,7 +307,9 @@ const Instruction* run_read_counter(Warp& warp, const Instruction& instruction, 
   return &instruction + 1;
 }
 
-const Instruction* run_nanosleep(Warp& warp, const Instruction& instruction, LaneMask) { return warp.sleep(&instruction + 1); }
+const Instruction* run_nanosleep(Warp& warp, const Instruction& instruction, LaneMask) {
+  return warp.sleep(&instruction + 1);
+}
 
 template <class T>
 Handler read_counter_of(Counter counter) {
@@ -333,8 +347,12 @@ Handler call_system(SystemFunction function) {
 Handler barrier() { return &run_barrier; }
 Handler cluster_arrive() { return &run_cluster_arrive; }
 Handler cluster_wait() { return &run_cluster_wait; }
-Handler map_shared(uint32_t bytes) { return bytes == 4 ? &run_map_shared<uint32_t> : bytes == 8 ? &run_map_shared<uint64_t> : nullptr; }
-Handler shared_rank(uint32_t bytes) { return bytes == 4 ? &run_shared_rank<uint32_t> : bytes == 8 ? &run_shared_rank<uint64_t> : nullptr; }
+Handler map_shared(uint32_t bytes) {
+  return bytes == 4 ? &run_map_shared<uint32_t> : bytes == 8 ? &run_map_shared<uint64_t> : nullptr;
+}
+Handler shared_rank(uint32_t bytes) {
+  return bytes == 4 ? &run_shared_rank<uint32_t> : bytes == 8 ? &run_shared_rank<uint64_t> : nullptr;
+}
 Handler nanosleep() { return &run_nanosleep; }
 Handler read_counter(Counter counter, uint32_t bytes) {
   if (bytes == 4) return read_counter_of<uint32_t>(counter);

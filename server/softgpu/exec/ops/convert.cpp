@@ -69,8 +69,8 @@ struct ConvertFlags {
   static int64_t encode(const ConvertForm& form) {
     bool flush_input = form.flush && form.from == Type::f32;
     bool flush_result = form.flush && form.to == Type::f32;
-    return static_cast<int64_t>(form.rounding) | form.round_to_integer << 8 | flush_input << 9 | flush_result << 10 | form.saturate << 11 |
-           form.saturate_finite << 12 | form.relu << 13 | static_cast<int64_t>(form.from) << 16;
+    return static_cast<int64_t>(form.rounding) | form.round_to_integer << 8 | flush_input << 9 | flush_result << 10 |
+           form.saturate << 11 | form.saturate_finite << 12 | form.relu << 13 | static_cast<int64_t>(form.from) << 16;
   }
   explicit ConvertFlags(int64_t code)
       : mode(static_cast<RoundingMode>(code & 0xff)),
@@ -94,7 +94,7 @@ struct ConvertFlags {
 // Conversions that compilers emit all the time are vector loops, one for each combination of types
 // and rounding. The others look at types and rounding when they run.
 
-// ---- integers ----
+// ---- integers ------------------------------------------------------------------------------------------------------
 
 /// An integer of any type, which fits neither int64_t nor uint64_t alone.
 __int128 read_integer(Warp& warp, OperandRef operand, Type type, int lane) {
@@ -116,7 +116,8 @@ const Instruction* run_saturate_integer(Warp& warp, const Instruction& instructi
   Type from = ConvertFlags(instruction.immediate).from;
   for_each_lane(lanes, [&](int lane) {
     __int128 value = read_integer(warp, instruction.operands[1], from, lane);
-    result[lane] = static_cast<To>(std::clamp<__int128>(value, std::numeric_limits<To>::min(), std::numeric_limits<To>::max()));
+    result[lane] =
+        static_cast<To>(std::clamp<__int128>(value, std::numeric_limits<To>::min(), std::numeric_limits<To>::max()));
   });
   return &instruction + 1;
 }
@@ -131,7 +132,9 @@ template <class To>
 const Instruction* run_integer_to_fraction(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   To* result = warp.lanes<To>(instruction.operands[0]);
   Type from = ConvertFlags(instruction.immediate).from;
-  for_each_lane(lanes, [&](int lane) { result[lane] = read_integer(warp, instruction.operands[1], from, lane) > 0 ? To{1} : To{0}; });
+  for_each_lane(lanes, [&](int lane) {
+    result[lane] = read_integer(warp, instruction.operands[1], from, lane) > 0 ? To{1} : To{0};
+  });
   return &instruction + 1;
 }
 
@@ -150,7 +153,7 @@ const Instruction* run_integer_to_short(Warp& warp, const Instruction& instructi
   return &instruction + 1;
 }
 
-// ---- to integers ----
+// ---- to integers ---------------------------------------------------------------------------------------------------
 
 /// Out of range values become the nearest integer there is. So does NaN from f64, which counts as
 /// 0x80000000 or 2^63; from other types it becomes zero or, for 64-bit results, 2^63.
@@ -177,7 +180,9 @@ float flushed(float value) {
 
 template <class To, class From, RoundingMode mode>
 struct FloatToInteger {
-  static To apply(From value) { return clamp_to_integer<To>(round_to_integer(value, mode), std::is_same_v<From, double>); }
+  static To apply(From value) {
+    return clamp_to_integer<To>(round_to_integer(value, mode), std::is_same_v<From, double>);
+  }
 };
 
 double read_float(Warp& warp, OperandRef operand, Type type, int lane) {
@@ -201,7 +206,7 @@ const Instruction* run_float_to_integer(Warp& warp, const Instruction& instructi
   return &instruction + 1;
 }
 
-// ---- between floating-point types ----
+// ---- between floating-point types ----------------------------------------------------------------------------------
 
 double widen(double value) { return value; }
 double widen(float value) { return value; }
@@ -309,7 +314,9 @@ const Instruction* run_pair_from_floats(Warp& warp, const Instruction& instructi
   ConvertFlags flags(instruction.immediate);
   constexpr int bits = 4 * sizeof(Pair);
   for_each_lane(lanes, [&](int lane) {
-    auto encode = [&](float value) { return encode_float<Format>(flags.prepare(value), flags.mode, flags.saturate_finite); };
+    auto encode = [&](float value) {
+      return encode_float<Format>(flags.prepare(value), flags.mode, flags.saturate_finite);
+    };
     result[lane] = static_cast<Pair>(encode(upper[lane]) << bits | encode(lower[lane]));
   });
   return &instruction + 1;
@@ -333,7 +340,7 @@ const Instruction* run_pair_to_pair(Warp& warp, const Instruction& instruction, 
   return &instruction + 1;
 }
 
-// ---- choosing ----
+// ---- choosing ------------------------------------------------------------------------------------------------------
 
 bool is_integer(Type type) { return ptx::is_signed_integer(type) || ptx::is_unsigned_integer(type); }
 
@@ -386,7 +393,8 @@ Handler integer_to_integer(const ConvertForm& form) {
 /// Integers that a floating-point type holds exactly are not rounded.
 template <class To, class From>
 Handler integer_to_float_of(RoundingMode mode) {
-  if constexpr (std::numeric_limits<From>::digits <= std::numeric_limits<To>::digits) return elementwise<IntegerToFloat<To, From>>();
+  if constexpr (std::numeric_limits<From>::digits <= std::numeric_limits<To>::digits)
+    return elementwise<IntegerToFloat<To, From>>();
   else return with_rounding<IntegerToFloat<To, From>>(mode);
 }
 
@@ -423,7 +431,8 @@ Handler float_to_integer(const ConvertForm& form) {
     if (form.from == Type::f32 && !(form.flush && is_away)) return float_to_integer_of<To, float>(form.rounding);
     if constexpr (sizeof(To) >= 4)
       if (form.from == Type::f64) return float_to_integer_of<To, double>(form.rounding);
-    bool is_known = form.from == Type::f16 || form.from == Type::bf16 || form.from == Type::f32 || form.from == Type::f64;
+    bool is_known =
+        form.from == Type::f16 || form.from == Type::bf16 || form.from == Type::f32 || form.from == Type::f64;
     return is_known ? &run_float_to_integer<To> : nullptr;
   });
 }
@@ -447,8 +456,10 @@ Handler float_to_float(const ConvertForm& form) {
   if (is_plain && form.from == Type::f32 && form.to == Type::f64)
     return form.flush ? elementwise<FloatToDouble<true>>() : elementwise<FloatToDouble<false>>();
   if (is_plain && form.from == Type::f64 && form.to == Type::f32)
-    return form.flush ? with_rounding<DoubleToFloat<true>>(form.rounding) : with_rounding<DoubleToFloat<false>>(form.rounding);
-  if (is_plain && form.from == Type::f32 && form.to == Type::tf32 && !form.flush && form.rounding == RoundingMode::nearest_away)
+    return form.flush ? with_rounding<DoubleToFloat<true>>(form.rounding)
+                      : with_rounding<DoubleToFloat<false>>(form.rounding);
+  if (is_plain && form.from == Type::f32 && form.to == Type::tf32 && !form.flush &&
+      form.rounding == RoundingMode::nearest_away)
     return elementwise<FloatToTf32>();
   if (form.to == Type::tf32) return form.from == Type::f32 ? &run_float_to_tf32 : nullptr;
   switch (form.from) {
@@ -527,10 +538,14 @@ Handler convert_pair(const ConvertForm& form) {
 }
 
 Handler convert_short_pair(const ConvertForm& form) {
-  if (form.to == Type::f16x2 && form.from == Type::e4m3x2) return &run_pair_to_pair<HalfFormat, uint32_t, E4m3Format, uint16_t>;
-  if (form.to == Type::f16x2 && form.from == Type::e5m2x2) return &run_pair_to_pair<HalfFormat, uint32_t, E5m2Format, uint16_t>;
-  if (form.to == Type::e4m3x2 && form.from == Type::f16x2) return &run_pair_to_pair<E4m3Format, uint16_t, HalfFormat, uint32_t>;
-  if (form.to == Type::e5m2x2 && form.from == Type::f16x2) return &run_pair_to_pair<E5m2Format, uint16_t, HalfFormat, uint32_t>;
+  if (form.to == Type::f16x2 && form.from == Type::e4m3x2)
+    return &run_pair_to_pair<HalfFormat, uint32_t, E4m3Format, uint16_t>;
+  if (form.to == Type::f16x2 && form.from == Type::e5m2x2)
+    return &run_pair_to_pair<HalfFormat, uint32_t, E5m2Format, uint16_t>;
+  if (form.to == Type::e4m3x2 && form.from == Type::f16x2)
+    return &run_pair_to_pair<E4m3Format, uint16_t, HalfFormat, uint32_t>;
+  if (form.to == Type::e5m2x2 && form.from == Type::f16x2)
+    return &run_pair_to_pair<E5m2Format, uint16_t, HalfFormat, uint32_t>;
   return nullptr;
 }
 

@@ -115,8 +115,8 @@ struct Elementwise<Op, rounding, std::tuple<S...>, std::index_sequence<I...>> {
     return &instruction + 1;
   }
 
-  [[gnu::target("avx2,fma,bmi,bmi2,lzcnt,popcnt")]] static const Instruction* vector_loop(Warp& warp, const Instruction& instruction,
-                                                                                          LaneMask lanes) {
+  [[gnu::target("avx2,fma,bmi,bmi2,lzcnt,popcnt")]] static const Instruction* vector_loop(
+      Warp& warp, const Instruction& instruction, LaneMask lanes) {
     std::tuple<Source<S>...> sources{Source<S>(warp, instruction.operands[I + 1])...};
     [[maybe_unused]] RoundingScope<rounding> scope;
     if constexpr (std::is_same_v<D, bool>) {
@@ -125,7 +125,8 @@ struct Elementwise<Op, rounding, std::tuple<S...>, std::index_sequence<I...>> {
 #pragma GCC ivdep
         for (int lane = 0; lane < warp_size; ++lane) flags[lane] = Op::apply(std::get<I>(sources)[lane]...);
       } else {
-        for (int lane = 0; lane < warp_size; ++lane) flags[lane] = has_lane(lanes, lane) ? Op::apply(std::get<I>(sources)[lane]...) : false;
+        for (int lane = 0; lane < warp_size; ++lane)
+          flags[lane] = has_lane(lanes, lane) ? Op::apply(std::get<I>(sources)[lane]...) : false;
       }
       warp.set_predicate(instruction.operands[0], lanes, pack_all_flags(flags));
     } else {
@@ -135,7 +136,8 @@ struct Elementwise<Op, rounding, std::tuple<S...>, std::index_sequence<I...>> {
         for (int lane = 0; lane < warp_size; ++lane) result[lane] = Op::apply(std::get<I>(sources)[lane]...);
       } else {
         for_each_lane(
-            lanes, [&](int lane) __attribute__((always_inline)) { result[lane] = Op::apply(std::get<I>(sources)[lane]...); });
+            lanes, [&](int lane)
+                       __attribute__((always_inline)) { result[lane] = Op::apply(std::get<I>(sources)[lane]...); });
       }
     }
     return &instruction + 1;

@@ -112,7 +112,7 @@ struct ReciprocalF64 {
   static double apply(double a) { return 1.0 / a; }
 };
 
-// ---- 16-bit formats: exact or nearly exact in double, then rounded once ----
+// ---- 16-bit formats: exact or nearly exact in double, then rounded once --------------------------------------------
 
 template <class T, bool flush>
 T flushed_short(T value) {
@@ -179,7 +179,9 @@ struct UnaryPair : PairOf<Op, T> {
 template <class Op, class T>
 struct BinaryPair : PairOf<Op, T> {
   using P = PairOf<Op, T>;
-  static uint32_t apply(uint32_t a, uint32_t b) { return P::join(Op::apply(P::low(a), P::low(b)), Op::apply(P::high(a), P::high(b))); }
+  static uint32_t apply(uint32_t a, uint32_t b) {
+    return P::join(Op::apply(P::low(a), P::low(b)), Op::apply(P::high(a), P::high(b)));
+  }
 };
 template <class Op, class T>
 struct TernaryPair : PairOf<Op, T> {
@@ -189,7 +191,7 @@ struct TernaryPair : PairOf<Op, T> {
   }
 };
 
-// ---- minimum and maximum ----
+// ---- minimum and maximum -------------------------------------------------------------------------------------------
 
 template <class T>
 struct MinMaxTraits;
@@ -257,7 +259,7 @@ struct MinMaxFlush {
   }
 };
 
-// ---- signs ----
+// ---- signs ---------------------------------------------------------------------------------------------------------
 
 /// What neg and abs give for a NaN: the canonical one, in double precision that one quieted.
 template <class T>
@@ -320,7 +322,7 @@ struct TestProperty {
   }
 };
 
-// ---- approximations ----
+// ---- approximations ------------------------------------------------------------------------------------------------
 
 /// As the hardware does it: the angle in turns is rounded, so the result of a large angle is only
 /// as good as that. PTX ISA, sin: the error is bounded up to 100 pi.
@@ -387,10 +389,12 @@ struct ReciprocalSquareRootF64 {
 
 template <class T, Approximation function, bool flush>
 struct ApproximateShort {
-  static T apply(T a) { return flushed_short<T, flush>(round_to<T>(evaluate<function>(to_double(flushed_short<T, flush>(a))))); }
+  static T apply(T a) {
+    return flushed_short<T, flush>(round_to<T>(evaluate<function>(to_double(flushed_short<T, flush>(a)))));
+  }
 };
 
-// ---- choosing ----
+// ---- choosing ------------------------------------------------------------------------------------------------------
 
 /// The f32 forms of an operation; `saturates` if there is one with .sat.
 template <template <bool, bool> class Op, bool saturates>
@@ -400,8 +404,10 @@ Handler f32_with_rounding(const FloatForm& form) {
   auto choose = [&]<Rounding rounding>() -> Handler {
     if constexpr (saturates)
       if (form.saturate)
-        return form.flush ? scalar_elementwise<Op<true, true>, rounding>() : scalar_elementwise<Op<false, true>, rounding>();
-    return form.flush ? scalar_elementwise<Op<true, false>, rounding>() : scalar_elementwise<Op<false, false>, rounding>();
+        return form.flush ? scalar_elementwise<Op<true, true>, rounding>()
+                          : scalar_elementwise<Op<false, true>, rounding>();
+    return form.flush ? scalar_elementwise<Op<true, false>, rounding>()
+                      : scalar_elementwise<Op<false, false>, rounding>();
   };
   switch (form.rounding) {
     case Rounding::nearest_even: return choose.template operator()<Rounding::nearest_even>();
@@ -427,7 +433,8 @@ Handler f64_with_rounding(const FloatForm& form) {
 template <template <class, bool, Clamp> class Op, template <class, class> class Pair, class T, bool flush, Clamp clamp>
 Handler single_or_pair(bool is_pair) {
   using Single = Op<T, flush, clamp>;
-  if constexpr (flush || clamp != Clamp::none) return is_pair ? scalar_elementwise<Pair<Single, T>>() : scalar_elementwise<Single>();
+  if constexpr (flush || clamp != Clamp::none)
+    return is_pair ? scalar_elementwise<Pair<Single, T>>() : scalar_elementwise<Single>();
   return is_pair ? elementwise<Pair<Single, T>>() : elementwise<Single>();
 }
 
@@ -454,7 +461,8 @@ Handler short_float(const FloatForm& form) {
   return nullptr;
 }
 
-template <template <bool, bool> class F32, class F64, template <class, bool, Clamp> class Short, template <class, class> class Pair>
+template <template <bool, bool> class F32, class F64, template <class, bool, Clamp> class Short,
+          template <class, class> class Pair>
 Handler arithmetic(const FloatForm& form) {
   if (form.type == Type::f32) return form.relu ? nullptr : f32_with_rounding<F32, true>(form);
   if (form.type == Type::f64) return f64_with_rounding<F64>(form);
@@ -479,7 +487,8 @@ Handler min_max_flush(const MinMaxForm& form) {
   if (form.propagate_nan)
     return form.sign_xor_abs ? scalar_elementwise<MinMaxFlush<is_max, true, true>>()
                              : scalar_elementwise<MinMaxFlush<is_max, true, false>>();
-  return form.sign_xor_abs ? scalar_elementwise<MinMaxFlush<is_max, false, true>>() : elementwise<MinMaxFlush<is_max, false, false>>();
+  return form.sign_xor_abs ? scalar_elementwise<MinMaxFlush<is_max, false, true>>()
+                           : elementwise<MinMaxFlush<is_max, false, false>>();
 }
 
 template <bool is_max>
@@ -487,7 +496,9 @@ Handler min_max(const MinMaxForm& form) {
   switch (form.type) {
     case Type::f32: return form.flush ? min_max_flush<is_max>(form) : min_max_of<float, is_max, Single>(form);
     case Type::f64:
-      return form.flush || form.propagate_nan || form.sign_xor_abs ? nullptr : elementwise<MinMax<double, is_max, false, false>>();
+      return form.flush || form.propagate_nan || form.sign_xor_abs
+                 ? nullptr
+                 : elementwise<MinMax<double, is_max, false, false>>();
     // Flushing makes no difference to which of two numbers is larger beyond zeros, but does to
     // the result; compilers do not emit it for these types.
     case Type::f16: return form.flush ? nullptr : min_max_of<Half, is_max, Single>(form);
@@ -540,10 +551,11 @@ Handler approximate_short(Type type) {
 
 template <Approximation function>
 Handler approximate_f32(bool flush) {
-  constexpr bool has_vectors =
-      function == Approximation::reciprocal || function == Approximation::reciprocal_sqrt || function == Approximation::square_root;
+  constexpr bool has_vectors = function == Approximation::reciprocal || function == Approximation::reciprocal_sqrt ||
+                               function == Approximation::square_root;
   if constexpr (!has_vectors)
-    return flush ? scalar_elementwise<ApproximateF32<function, true>>() : scalar_elementwise<ApproximateF32<function, false>>();
+    return flush ? scalar_elementwise<ApproximateF32<function, true>>()
+                 : scalar_elementwise<ApproximateF32<function, false>>();
   return flush ? elementwise<ApproximateF32<function, true>>() : elementwise<ApproximateF32<function, false>>();
 }
 
@@ -564,8 +576,12 @@ Handler approximate_f32_or_f64(Type type, bool flush) {
 }  // namespace
 
 Handler float_add(const FloatForm& form) { return arithmetic<AddF32, AddF64, AddShort, BinaryPair>(form); }
-Handler float_subtract(const FloatForm& form) { return arithmetic<SubtractF32, SubtractF64, SubtractShort, BinaryPair>(form); }
-Handler float_multiply(const FloatForm& form) { return arithmetic<MultiplyF32, MultiplyF64, MultiplyShort, BinaryPair>(form); }
+Handler float_subtract(const FloatForm& form) {
+  return arithmetic<SubtractF32, SubtractF64, SubtractShort, BinaryPair>(form);
+}
+Handler float_multiply(const FloatForm& form) {
+  return arithmetic<MultiplyF32, MultiplyF64, MultiplyShort, BinaryPair>(form);
+}
 Handler float_fma(const FloatForm& form) { return arithmetic<FmaF32, FmaF64, FmaShort, TernaryPair>(form); }
 
 Handler float_divide(const FloatForm& form) {
@@ -603,7 +619,8 @@ Handler approximate(Approximation function, Type type, bool flush) {
   switch (function) {
     case Approximation::reciprocal: return approximate_f32_or_f64<Approximation::reciprocal>(type, flush);
     case Approximation::reciprocal_sqrt: return approximate_f32_or_f64<Approximation::reciprocal_sqrt>(type, flush);
-    case Approximation::square_root: return type == Type::f32 ? approximate_f32<Approximation::square_root>(flush) : nullptr;
+    case Approximation::square_root:
+      return type == Type::f32 ? approximate_f32<Approximation::square_root>(flush) : nullptr;
     case Approximation::divide:
       if (type != Type::f32) return nullptr;
       return flush ? elementwise<ApproximateDivideF32<true>>() : elementwise<ApproximateDivideF32<false>>();

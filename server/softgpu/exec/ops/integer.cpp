@@ -54,7 +54,8 @@ T wrap_sub(T a, T b) {
 template <class T>
 T wrap_mul(T a, T b) {
   using Wide = std::common_type_t<Unsigned<T>, uint32_t>;
-  return static_cast<T>(static_cast<Wide>(static_cast<Unsigned<T>>(a)) * static_cast<Wide>(static_cast<Unsigned<T>>(b)));
+  return static_cast<T>(static_cast<Wide>(static_cast<Unsigned<T>>(a)) *
+                        static_cast<Wide>(static_cast<Unsigned<T>>(b)));
 }
 
 template <class T, class Wide>
@@ -136,7 +137,9 @@ struct MultiplyAdd24Hi {
   static T apply(T a, T b, T c) { return wrap_add(Multiply24Hi<T>::apply(a, b), c); }
 };
 struct MultiplyAdd24HiSaturate {
-  static int32_t apply(int32_t a, int32_t b, int32_t c) { return clamp_to<int32_t>(int64_t{Multiply24Hi<int32_t>::apply(a, b)} + c); }
+  static int32_t apply(int32_t a, int32_t b, int32_t c) {
+    return clamp_to<int32_t>(int64_t{Multiply24Hi<int32_t>::apply(a, b)} + c);
+  }
 };
 
 template <class T>
@@ -200,7 +203,8 @@ struct Paired {
 template <class A, class B>
 struct DotProduct4 {
   static uint32_t apply(uint32_t a, uint32_t b, uint32_t c) {
-    for (int i = 0; i < 32; i += 8) c += static_cast<uint32_t>(int32_t{static_cast<A>(a >> i)} * int32_t{static_cast<B>(b >> i)});
+    for (int i = 0; i < 32; i += 8)
+      c += static_cast<uint32_t>(int32_t{static_cast<A>(a >> i)} * int32_t{static_cast<B>(b >> i)});
     return c;
   }
 };
@@ -481,13 +485,14 @@ const Instruction* run_lop3(Warp& warp, const Instruction& instruction, LaneMask
   for (uint32_t term = 0; term < 8; ++term) {
     if (!((instruction.immediate >> term) & 1)) continue;
     uint32_t flip_a = term & 4 ? 0 : ~0u, flip_b = term & 2 ? 0 : ~0u, flip_c = term & 1 ? 0 : ~0u;
-    for (int lane = 0; lane < warp_size; ++lane) value.lane[lane] |= (a[lane] ^ flip_a) & (b[lane] ^ flip_b) & (c[lane] ^ flip_c);
+    for (int lane = 0; lane < warp_size; ++lane)
+      value.lane[lane] |= (a[lane] ^ flip_a) & (b[lane] ^ flip_b) & (c[lane] ^ flip_c);
   }
   for_each_lane(lanes, [&](int lane) { result[lane] = value.lane[lane]; });
   return &instruction + 1;
 }
 
-// ---- choosing by type ----
+// ---- choosing by type ----------------------------------------------------------------------------------------------
 
 template <template <class> class Op>
 Handler signed_or_unsigned(Type type) {
@@ -647,8 +652,10 @@ Handler maximum(Type type, bool relu) {
 Handler paired_integer(PairedOp op, bool is_signed) {
   switch (op) {
     case PairedOp::add: return is_signed ? elementwise<Paired<Add, int16_t>>() : elementwise<Paired<Add, uint16_t>>();
-    case PairedOp::minimum: return is_signed ? elementwise<Paired<Minimum, int16_t>>() : elementwise<Paired<Minimum, uint16_t>>();
-    case PairedOp::maximum: return is_signed ? elementwise<Paired<Maximum, int16_t>>() : elementwise<Paired<Maximum, uint16_t>>();
+    case PairedOp::minimum:
+      return is_signed ? elementwise<Paired<Minimum, int16_t>>() : elementwise<Paired<Minimum, uint16_t>>();
+    case PairedOp::maximum:
+      return is_signed ? elementwise<Paired<Maximum, int16_t>>() : elementwise<Paired<Maximum, uint16_t>>();
     case PairedOp::minimum_relu: return is_signed ? scalar_elementwise<Paired<MinimumRelu, int16_t>>() : nullptr;
     case PairedOp::maximum_relu: return is_signed ? scalar_elementwise<Paired<MaximumRelu, int16_t>>() : nullptr;
   }
@@ -656,7 +663,8 @@ Handler paired_integer(PairedOp op, bool is_signed) {
 }
 
 Handler dot_product_4(bool is_a_signed, bool is_b_signed) {
-  if (is_a_signed) return is_b_signed ? elementwise<DotProduct4<int8_t, int8_t>>() : elementwise<DotProduct4<int8_t, uint8_t>>();
+  if (is_a_signed)
+    return is_b_signed ? elementwise<DotProduct4<int8_t, int8_t>>() : elementwise<DotProduct4<int8_t, uint8_t>>();
   return is_b_signed ? elementwise<DotProduct4<uint8_t, int8_t>>() : elementwise<DotProduct4<uint8_t, uint8_t>>();
 }
 
@@ -670,7 +678,8 @@ static Handler dot_product_2_from(bool is_a_signed, bool is_b_signed) {
 }
 
 Handler dot_product_2(bool is_a_signed, bool is_b_signed, Half half) {
-  return half == Half::lo ? dot_product_2_from<0>(is_a_signed, is_b_signed) : dot_product_2_from<2>(is_a_signed, is_b_signed);
+  return half == Half::lo ? dot_product_2_from<0>(is_a_signed, is_b_signed)
+                          : dot_product_2_from<2>(is_a_signed, is_b_signed);
 }
 
 Handler absolute_difference_4(bool accumulate) {
@@ -729,8 +738,12 @@ Handler find_nth_bit() { return scalar_elementwise<FindNthBit>(); }
 Handler reverse_bits(Type type) { return bits_32_or_64<ReverseBits>(type); }
 Handler count_leading_zeros(Type type) { return bits_32_or_64<CountLeadingZeros>(type); }
 Handler population_count(Type type) { return bits_32_or_64<PopulationCount>(type); }
-Handler sign_or_zero_extend(Type type, bool wrap) { return wrap ? scalar_of_32<ExtendWrap>(type) : scalar_of_32<ExtendClamp>(type); }
-Handler bit_mask(bool wrap) { return wrap ? scalar_elementwise<BitMask<true>>() : scalar_elementwise<BitMask<false>>(); }
+Handler sign_or_zero_extend(Type type, bool wrap) {
+  return wrap ? scalar_of_32<ExtendWrap>(type) : scalar_of_32<ExtendClamp>(type);
+}
+Handler bit_mask(bool wrap) {
+  return wrap ? scalar_elementwise<BitMask<true>>() : scalar_elementwise<BitMask<false>>();
+}
 
 Handler permute(PermuteMode mode) {
   switch (mode) {

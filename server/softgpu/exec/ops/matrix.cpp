@@ -75,7 +75,7 @@ uint64_t read_part(Warp& warp, OperandRef operand, Element element, int lane, in
   return (bits >> (part * static_cast<int>(width))) & ((1u << width) - 1);
 }
 
-// ---- multiplication ----
+// ---- multiplication ------------------------------------------------------------------------------------------------
 
 /// Empty if the lanes hold the elements row by row, as fragments are.
 std::vector<uint16_t> places_of(const MultiplyForm& form, Role role, Element element) {
@@ -100,8 +100,8 @@ using Elements = std::array<Wide, elements_max>;
 
 /// Calls decode(bits) for each element, which take `width` bits of registers of Word.
 template <class Word, class Wide, class Decode>
-[[gnu::always_inline]] inline void unpack(Warp& warp, const OperandRef* registers, int count, int width, Elements<Wide>& elements,
-                                          Decode decode) {
+[[gnu::always_inline]] inline void unpack(Warp& warp, const OperandRef* registers, int count, int width,
+                                          Elements<Wide>& elements, Decode decode) {
   Wide* next = elements.data();
   for (int reg = 0; reg < count; ++reg) {
     const Word* bits = warp.lanes<Word>(registers[reg]);
@@ -111,7 +111,8 @@ template <class Word, class Wide, class Decode>
 }
 
 template <class Wide>
-[[gnu::always_inline]] inline void unpack(Warp& warp, const OperandRef* registers, int count, Element element, Elements<Wide>& elements) {
+[[gnu::always_inline]] inline void unpack(Warp& warp, const OperandRef* registers, int count, Element element,
+                                          Elements<Wide>& elements) {
   auto words = [&](int width, auto decode) __attribute__((always_inline)) {
     unpack<uint32_t>(warp, registers, count, width, elements, decode);
   };
@@ -123,7 +124,8 @@ template <class Wide>
       return words(32, [](uint32_t bits) { return std::bit_cast<float>(bits & ~0x1fffu); });
     case Element::f32: return words(32, [](uint32_t bits) { return std::bit_cast<float>(bits); });
     case Element::f64:
-      return unpack<uint64_t>(warp, registers, count, 64, elements, [](uint64_t bits) { return std::bit_cast<double>(bits); });
+      return unpack<uint64_t>(warp, registers, count, 64, elements,
+                              [](uint64_t bits) { return std::bit_cast<double>(bits); });
     case Element::s8: return words(8, [](uint32_t bits) { return static_cast<int8_t>(bits); });
     case Element::u8: return words(8, [](uint32_t bits) { return static_cast<uint8_t>(bits); });
     case Element::s32: return words(32, [](uint32_t bits) { return static_cast<int32_t>(bits); });
@@ -141,8 +143,8 @@ template <class Wide>
 
 /// The other way round: encode(element) gives the bits of one.
 template <class Word, class Wide, class Encode>
-[[gnu::always_inline]] inline void pack(Warp& warp, const OperandRef* registers, int count, int width, const Elements<Wide>& elements,
-                                        Encode encode) {
+[[gnu::always_inline]] inline void pack(Warp& warp, const OperandRef* registers, int count, int width,
+                                        const Elements<Wide>& elements, Encode encode) {
   const Wide* next = elements.data();
   for (int reg = 0; reg < count; ++reg) {
     Word* bits = warp.lanes<Word>(registers[reg]);
@@ -169,7 +171,9 @@ template <class Wide>
     case Element::f64:
       return pack<uint64_t>(warp, registers, count, 64, elements,
                             [](Wide value) { return std::bit_cast<uint64_t>(static_cast<double>(value)); });
-    case Element::s32: return pack<uint32_t>(warp, registers, count, 32, elements, [](Wide value) { return static_cast<int32_t>(value); });
+    case Element::s32:
+      return pack<uint32_t>(warp, registers, count, 32, elements,
+                            [](Wide value) { return static_cast<int32_t>(value); });
     default: break;  // what no product has: see fit_together() in program/lower_matrix.cpp
   }
 }
@@ -190,15 +194,16 @@ using Vector [[gnu::vector_size(32), gnu::aligned(alignof(T))]] = T;
 template <class T>
 [[gnu::always_inline]] inline void add_product(T a, const Vector<T>& b, Vector<T>& sum) {
   if constexpr (std::is_same_v<T, double>)
-    sum = Vector<T>{std::fma(a, b[0], sum[0]), std::fma(a, b[1], sum[1]), std::fma(a, b[2], sum[2]), std::fma(a, b[3], sum[3])};
+    sum = Vector<T>{std::fma(a, b[0], sum[0]), std::fma(a, b[1], sum[1]), std::fma(a, b[2], sum[2]),
+                    std::fma(a, b[3], sum[3])};
   else sum += a * b;
 }
 
 /// sum += left * right, of matrices with n columns, as many rows at a time as vector registers hold.
 /// Added in the order of k.
 template <int n, class Wide>
-[[gnu::always_inline]] inline void multiply_add(int m, int depth, const Elements<Wide>& left, const Elements<Wide>& right,
-                                                Elements<Wide>& sum) {
+[[gnu::always_inline]] inline void multiply_add(int m, int depth, const Elements<Wide>& left,
+                                                const Elements<Wide>& right, Elements<Wide>& sum) {
   using Many = Vector<Wide>;
   constexpr int columns = n * sizeof(Wide) / sizeof(Many), rows = 8 / columns;
   for (int first = 0; first < m; first += rows) {
@@ -211,7 +216,8 @@ template <int n, class Wide>
 #pragma GCC unroll 8
       for (int i = 0; i < columns; ++i) factors[i] = reinterpret_cast<const Many*>(&right[k * n])[i];
 #pragma GCC unroll 8
-      for (int i = 0; i < rows * columns; ++i) add_product<Wide>(left[(first + i / columns) * depth + k], factors[i % columns], part[i]);
+      for (int i = 0; i < rows * columns; ++i)
+        add_product<Wide>(left[(first + i / columns) * depth + k], factors[i % columns], part[i]);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < rows * columns; ++i) to[i] = part[i];
@@ -257,12 +263,13 @@ void execute_multiply(Warp& warp, const Instruction& instruction, LaneMask, Exch
   bool is_wide = has_wide_vectors();
   Multiply run = form.d == Element::f64   ? multiplies<double>[is_wide]
                  : form.d != Element::s32 ? multiplies<float>[is_wide]
-                 : form.saturate          ? multiplies<int64_t>[is_wide]
-                                          : multiplies<uint32_t>[is_wide];  // which wraps around
+                 // Which wraps around.
+                 : form.saturate ? multiplies<int64_t>[is_wide]
+                                 : multiplies<uint32_t>[is_wide];
   run(warp, form, more.operands.data());
 }
 
-// ---- fragments in memory ----
+// ---- fragments in memory -------------------------------------------------------------------------------------------
 
 /// Address of the first element of a line: rows in row-major order, else columns.
 uint64_t line_address(const FragmentForm& form, uint64_t base, uint32_t stride, int line) {
@@ -271,7 +278,8 @@ uint64_t line_address(const FragmentForm& form, uint64_t base, uint32_t stride, 
 
 /// Loads a matrix of elements that Bits hold into registers of Word.
 template <class Bits, class Word>
-void load_elements(Warp& warp, const Instruction& instruction, int leader, const FragmentForm& form, const MoreOperands& more) {
+void load_elements(Warp& warp, const Instruction& instruction, int leader, const FragmentForm& form,
+                   const MoreOperands& more) {
   uint64_t base = warp.lanes<uint64_t>(more.operands[form.register_count])[leader];
   uint32_t stride = warp.lanes<uint32_t>(more.operands[form.register_count + 1])[leader];
   int lines = form.is_row_major ? form.rows : form.columns;
@@ -285,9 +293,11 @@ void load_elements(Warp& warp, const Instruction& instruction, int leader, const
     std::array<std::byte, extent_max * sizeof(Bits)> copy;
     const std::byte* from = copy.data();
     if (all != nullptr) from = all + line_address(form, 0, stride, line);
-    else if (!read_generic(warp, instruction, leader, line_address(form, base, stride, line), copy.data(), line_bytes)) return;
+    else if (!read_generic(warp, instruction, leader, line_address(form, base, stride, line), copy.data(), line_bytes))
+      return;
     Bits* to = &elements[form.is_row_major ? line * form.columns : line];
-    for (int i = 0; i < length; ++i) std::memcpy(&to[i * step], from + static_cast<size_t>(i) * sizeof(Bits), sizeof(Bits));
+    for (int i = 0; i < length; ++i)
+      std::memcpy(&to[i * step], from + static_cast<size_t>(i) * sizeof(Bits), sizeof(Bits));
   }
   // Some fragments have room for each element twice.
   int slots = form.rows * form.columns / warp_size, slot = 0;
@@ -336,7 +346,7 @@ void execute_store_fragment(Warp& warp, const Instruction& instruction, LaneMask
   }
 }
 
-// ---- 8 x 8 tiles ----
+// ---- 8 x 8 tiles ---------------------------------------------------------------------------------------------------
 
 using Tile = std::array<std::array<uint16_t, 8>, 8>;
 
@@ -371,7 +381,8 @@ void execute_load_tiles(Warp& warp, const Instruction& instruction, LaneMask, Ex
     for (int row = 0; row < 8; ++row) {
       uint64_t from = address.lane[8 * i + row];
       if (from % 16 != 0) {
-        warp.raise(FaultKind::misaligned_address, instruction, 8 * i + row, "row of a matrix that is not aligned to 16 bytes");
+        warp.raise(FaultKind::misaligned_address, instruction, 8 * i + row,
+                   "row of a matrix that is not aligned to 16 bytes");
         return;
       }
       if (!read_generic(warp, instruction, 8 * i + row, from, tile[row].data(), 16)) return;
@@ -390,7 +401,8 @@ void execute_store_tiles(Warp& warp, const Instruction& instruction, LaneMask, E
     for (int row = 0; row < 8; ++row) {
       uint64_t to = address[8 * i + row];
       if (to % 16 != 0) {
-        warp.raise(FaultKind::misaligned_address, instruction, 8 * i + row, "row of a matrix that is not aligned to 16 bytes");
+        warp.raise(FaultKind::misaligned_address, instruction, 8 * i + row,
+                   "row of a matrix that is not aligned to 16 bytes");
         return;
       }
       if (!write_generic(warp, instruction, 8 * i + row, to, tile[row].data(), 16)) return;

@@ -32,13 +32,15 @@ void store_whole(std::byte* to, T value) {
 }
 
 template <class Element, class Register, int count>
-FARGPU_GUEST_MEMORY void load_elements(Warp& warp, const Instruction& instruction, LaneMask lanes, const ResolvedAccess& access) {
+FARGPU_GUEST_MEMORY void load_elements(Warp& warp, const Instruction& instruction, LaneMask lanes,
+                                       const ResolvedAccess& access) {
   using Pattern = ResolvedAccess::Pattern;
   Register* results[count];
   for (int i = 0; i < count; ++i) results[i] = warp.lanes<Register>(instruction.operands[i]);
   if (instruction.flags & strong_access) {
     for_each_lane(lanes, [&](int lane) {
-      for (int i = 0; i < count; ++i) results[i][lane] = static_cast<Register>(load_whole<Element>(access.of(lane) + i * sizeof(Element)));
+      for (int i = 0; i < count; ++i)
+        results[i][lane] = static_cast<Register>(load_whole<Element>(access.of(lane) + i * sizeof(Element)));
     });
   } else if (access.pattern() == Pattern::scattered) {
     for_each_lane(lanes, [&](int lane) {
@@ -63,12 +65,14 @@ FARGPU_GUEST_MEMORY void load_elements(Warp& warp, const Instruction& instructio
 }
 
 template <class Element, class Register, int count>
-FARGPU_GUEST_MEMORY void store_elements(Warp& warp, const Instruction& instruction, LaneMask lanes, const ResolvedAccess& access) {
+FARGPU_GUEST_MEMORY void store_elements(Warp& warp, const Instruction& instruction, LaneMask lanes,
+                                        const ResolvedAccess& access) {
   const Register* sources[count];
   for (int i = 0; i < count; ++i) sources[i] = warp.lanes<Register>(instruction.operands[i]);
   if (instruction.flags & strong_access) {
     for_each_lane(lanes, [&](int lane) {
-      for (int i = 0; i < count; ++i) store_whole<Element>(access.of(lane) + i * sizeof(Element), static_cast<Element>(sources[i][lane]));
+      for (int i = 0; i < count; ++i)
+        store_whole<Element>(access.of(lane) + i * sizeof(Element), static_cast<Element>(sources[i][lane]));
     });
   } else if (access.pattern() == ResolvedAccess::Pattern::contiguous) {
     auto* to = reinterpret_cast<Element*>(access.of(0));
@@ -88,7 +92,8 @@ FARGPU_GUEST_MEMORY void store_elements(Warp& warp, const Instruction& instructi
 template <class Element, class Register, int count>
 const Instruction* run_load(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   ResolvedAccess access;
-  if (!access.resolve(warp, instruction, lanes, instruction.operands[count], sizeof(Element) * count, Access::read)) return nullptr;
+  if (!access.resolve(warp, instruction, lanes, instruction.operands[count], sizeof(Element) * count, Access::read))
+    return nullptr;
   load_elements<Element, Register, count>(warp, instruction, lanes, access);
   if (instruction.flags & strong_access) warp.note_spin();
   return &instruction + 1;
@@ -97,13 +102,15 @@ const Instruction* run_load(Warp& warp, const Instruction& instruction, LaneMask
 template <class Element, class Register, int count>
 const Instruction* run_store(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   ResolvedAccess access;
-  if (!access.resolve(warp, instruction, lanes, instruction.operands[count], sizeof(Element) * count, Access::read_write)) return nullptr;
+  if (!access.resolve(warp, instruction, lanes, instruction.operands[count], sizeof(Element) * count,
+                      Access::read_write))
+    return nullptr;
   store_elements<Element, Register, count>(warp, instruction, lanes, access);
   access.commit(warp);
   return &instruction + 1;
 }
 
-// ---- choosing ----
+// ---- choosing ------------------------------------------------------------------------------------------------------
 
 template <class Element, class Register, int count>
 struct LoadOf {
@@ -160,7 +167,7 @@ Handler of_element(const MemoryForm& form) {
   }
 }
 
-// ---- addresses ----
+// ---- addresses -----------------------------------------------------------------------------------------------------
 
 template <class T>
 const Instruction* run_local_address(Warp& warp, const Instruction& instruction, LaneMask lanes) {

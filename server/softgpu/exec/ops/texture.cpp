@@ -85,7 +85,8 @@ const Instruction* run_texture(Warp& warp, const Instruction& instruction, LaneM
       bits = sample(*texture, position);
     }
     for (int i = 0; i < form.result_count; ++i) {
-      if (form.gives_half) warp.lanes<uint16_t>(more.operands[i])[lane] = round_to<Half>(std::bit_cast<float>(bits[i])).bits;
+      if (form.gives_half)
+        warp.lanes<uint16_t>(more.operands[i])[lane] = round_to<Half>(std::bit_cast<float>(bits[i])).bits;
       else warp.lanes<uint32_t>(more.operands[i])[lane] = bits[i];
     }
   }
@@ -119,7 +120,8 @@ void write_register(Warp& warp, OperandRef operand, uint32_t bytes, int lane, ui
 void store_formatted(const TexelFormat& format, std::byte* texel, const uint32_t* values) {
   for (int i = 0; i < format.channel_count; ++i) {
     uint32_t bits = values[i];
-    if (format.kind == TexelFormat::Kind::floating && format.channel_bytes == 2) bits = round_to<Half>(std::bit_cast<float>(bits)).bits;
+    if (format.kind == TexelFormat::Kind::floating && format.channel_bytes == 2)
+      bits = round_to<Half>(std::bit_cast<float>(bits)).bits;
     std::memcpy(texel + i * format.channel_bytes, &bits, format.channel_bytes);
   }
 }
