@@ -10,7 +10,7 @@ from rig.wire import VERSION, deaf_host, listener
 WELCOME = f"(helloAnswer = ({VERSION}))"
 TICKET = '(leaseAnswer = (ticket = "abc"))'
 # What programs with any sanitizer can offer, and those without.
-TERMS = "creditBytes = 33554432, deviceWindow = (base = 0x550000000000, bytes = 0x1000000000), hostWindow = (base = 0x7e8040000000, bytes = 0x1000000000)"
+TERMS = f"{VERSION}, creditBytes = 33554432, deviceWindow = (base = 0x550000000000, bytes = 0x1000000000), hostWindow = (base = 0x7e8040000000, bytes = 0x1000000000)"
 
 
 class StrangeHosts(SystemTest):
@@ -116,8 +116,14 @@ class StrangeHosts(SystemTest):
                 self.refused(pool, "SYSTEM_NOT_READY", pool, "closed the connection")
 
     def test_another_version(self):
-        with fake_broker(hello='(helloAnswer = (failure = (reason = versionMismatch, text = "install the same")))') as pool:
+        failure = 'failure = (reason = versionMismatch, text = "install the same")'
+        with fake_broker(hello=f"(helloAnswer = ({VERSION}, {failure}))") as pool:
             self.refused(pool, "SYSTEM_DRIVER_MISMATCH", "install the same")
+        with fake_broker(hello=f'(helloAnswer = (protocolVersion = 1, version = "0.1.0", {failure}))') as pool:
+            self.refused(pool, "SYSTEM_DRIVER_MISMATCH", f"{pool} has an older fargpu (0.1.0, protocol 1) than the client",
+                         "update fargpu on the GPU host")
+        with fake_broker(hello="(helloAnswer = (protocolVersion = 999))") as pool:
+            self.refused(pool, "SYSTEM_NOT_READY", "answered with protocol 999, which it was not offered")
 
     # --- one that means harm -----------------------------------------------------------------------------------------
 
@@ -146,10 +152,11 @@ class StrangeHosts(SystemTest):
             "nonsense": dict(leaseRequest=b"\xff" * 256),
             "pointers that lead outside": dict(leaseRequest=bytes.fromhex("00000000010001000200000003000000ffffff7fffffffff")),
             "addresses of the program": dict(leaseRequest=TICKET, attach=attach(
-                "deviceWindow = (base = 0x400000, bytes = 0x1000000000), hostWindow = (base = 0x7e8040000000, bytes = 0x1000000000)")),
-            "no addresses": dict(leaseRequest=TICKET, attach=attach("sessionId = 1")),
+                f"{VERSION}, deviceWindow = (base = 0x400000, bytes = 0x1000000000), hostWindow = (base = 0x7e8040000000, bytes = 0x1000000000)")),
+            "no addresses": dict(leaseRequest=TICKET, attach=attach(f"{VERSION}, sessionId = 1")),
             "a band over the program": dict(leaseRequest=TICKET, attach=attach(TERMS + ", driverBand = (base = 0x1000, bytes = 0x7fffffff0000)")),
             "a band without end": dict(leaseRequest=TICKET, attach=attach(TERMS + ", driverBand = (base = 0xfffffffffffff000, bytes = 0xffffffffffffffff)")),
+            "a protocol that was not offered": dict(leaseRequest=TICKET, attach=attach(TERMS.replace(VERSION, "protocolVersion = 999"))),
             "too many devices": dict(leaseRequest=TICKET, attach=attach(TERMS + ", facts = (driverVersion = 13000, devices = [" + ",".join(["()"] * 65) + "])")),
             "too little credit": dict(leaseRequest=TICKET, attach=attach(TERMS.replace("33554432", "65535") + ", facts = (driverVersion = 13000, devices = [()])")),
             "an old driver": dict(leaseRequest=TICKET, attach=attach(TERMS + ", facts = (driverVersion = 12000, devices = [()])")),

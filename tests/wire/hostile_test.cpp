@@ -290,11 +290,10 @@ TEST_CASE("a worker takes so much of its host's memory for a session and no more
     CHECK(client.reply() == CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(open(0x100'0000, mib / 4) == CUDA_ERROR_OUT_OF_MEMORY);  // one counter
   }
+  // The program is told once.
   CHECK(client.printed() ==
         "fargpu: warning: the session may take 1114112 bytes of the GPU host's memory (host_bytes_max of its fargpud) "
-        // Once.
-        "and "
-        "wants more: CUDA_ERROR_OUT_OF_MEMORY\n");
+        "and wants more: CUDA_ERROR_OUT_OF_MEMORY\n");
 }
 
 namespace {
