@@ -18,6 +18,7 @@
 #include "fuzz.h"
 #include "protocol/frame.h"
 #include "protocol/message.h"
+#include "protocol/version.h"
 #include "server/broker/event_log.h"
 #include "protocol/site/tokens.h"
 #include "server/worker_link.h"
@@ -80,7 +81,9 @@ pid_t __wrap_waitpid(pid_t, int* status, int) {
 namespace fargpu::fuzz {
 
 void say_ready(wire::WorkerMessage::Builder message) {
-  auto facts = message.initReady().initFacts();
+  auto ready = message.initReady();
+  ready.setRelease(our_release);
+  auto facts = ready.initFacts();
   facts.setDriverVersion(13000);
   for (auto device : facts.initDevices(2)) {
     device.setName("a device");

@@ -225,7 +225,7 @@ std::vector<Input> seeds() {
   const auto failed = [](wire::WorkerMessage::Builder message) { message.setFailed("no driver"); };
   const auto one_device = [](wire::WorkerMessage::Builder message) {
     say_ready(message);
-    auto facts = message.initReady().initFacts();
+    auto facts = message.getReady().initFacts();
     facts.initDevices(1)[0].setMemoryBytes(std::uint64_t{8} << 30);
     facts.initErrorTexts(1)[0].setText("what the driver says");
     auto peer = facts.initPeers(1)[0];

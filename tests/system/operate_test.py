@@ -284,7 +284,7 @@ class Service(Operating):
     @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is missing")
     def test_the_unit_exposes_little(self):
         unit = self.folder() / "fargpud.service"
-        unit.write_text((paths.SOURCE / "server/broker/fargpud.service.in").read_text().replace("@CMAKE_INSTALL_FULL_BINDIR@", "/usr/bin"))
+        unit.write_text((paths.SOURCE / "server/broker/fargpud.service.in").read_text().replace("@bindir@", "/usr/bin"))
         done = run(["systemd-analyze", "security", "--offline=yes", "--threshold=30", unit])  # in tenths
         self.assertEqual(done.code, 0, done.out + done.err)
         self.assertIn("Overall exposure level", done.out)

@@ -698,6 +698,7 @@ class HandMadeWorker {
     const auto attach = reader.root<wire::Control>().getAttach();
     send_control(*channel_, 1, [&](wire::Control::Builder control) {
       auto answer = control.initAttachAnswer();
+      answer.setProtocolVersion(wire::PROTOCOL_VERSION);
       answer.setDeviceWindow(attach.getDeviceWindows()[0]);
       answer.setHostWindow(attach.getHostWindows()[0]);
       answer.setCreditBytes(limits::credit_bytes);

@@ -365,6 +365,7 @@ TEST_CASE("a client takes no memory that could shrink, and no rings that are non
     const auto attach = reader.root<wire::Control>().getAttach();
     send_control(*far, 1, [&](wire::Control::Builder control) {
       auto answer = control.initAttachAnswer();
+      answer.setProtocolVersion(wire::PROTOCOL_VERSION);
       const auto take = [](wire::Range::Reader offered, wire::Range::Builder taken, Window& window) {
         window = {offered.getBase(), offered.getBytes()};
         taken.setBase(window.base);

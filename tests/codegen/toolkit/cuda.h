@@ -29,10 +29,7 @@ typedef struct CUboxShape_st {
   } parts;
 } CUboxShape;
 
-typedef enum CUlaunchAttributeID_enum {
-  CU_LAUNCH_ATTRIBUTE_IGNORE = 0,
-  CU_LAUNCH_ATTRIBUTE_PRIORITY = 8
-} CUlaunchAttributeID;
+typedef enum CUlaunchAttributeID_enum { CU_LAUNCH_ATTRIBUTE_IGNORE = 0, CU_LAUNCH_ATTRIBUTE_PRIORITY = 8 } CUlaunchAttributeID;
 typedef union CUlaunchAttributeValue_union {
   char pad[64];
   int priority;
@@ -42,8 +39,7 @@ CUresult CUDAAPI cuInit(unsigned int Flags);
 CUresult CUDAAPI cuStreamCreate(CUstream* phStream, unsigned int Flags);
 CUresult CUDAAPI cuStreamDestroy(CUstream hStream);
 CUresult CUDAAPI cuStreamSetAttribute(CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue* value);
-CUresult CUDAAPI cuStreamSetAttribute_ptsz(CUstream hStream, CUlaunchAttributeID attr,
-                                           const CUlaunchAttributeValue* value);
+CUresult CUDAAPI cuStreamSetAttribute_ptsz(CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue* value);
 
 CUresult CUDAAPI cuBoxCreate(CUbox* box, const CUboxShape* shape, const char* name, CUdevice dev);
 CUresult CUDAAPI cuBoxDestroy(CUbox box);

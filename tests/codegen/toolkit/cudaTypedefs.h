@@ -4,8 +4,7 @@
 typedef CUresult(CUDAAPI* PFN_cuInit_v2000)(unsigned int Flags);
 typedef CUresult(CUDAAPI* PFN_cuStreamCreate_v2000)(CUstream* phStream, unsigned int Flags);
 typedef CUresult(CUDAAPI* PFN_cuStreamDestroy_v4000)(CUstream hStream);
-typedef CUresult(CUDAAPI* PFN_cuStreamSetAttribute_v11000)(CUstream hStream, CUlaunchAttributeID attr,
-                                                           const CUlaunchAttributeValue* value);
+typedef CUresult(CUDAAPI* PFN_cuStreamSetAttribute_v11000)(CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue* value);
 typedef CUresult(CUDAAPI* PFN_cuStreamSetAttribute_v11000_ptsz)(CUstream hStream, CUlaunchAttributeID attr,
                                                                 const CUlaunchAttributeValue* value);
 typedef CUresult(CUDAAPI* PFN_cuBoxCreate_v12000)(CUbox* box, const CUboxShape* shape, const char* name, CUdevice dev);
@@ -18,17 +17,13 @@ typedef CUresult(CUDAAPI* PFN_cuBoxList_v12000)(CUbox* boxes, size_t* count);
 typedef CUresult(CUDAAPI* PFN_cuBoxOpen_v12000)(CUbox box, void** contents);
 typedef CUresult(CUDAAPI* PFN_cuBoxFill_v12000)(CUdeviceptr address, unsigned char value, size_t bytes);
 typedef CUresult(CUDAAPI* PFN_cuBoxFill_v12000_ptds)(CUdeviceptr address, unsigned char value, size_t bytes);
-typedef CUresult(CUDAAPI* PFN_cuBoxFillAsync_v12000)(CUdeviceptr address, unsigned char value, size_t bytes,
-                                                     CUstream hStream);
-typedef CUresult(CUDAAPI* PFN_cuBoxFillAsync_v12000_ptsz)(CUdeviceptr address, unsigned char value, size_t bytes,
-                                                          CUstream hStream);
-typedef CUresult(CUDAAPI* PFN_cuTexObjectCreate_v12000)(CUtexObject* object, const CUcontents* contents,
-                                                        const CUboxShape* shape);
+typedef CUresult(CUDAAPI* PFN_cuBoxFillAsync_v12000)(CUdeviceptr address, unsigned char value, size_t bytes, CUstream hStream);
+typedef CUresult(CUDAAPI* PFN_cuBoxFillAsync_v12000_ptsz)(CUdeviceptr address, unsigned char value, size_t bytes, CUstream hStream);
+typedef CUresult(CUDAAPI* PFN_cuTexObjectCreate_v12000)(CUtexObject* object, const CUcontents* contents, const CUboxShape* shape);
 typedef CUresult(CUDAAPI* PFN_cuTexObjectDestroy_v12000)(CUtexObject object);
 typedef CUresult(CUDAAPI* PFN_cuTexObjectGetContents_v12000)(CUcontents* contents, size_t* room, CUtexObject object);
 typedef CUresult(CUDAAPI* PFN_cuTexObjectGetBox_v12000)(CUbox* box, CUtexObject object);
-typedef CUresult(CUDAAPI* PFN_cuPlanPlace_v2000)(CUdeviceptr_v1* address, unsigned int* bytes, const CUplan_v1* plan,
-                                                 CUbox box);
+typedef CUresult(CUDAAPI* PFN_cuPlanPlace_v2000)(CUdeviceptr_v1* address, unsigned int* bytes, const CUplan_v1* plan, CUbox box);
 typedef CUresult(CUDAAPI* PFN_cuPlanPlace_v3020)(CUdeviceptr* address, size_t* bytes, const CUplan* plan, CUbox box);
 typedef CUresult(CUDAAPI* PFN_cuPlanRemove_v2000)(CUdeviceptr_v1 address, unsigned int bytes);
 typedef CUresult(CUDAAPI* PFN_cuPlanRemove_v3020)(CUdeviceptr address, size_t bytes);
