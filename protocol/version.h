@@ -34,11 +34,12 @@ struct Side {
 /// Which side is older and what to do, for two sides that have no version in common.
 std::string versions_apart(const Side& host, const Side& client);
 
-/// What a message says of the versions its sender speaks. Senders of before 0.2.0 name one version.
+/// What a message says of the versions its sender speaks. Senders of before 0.2.0 name one version; some of their
+/// messages have other data where oldestProtocol is now.
 template <class Message>
 Versions versions_of(const Message& message) {
   const std::uint32_t newest = message.getProtocolVersion(), oldest = message.getOldestProtocol();
-  return {oldest == 0 ? newest : oldest, newest};
+  return {oldest == 0 || oldest > newest ? newest : oldest, newest};
 }
 
 template <class Message>

@@ -3,6 +3,10 @@
 #include "protocol/version.h"
 
 #include <catch2/catch.hpp>
+#include <utility>
+
+#include "control.capnp.h"
+#include "protocol/message.h"
 
 using namespace fargpu;
 
@@ -18,6 +22,22 @@ TEST_CASE("two sides use the newest version that both speak") {
 TEST_CASE("versions that are told the wrong way round are refused") {
   CHECK_FALSE(common_version({3, 5}, {9, 4}));
   CHECK_FALSE(common_version({3, 5}, {0, 0}));
+}
+
+TEST_CASE("a message of before 0.2.0 names one version") {
+  const auto told = [](std::uint32_t oldest, std::uint32_t newest) {
+    MessageWriter writer;
+    auto hello = writer.root<wire::Control>().initHello();
+    hello.setOldestProtocol(oldest);
+    hello.setProtocolVersion(newest);
+    const auto message = writer.finish();
+    MessageReader reader(message);
+    const Versions versions = versions_of(reader.root<wire::Control>().getHello());
+    return std::pair(versions.oldest, versions.newest);
+  };
+  CHECK(told(3, 4) == std::pair(3u, 4u));
+  CHECK(told(0, 1) == std::pair(1u, 1u));
+  CHECK(told(3828966415, 1) == std::pair(1u, 1u));  // other data lies there
 }
 
 TEST_CASE("sides that have no version in common are told which is older") {
