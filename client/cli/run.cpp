@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "client/connect/control_connection.h"
-#include "client/connect/pool_contacts.h"
+#include "client/connect/pool_search.h"
 #include "commands.h"
 #include "library_folder.h"
 #include "protocol/text.h"
@@ -83,45 +83,45 @@ class Waiting {
   std::thread thread_;
 };
 
-/// Gets the job's lease at a host, which lasts as long as the programs of the job. Throws DialError.
-void take_lease(ControlConnection& broker) {
+std::string policy_of(ControlConnection& broker) {
   std::string policy;
   broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
              [&](wire::Control::Reader control) {
                check_failure(control.getStatus().getFailure(), broker.name());
                policy = printable(control.getStatus().getPolicy().cStr());
              });
-  {
-    const Waiting waiting(broker.name());
-    broker.ask_for_lease(/*hold=*/true, [](wire::LeaseAnswer::Reader) {});
-  }
-  // A tenant's MPS keeps percentages whatever the policy, and is not told.
+  return policy;
+}
+
+// A tenant's MPS keeps percentages whatever the policy, and is not told.
+void warn_of(const std::string& policy, const std::string& host) {
   if (const unsigned percent = config().lease.compute_percent; percent > 0 && percent < 100 && policy != "fixed") {
     std::cerr << fmt::format(
         "fargpu: warning: {} shares its GPUs by the policy '{}', which does not keep to {}% of each: `fixed` does, or "
-        "MPS where the "
-        "host runs it for your tenant\n",
-        broker.name(), policy, percent);
+        "MPS where the host runs it for your tenant\n",
+        host, policy, percent);
   }
-  broker.bequeath();
 }
 
 /// Gets the job's lease from the pool before a program is started for nothing: 0, or the exit code with one line that
 /// says of each host what was wrong. Of several codes the one counts that waiting mends, then one that is meant. The
-/// programs go to the host that gave the lease, and to no other.
+/// lease lasts as long as the programs of the job, which go to the host that gave it, and to no other.
 int take_lease(const std::vector<PoolHost>& hosts) {
   const auto rank = [](int code) { return code == exit_no_capacity ? 2 : code == exit_denied ? 1 : 0; };
-  PoolContacts contacts(hosts);
-  while (const auto contact = contacts.next()) {
-    try {
-      take_lease(*contact->broker);
-      ::setenv("FARGPU_POOL", pool_text(contact->host).c_str(), 1);
-      return 0;
-    } catch (const DialError& error) {
-      contacts.failed(contact->place, error);
-    }
+  std::string policy;
+  PoolSearch search(hosts, PoolContacts::Order::load, /*hold=*/true,
+                    [&](ControlConnection& broker) { policy = policy_of(broker); });
+  const auto next = [&] {
+    const Waiting waiting(hosts.size() == 1 ? address_text(hosts[0]) : fmt::format("one of {} hosts", hosts.size()));
+    return search.next();
+  };
+  if (const auto found = next()) {
+    warn_of(policy, found->broker->name());
+    found->broker->bequeath();
+    ::setenv("FARGPU_POOL", pool_text(found->host).c_str(), 1);
+    return 0;
   }
-  const std::vector<DialError> errors = contacts.errors();
+  const std::vector<DialError> errors = search.errors();
   int worst = exit_own_error;
   for (const DialError& error : errors)
     if (const int code = exit_code_of(error); rank(code) > rank(worst)) worst = code;

@@ -12,10 +12,11 @@ namespace {
 
 constexpr Variable all[] = {
     {"FARGPU_POOL", "",
-     "GPU hosts, [tls://|tcp://]host[:port][,...]; the first that offers a session is used, and a host that is silent "
-     "for half a second is "
-     "passed over while another one answers. The port is 8470 by default. unix:/path is a "
-     "broker on this machine. none: programs that load the library find no GPU"},
+     "GPU hosts, [tls://|tcp://]host[:port][,...]. `fargpu run` takes the one with the fewest sessions for each "
+     "device, "
+     "other programs take the first that offers a session. A host that is silent for half a second is passed over "
+     "while another one answers. The port is 8470 by default. unix:/path is a broker on this machine. none: programs "
+     "that load the library find no GPU"},
     {"FARGPU_GPUS", "all of the host", "Number of devices to ask for"},
     {"FARGPU_MEM", "nothing is kept", "Memory of each device to be kept for the job, for example 8GiB"},
     {"FARGPU_COMPUTE", "no bound, no guarantee", "Share of the compute of each device, for example 50%"},

@@ -395,9 +395,12 @@ void ControlConnection::come_closer(const Local& local) {
 
 void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
                             const std::function<void(wire::Control::Reader)>& use) {
-  // A lease may have to wait for a driver to be initialised; everything else is answered at once.
-  const auto timeout = expected == wire::Control::LEASE_ANSWER ? limits::lease_timeout + config().lease.wait
-                                                               : std::chrono::milliseconds(limits::connect_timeout);
+  exchange(request, expected, use, limits::connect_timeout, {});
+}
+
+bool ControlConnection::exchange(const std::function<void(wire::Control::Builder)>& request,
+                                 wire::Control::Which expected, const std::function<void(wire::Control::Reader)>& use,
+                                 std::chrono::milliseconds timeout, const Meanwhile& meanwhile) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   try {
     try {
@@ -406,11 +409,14 @@ void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& r
       // A host that lets nobody in closes at once, and why may be there to be read.
       if (expected != wire::Control::HELLO_ANSWER) throw;
     }
+    while (meanwhile.go_on && !channel_->wait({.readable = true}, meanwhile.interval).readable)
+      if (!meanwhile.go_on()) return false;
     const auto message = receive_control(*channel_, timeout);
     MessageReader reader(message);
     const auto answer = reader.root<wire::Control>();
     if (answer.which() != expected) throw ProtocolError(name_ + " gave an answer that was not asked for");
     use(answer);
+    return true;
   } catch (const DialError&) {
     throw;
   } catch (const CertificateRefused& error) {
@@ -438,11 +444,13 @@ void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& r
   }
 }
 
-void ControlConnection::ask_for_lease(bool hold, const std::function<void(wire::LeaseAnswer::Reader)>& use) {
-  ask(
+bool ControlConnection::ask_for_lease(const LeaseOptions& wish, bool hold,
+                                      const std::function<void(wire::LeaseAnswer::Reader)>& use,
+                                      const Meanwhile& meanwhile) {
+  return exchange(
       [&](wire::Control::Builder control) {
         auto request = control.initLeaseRequest();
-        write_lease_options(config().lease, request);
+        write_lease_options(wish, request);
         request.setHold(hold);
         const auto& variables = config().cuda_environment;
         auto environment = request.initEnvironment(static_cast<unsigned>(variables.size()));
@@ -455,7 +463,9 @@ void ControlConnection::ask_for_lease(bool hold, const std::function<void(wire::
       [&](wire::Control::Reader control) {
         check_failure(control.getLeaseAnswer().getFailure(), name_);
         use(control.getLeaseAnswer());
-      });
+      },
+      limits::lease_timeout + wish.wait,  // a driver may have to be initialised
+      meanwhile);
 }
 
 // Under a number that shells and programs do not count on for themselves.

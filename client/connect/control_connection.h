@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <span>
@@ -57,8 +58,16 @@ class ControlConnection {
   void ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
            const std::function<void(wire::Control::Reader)>& use);
 
-  /// Asks for a lease of the configuration's: for a session, or to be held by this connection.
-  void ask_for_lease(bool hold, const std::function<void(wire::LeaseAnswer::Reader)>& use);
+  /// What happens while a host lets a request wait: `go_on` is called at the latest after each interval, and says
+  /// whether the answer is still wanted.
+  struct Meanwhile {
+    std::chrono::milliseconds interval{0};
+    std::function<bool()> go_on;  ///< empty: nothing happens
+  };
+  /// Asks for a lease: for a session, or to be held by this connection. False if the answer is not wanted any more: the
+  /// connection is good for nothing then.
+  bool ask_for_lease(const LeaseOptions& wish, bool hold, const std::function<void(wire::LeaseAnswer::Reader)>& use,
+                     const Meanwhile& meanwhile);
   /// Leaves the connection open to the programs that this process becomes or starts, for as long as any of them lives.
   void bequeath();
 
@@ -76,6 +85,9 @@ class ControlConnection {
     std::string socket;
     std::vector<std::byte> key, proof;
   };
+  bool exchange(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
+                const std::function<void(wire::Control::Reader)>& use, std::chrono::milliseconds timeout,
+                const Meanwhile& meanwhile);
   Local hello(std::span<const std::byte> key);
   void come_closer(const Local& local);
 

@@ -21,18 +21,24 @@ struct PoolContacts::State {
     bool answered = false;  // or failed
     bool given = false;
     std::unique_ptr<ControlConnection> broker;
+    Offer offer;
     std::optional<DialError> error;
+
+    bool ready() const { return broker && !given; }
   };
   mutable std::mutex mutex;
   std::condition_variable changed;
   std::vector<Host> hosts;
   bool over = false;  // nobody takes an answer any more
 
-  void call(std::size_t place, const PoolHost& host, ControlConnection::For whom) {
+  void call(std::size_t place, const PoolHost& host, bool with_offer) {
     std::unique_ptr<ControlConnection> broker;
+    Offer offer;
     std::optional<DialError> error;
     try {
-      broker = std::make_unique<ControlConnection>(host, whom);
+      auto connection = std::make_unique<ControlConnection>(host);
+      if (with_offer) offer = ask_for_offer(*connection);
+      broker = std::move(connection);
     } catch (const DialError& failure) {
       error = failure;
     } catch (const std::exception& failure) {
@@ -41,14 +47,15 @@ struct PoolContacts::State {
     const std::lock_guard lock(mutex);
     if (over) return;
     hosts[place].broker = std::move(broker);
+    hosts[place].offer = offer;
     hosts[place].error = std::move(error);
     hosts[place].answered = true;
     changed.notify_all();
   }
 };
 
-PoolContacts::PoolContacts(std::vector<PoolHost> hosts, ControlConnection::For whom)
-    : hosts_(std::move(hosts)), whom_(whom), state_(std::make_shared<State>()) {
+PoolContacts::PoolContacts(std::vector<PoolHost> hosts, Order order)
+    : hosts_(std::move(hosts)), order_(hosts_.size() > 1 ? order : Order::pool), state_(std::make_shared<State>()) {
   state_->hosts.resize(hosts_.size());
 }
 
@@ -65,17 +72,29 @@ void PoolContacts::call(std::size_t place) {
     const std::lock_guard lock(state_->mutex);
     alone = alone && std::none_of(state_->hosts.begin(), state_->hosts.end() - 1, silent);
   }
-  if (alone) return state_->call(place, hosts_[place], whom_);
+  const bool with_offer = order_ == Order::load;
+  if (alone && !with_offer) return state_->call(place, hosts_[place], with_offer);
   start_thread("fargpu-contact",
-               [state = state_, place, host = hosts_[place], whom = whom_] { state->call(place, host, whom); });
+               [state = state_, place, host = hosts_[place], with_offer] { state->call(place, host, with_offer); });
+}
+
+// All of them, or those that come soon after the first one.
+void PoolContacts::wait_for_offers() {
+  while (called_ < hosts_.size()) call(called_++);
+  std::unique_lock lock(state_->mutex);
+  const auto& hosts = state_->hosts;
+  const auto all = [&] { return std::ranges::all_of(hosts, &State::Host::answered); };
+  state_->changed.wait(lock, [&] { return std::ranges::any_of(hosts, &State::Host::ready) || all(); });
+  state_->changed.wait_for(lock, head_start, all);
 }
 
 std::optional<PoolContacts::Contact> PoolContacts::next() {
-  using State = State;
-  const auto ready = [&]() -> State::Host* {
-    const auto found = std::find_if(state_->hosts.begin(), state_->hosts.end(),
-                                    [](const State::Host& host) { return host.broker && !host.given; });
-    return found == state_->hosts.end() ? nullptr : &*found;
+  if (order_ == Order::load && called_ == 0) wait_for_offers();
+  const auto first_ready = [&]() -> State::Host* {
+    State::Host* first = nullptr;
+    for (State::Host& host : state_->hosts)
+      if (host.ready() && (!first || (order_ == Order::load && better(host.offer, first->offer)))) first = &host;
+    return first;
   };
   const auto waited_for = [&] {
     return std::any_of(state_->hosts.begin(), state_->hosts.begin() + static_cast<std::ptrdiff_t>(called_),
@@ -84,13 +103,13 @@ std::optional<PoolContacts::Contact> PoolContacts::next() {
   for (;;) {
     {
       std::unique_lock lock(state_->mutex);
-      const auto decided = [&] { return ready() || !waited_for(); };
+      const auto decided = [&] { return first_ready() || !waited_for(); };
       if (called_ == hosts_.size()) state_->changed.wait(lock, decided);
       else state_->changed.wait_for(lock, head_start, decided);
-      if (State::Host* const host = ready()) {
+      if (State::Host* const host = first_ready()) {
         host->given = true;
         const auto place = static_cast<std::size_t>(host - state_->hosts.data());
-        return Contact{std::move(host->broker), hosts_[place], place};
+        return Contact{std::move(host->broker), hosts_[place], place, host->offer};
       }
       if (called_ == hosts_.size()) return std::nullopt;
     }

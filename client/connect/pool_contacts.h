@@ -1,20 +1,29 @@
 #pragma once
-// The hosts of a pool, in the order in which a session is asked of them: that of FARGPU_POOL, except that a silent host
-// is not waited for while another one answers.
+// The hosts of a pool, in the order in which a session is asked of them. A silent host is not waited for while another
+// one answers.
 
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "control_connection.h"
+#include "offer.h"
 
 namespace fargpu::client {
 
-/// Says hello to a pool. A host has a head start before the next one is called, so that a pool whose first host answers
-/// costs one connection.
+/// Says hello to a pool.
 class PoolContacts {
  public:
-  explicit PoolContacts(std::vector<PoolHost> hosts, ControlConnection::For whom = ControlConnection::For::job);
+  enum class Order {
+    /// That of FARGPU_POOL. A host has a head start before the next one is called, so that a pool whose first host
+    /// answers costs one connection. Programs that do not belong to a job come to the same host in this way, where they
+    /// can share memory.
+    pool,
+    /// The best offer first, of the hosts that answer within a head start after the first answer. All are called at
+    /// once.
+    load,
+  };
+  explicit PoolContacts(std::vector<PoolHost> hosts, Order order = Order::pool);
   ~PoolContacts();
   PoolContacts(const PoolContacts&) = delete;
   PoolContacts& operator=(const PoolContacts&) = delete;
@@ -23,8 +32,9 @@ class PoolContacts {
     std::unique_ptr<ControlConnection> broker;
     PoolHost host;
     std::size_t place;  ///< of the host in the pool
+    Offer offer;        ///< in the order of load
   };
-  /// The next host that has answered; of several, the first in the pool. Nothing once all have been given or have
+  /// The next host that has answered; of several, the first in the order. Nothing once all have been given or have
   /// failed.
   std::optional<Contact> next();
   /// The host of this place serves no session, although it has answered.
@@ -35,9 +45,10 @@ class PoolContacts {
  private:
   struct State;
   void call(std::size_t place);
+  void wait_for_offers();
 
   const std::vector<PoolHost> hosts_;
-  const ControlConnection::For whom_;
+  const Order order_;
   std::size_t called_ = 0;
   std::shared_ptr<State> state_;  // threads that still wait for a silent host have it too
 };

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "client/base/log.h"
-#include "client/connect/pool_contacts.h"
+#include "client/connect/pool_search.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
 #include "protocol/text.h"
@@ -186,24 +186,16 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
 std::unique_ptr<Session> dial(const Config& config) {
   if (!config.number_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.number_error);
   require_pool(config);
-  PoolContacts contacts(config.hosts);
-  while (const auto contact = contacts.next()) {
-    const PoolHost& host = contact->host;
-    ControlConnection& broker = *contact->broker;
+  PoolSearch search(config.hosts, PoolContacts::Order::pool, /*hold=*/false,
+                    [&](ControlConnection& broker) { require_transport(config, broker); });
+  while (const auto found = search.next()) {
+    const ControlConnection& broker = *found->broker;
+    const Ticket& ticket = found->ticket;
     const auto failed = [&](DialError error) {
       log::info("{}", error.what());
-      contacts.failed(contact->place, std::move(error));
+      search.failed(found->place, std::move(error));
     };
     try {
-      require_transport(config, broker);
-      Ticket ticket;
-      broker.ask_for_lease(/*hold=*/false, [&](wire::LeaseAnswer::Reader answer) {
-        const auto bytes = [](capnp::Data::Reader data) {
-          return std::vector<std::byte>(reinterpret_cast<const std::byte*>(data.begin()),
-                                        reinterpret_cast<const std::byte*>(data.end()));
-        };
-        ticket = {bytes(answer.getTicket()), bytes(answer.getTicketName())};
-      });
       // Where keys were made from the ticket, nothing else is shown of it.
       const std::span<const std::byte> shown =
           ticket.name.empty() ? std::span<const std::byte>(ticket.secret) : std::span<const std::byte>();
@@ -220,12 +212,12 @@ std::unique_ptr<Session> dial(const Config& config) {
     } catch (const DialError& error) {
       failed(error);
     } catch (const kj::Exception& error) {  // what() is more than a line
-      failed({CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.getDescription().cStr()});
+      failed({CUDA_ERROR_SYSTEM_NOT_READY, address_text(found->host) + ": " + error.getDescription().cStr()});
     } catch (const std::exception& error) {
-      failed({CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.what()});
+      failed({CUDA_ERROR_SYSTEM_NOT_READY, address_text(found->host) + ": " + error.what()});
     }
   }
-  throw none_usable(contacts.errors());
+  throw none_usable(search.errors());
 }
 
 }  // namespace fargpu::client

@@ -1,0 +1,59 @@
+#pragma once
+// The search for a lease in a pool: which host is asked, and what happens while all are full.
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "pool_contacts.h"
+
+namespace fargpu::client {
+
+class PoolSearch {
+ public:
+  /// What is done with a host before it is asked for a lease. Throws DialError if the host will not do.
+  using Check = std::function<void(ControlConnection&)>;
+  /// `hold`: the connection holds the lease, which is not for a session.
+  PoolSearch(std::vector<PoolHost> hosts, PoolContacts::Order order, bool hold, Check check);
+
+  struct Found {
+    std::unique_ptr<ControlConnection> broker;
+    PoolHost host;
+    std::size_t place;  ///< of the host in the pool
+    Ticket ticket;      ///< for a session
+  };
+  /// The next host that gives a lease. While all hosts are full, the search waits as long as the configuration says: it
+  /// stands in the queue of one host and looks at the others. Nothing once no host is left: errors() says why.
+  std::optional<Found> next();
+  /// The lease of this host is of no use.
+  void failed(std::size_t place, DialError error) { contacts_.failed(place, std::move(error)); }
+  /// Of each host what was wrong, in the order of the pool.
+  std::vector<DialError> errors() const { return contacts_.errors(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Full {
+    std::size_t place;
+    Offer offer;
+  };
+
+  std::optional<Found> ask(PoolContacts::Contact contact, std::chrono::milliseconds wait,
+                           const ControlConnection::Meanwhile& meanwhile);
+  std::optional<Found> queue();
+  std::optional<Found> look_at(std::size_t place);
+  std::unique_ptr<ControlConnection> connect(std::size_t place);
+  void forget(std::size_t place);
+
+  const std::vector<PoolHost> hosts_;
+  const PoolContacts::Order order_;
+  const bool hold_;
+  const Check check_;
+  const Clock::time_point give_up_;
+  PoolContacts contacts_;
+  std::vector<Full> full_;  // hosts that may have room later
+};
+
+}  // namespace fargpu::client
