@@ -58,6 +58,7 @@ class Users(SystemTest):
         host = self.host(f"[tenant.other]\nusers = [{ME + 1}]\n")
         # By the port nobody is anybody.
         self.assertEqual(self.client(host).ask("init"), "NOT_PERMITTED")
+        host.log("client denied")
         place = host.place()
         done = self.as_somebody_else("run", "--", "true")
         self.assertEqual(done.code, 126)
