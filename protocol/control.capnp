@@ -392,6 +392,23 @@ struct Status {
   stateUntil @21 :UInt64;         # Unix time at which that state ends; 0: it does not end by itself
   tenants @22 :List(TenantStatus);  # the tenant that asks; all, for an administrator
   waiting @23 :List(WaiterStatus);  # requests for leases that wait, in the order of their arrival, of the same tenants
+  identity @24 :Identity;         # of the client that asks
+}
+
+struct Identity {
+  # By what the broker knows a client.
+  enum Kind {
+    unknown @0;                   # the broker is older than this message
+    nothing @1;                   # the client has shown nothing: it is of the tenant `default`
+    token @2;
+    certificate @3;
+    key @4;                       # a shared key
+    user @5;                      # of the GPU host, by its Unix socket
+  }
+  kind @0 :Kind;
+  name @1 :Text;                  # of the token or the key, the certificate's common name, the user's number
+  expiresSeconds @2 :UInt64;      # Unix time at which the token or the certificate ends; 0: it does not
+  administrator @3 :Bool;         # the client may administer the host
 }
 
 enum HostState {
@@ -413,6 +430,9 @@ struct TenantStatus {
   waiting @8 :UInt32;             # requests for leases in the queue
   priority @9 :Priority;          # the highest that it may ask for
   weight @10 :UInt32;
+  devices @11 :List(UInt32);      # that it may use, by their numbers at the host; empty: all
+  hostMemoryLimitBytes @12 :UInt64;  # of the host's memory, for the sessions of each lease together
+  hostMemoryBytes @13 :UInt64;    # what the lease that holds most of it holds
 }
 
 struct WaiterStatus {

@@ -6,6 +6,7 @@
 #include <openssl/x509_vfy.h>
 
 #include <cstring>
+#include <ctime>
 #include <mutex>
 #include <utility>
 
@@ -179,6 +180,13 @@ std::string tls_common_name(SSL* connection) {
   const std::string name(reinterpret_cast<const char*>(text), static_cast<std::size_t>(bytes));
   OPENSSL_free(text);
   return name.find('\0') == std::string::npos ? name : "";
+}
+
+std::optional<std::chrono::sys_seconds> tls_certificate_end(SSL* connection) {
+  const X509* const certificate = SSL_get0_peer_certificate(connection);
+  std::tm time{};
+  if (!certificate || ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &time) != 1) return std::nullopt;
+  return std::chrono::sys_seconds{std::chrono::seconds(::timegm(&time))};
 }
 
 std::string tls_key_identity(SSL* connection) {

@@ -3,6 +3,7 @@
 
 #include <openssl/ssl.h>
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -71,6 +72,8 @@ TlsContext make_server_context(TlsService service);
 /// it did not say.
 std::string tls_common_name(SSL* connection);
 std::string tls_key_identity(SSL* connection);
+/// When the certificate of that client ends; nothing if it has shown none.
+std::optional<std::chrono::sys_seconds> tls_certificate_end(SSL* connection);
 
 /// What OpenSSL complained of last, in words; and forgets it.
 std::string tls_complaint();

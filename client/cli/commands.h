@@ -75,6 +75,7 @@ int smi(const SmiOptions& options);
 
 struct DoctorOptions {
   std::string pool;
+  std::string output = "table";
 };
 int doctor(const DoctorOptions& options);
 
@@ -102,15 +103,6 @@ int issue_pki(const PkiOptions& options);
 
 /// The hosts of --pool or FARGPU_POOL; throws std::runtime_error with the repair.
 std::vector<PoolHost> pool_hosts(const std::string& pool);
-
-/// A variable of the environment that looks like one of fargpu and is none: misspelt, it counts for nothing.
-struct StrangeVariable {
-  std::string name;
-  std::string meant;  ///< the variable that its name is near to; empty if there is none
-
-  std::string text() const;  ///< for people
-};
-std::vector<StrangeVariable> strange_variables();
 
 /// An amount of memory in a table: "1.5 GiB", and below one "512 MiB".
 std::string memory_text(std::uint64_t bytes);

@@ -9,13 +9,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <iostream>
 #include <string_view>
 #include <vector>
 
 #include "client/connect/windows.h"
 #include "client/connect/control_connection.h"
 #include "client/connect/credentials.h"
+#include "client/base/environment.h"
 #include "commands.h"
 #include "findings.h"
 #include "library_folder.h"
@@ -24,8 +24,8 @@
 #include "protocol/site/tokens.h"
 #include "protocol/text.h"
 #include "repair.h"
+#include "tenant_facts.h"
 #include "trial_session.h"
-#include "variables.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -74,8 +74,9 @@ void check_variables(Findings& report) {
 
 // What says who one is is for oneself.
 void check_secrets(Findings& report) {
-  for (const Variable& variable : variables()) {
-    const char* const path = variable.names == Variable::Names::secret ? std::getenv(variable.name) : nullptr;
+  for (const EnvironmentVariable& variable : environment_variables()) {
+    const char* const path =
+        variable.names == EnvironmentVariable::Names::secret ? std::getenv(variable.name) : nullptr;
     struct stat status {};
     if (path && ::stat(path, &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
       report.note(
@@ -83,10 +84,19 @@ void check_secrets(Findings& report) {
   }
 }
 
-// A certificate that ends soon is to be renewed before it does.
+// A certificate or a token that ends within this time is to be renewed before it does.
+constexpr auto soon = std::chrono::days(30);
+
+std::chrono::sys_seconds now_in_seconds() {
+  return std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+}
+
+std::uint64_t whole_days(std::chrono::seconds left) {
+  return static_cast<std::uint64_t>(std::max(left, std::chrono::seconds(0)) / std::chrono::days(1));
+}
+
 void check_certificates(Findings& report) {
-  constexpr auto soon = std::chrono::days(30);
-  const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+  const auto now = now_in_seconds();
   for (const char* const name : {"FARGPU_CA", "FARGPU_CERT"}) {
     const char* const path = std::getenv(name);
     if (!path || !*path) continue;
@@ -97,7 +107,7 @@ void check_certificates(Findings& report) {
         report.bad(what + " has expired on " + end, "ask who looks after the GPU host for another one");
       else if (expires <= now + soon)
         report.note(fmt::format("{} expires on {}, in {}: ask who looks after the GPU host for another one", what, end,
-                                so_many(static_cast<std::uint64_t>((expires - now) / std::chrono::days(1)), "day")));
+                                so_many(whole_days(expires - now), "day")));
     } catch (const site::PkiError& error) {
       report.bad(fmt::format("{}: {}", name, error.what()), "name a certificate in PEM");
     }
@@ -106,8 +116,9 @@ void check_certificates(Findings& report) {
 
 // A program warns of these in its log, and goes on without.
 void check_outputs(Findings& report) {
-  for (const Variable& variable : variables()) {
-    const char* const path = variable.names == Variable::Names::output ? std::getenv(variable.name) : nullptr;
+  for (const EnvironmentVariable& variable : environment_variables()) {
+    const char* const path =
+        variable.names == EnvironmentVariable::Names::output ? std::getenv(variable.name) : nullptr;
     if (!path || !*path) continue;
     const std::filesystem::path file = std::filesystem::absolute(path);
     std::error_code none;
@@ -168,6 +179,40 @@ void check_session(Findings& report, const PoolHost& host) {
                           bytes_text(static_cast<std::uint64_t>(trial.in_bytes_per_second))));
 }
 
+// Who the client is there, until when, and what its tenant may have.
+void check_identity(Findings& report, wire::Status::Reader status) {
+  const std::string tenant = printable(status.getTenant().cStr());
+  report.fact("tenant", tenant);
+  if (tenant.empty()) report.good("this client is of no tenant there, and administers the host");
+  else report.good(fmt::format("tenant '{}' ({})", tenant, shown_text()));
+  const ClientIdentity identity = read_identity(status.getIdentity());
+  if (identity.kind.empty()) {
+    report.note("its fargpud is too old to say by what it knows this client, and until when");
+    return;
+  }
+  report.fact("identity", describe(identity));
+  if (!identity.expires) {
+    report.good(identity.text());
+  } else {
+    const auto left = *identity.expires - now_in_seconds();
+    const std::string what = fmt::format("{}, which ends on {}, {} left", identity.text(),
+                                         site::time_text(identity.expires), so_many(whole_days(left), "day"));
+    if (left > soon) report.good(what);
+    else report.note(what + ": ask who looks after the GPU host for another one");
+  }
+  if (identity.administrator && !tenant.empty()) report.good("this client may administer the host");
+  if (tenant.empty()) return;
+  for (const auto one : status.getTenants()) {
+    if (status.getTenant() != one.getName()) continue;
+    const auto quota = describe_tenant(one);
+    report.fact("quota", quota);
+    for (const std::string& line : quota_lines(quota)) report.good(line);
+    return;
+  }
+  // A program under a lease is told of that alone.
+  report.note("the tenant's quota is not told within `fargpu run`");
+}
+
 void check_host(Findings& report, const PoolHost& host) {
   std::unique_ptr<ControlConnection> broker;
   try {
@@ -198,7 +243,7 @@ void check_host(Findings& report, const PoolHost& host) {
                                            config().driver_version),
                                fmt::format("set FARGPU_DRIVER_VERSION={}, or update the driver there", version));
                   }
-                  report.good(fmt::format("tenant '{}' ({})", printable(status.getTenant().cStr()), shown_text()));
+                  check_identity(report, status);
                   report.good(fmt::format("{} of {} taken", status.getSessionsTaken(),
                                           so_many(status.getSessionsMax(), "session")));
                   for (const auto device : status.getDevices()) {
@@ -221,8 +266,8 @@ void check_host(Findings& report, const PoolHost& host) {
 }  // namespace
 
 int doctor(const DoctorOptions& options) {
-  Findings report;
-  std::cout << "this machine\n";
+  Findings report(options.output == "json");
+  report.begin("");
   check_library(report);
   check_memory(report);
   check_variables(report);
@@ -239,12 +284,10 @@ int doctor(const DoctorOptions& options) {
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"))
     report.note(std::string("CUDA_VISIBLE_DEVICES=") + visible);
   for (const PoolHost& host : hosts) {
-    std::cout << address_text(host) << "\n";
+    report.begin(address_text(host));
     check_host(report, host);
   }
-  std::cout << (report.failures() == 0
-                    ? "everything is in order\n"
-                    : fmt::format("{} {} to mend\n", report.failures(), report.failures() == 1 ? "thing" : "things"));
+  report.end();
   return report.failures() == 0 ? 0 : 1;
 }
 

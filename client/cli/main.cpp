@@ -116,6 +116,9 @@ int main(int argc, char** argv) {
   CLI::App* const doctor_command =
       app.add_subcommand("doctor", "Check everything that a program will need, and say how to mend it");
   doctor_command->add_option("--pool", doctor.pool, "GPU hosts (default: FARGPU_POOL)");
+  doctor_command->add_option("-o,--output", doctor.output, "table or json")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"table", "json"}));
 
   cli::VariablesOptions variables;
   CLI::App* const variables_command =

@@ -13,12 +13,12 @@
 #include <thread>
 #include <utility>
 
+#include "client/base/environment.h"
 #include "client/connect/control_connection.h"
 #include "client/connect/pool_search.h"
 #include "commands.h"
 #include "library_folder.h"
 #include "protocol/text.h"
-#include "variables.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -141,8 +141,9 @@ std::string new_job() {
 
 // Programs may run in other folders: the files that the user has named from this one are meant.
 void make_paths_whole() {
-  for (const Variable& variable : variables()) {
-    const char* const value = variable.names == Variable::Names::nothing ? nullptr : std::getenv(variable.name);
+  for (const EnvironmentVariable& variable : environment_variables()) {
+    const char* const value =
+        variable.names == EnvironmentVariable::Names::nothing ? nullptr : std::getenv(variable.name);
     if (!value || !*value || *value == '/') continue;
     ::setenv(variable.name, std::filesystem::absolute(value).c_str(), 1);
   }

@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "protocol/text.h"
 #include "statuses.h"
+#include "tenant_facts.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -39,27 +40,10 @@ std::string of_limit(const std::string& used, bool limited, const std::string& l
   return used + (limited ? " of " + limit : "");
 }
 
-const char* text_of(wire::Priority priority) {
-  return priority == wire::Priority::LATENCY_CRITICAL ? "latency-critical"
-         : priority == wire::Priority::BEST_EFFORT    ? "best-effort"
-                                                      : "normal";
-}
-
 nlohmann::ordered_json describe_tenants(const std::string& name, wire::Status::Reader status) {
   using Json = nlohmann::ordered_json;
   Json host{{"host", name}, {"tenants", Json::array()}};
-  for (const auto tenant : status.getTenants())
-    host["tenants"].push_back({{"name", printable(tenant.getName().cStr())},
-                               {"memory_bytes", tenant.getMemoryBytes()},
-                               {"memory_limit_bytes", tenant.getMemoryLimitBytes()},
-                               {"compute_percent", tenant.getComputePercent()},
-                               {"compute_limit_percent", tenant.getComputeLimitPercent()},
-                               {"sessions", tenant.getSessions()},
-                               {"sessions_limit", tenant.getSessionsLimit()},
-                               {"leases", tenant.getLeases()},
-                               {"waiting", tenant.getWaiting()},
-                               {"priority", text_of(tenant.getPriority())},
-                               {"weight", tenant.getWeight()}});
+  for (const auto tenant : status.getTenants()) host["tenants"].push_back(describe_tenant(tenant));
   return host;
 }
 

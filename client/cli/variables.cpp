@@ -1,76 +1,22 @@
-#include "variables.h"
-
 #include <fmt/format.h>
 
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "client/base/environment.h"
 #include "commands.h"
 
 namespace fargpu::client::cli {
-namespace {
-
-constexpr Variable all[] = {
-    {"FARGPU_POOL", "",
-     "GPU hosts, [tls://|tcp://]host[:port][,...]. `fargpu run` takes the one with the fewest sessions for each "
-     "device, "
-     "other programs take the first that offers a session. A host that is silent for half a second is passed over "
-     "while another one answers. The port is 8470 by default. unix:/path is a broker on this machine. none: programs "
-     "that load the library find no GPU"},
-    {"FARGPU_GPUS", "all of the host", "Number of devices to ask for"},
-    {"FARGPU_MEM", "nothing is kept", "Memory of each device to be kept for the job, for example 8GiB"},
-    {"FARGPU_COMPUTE", "no bound, no guarantee", "Share of the compute of each device, for example 50%"},
-    {"FARGPU_PRIORITY", "normal", "latency-critical, normal or best-effort"},
-    {"FARGPU_WAIT", "no wait", "How long to wait while others hold what is asked for, for example 10min; at most 7d"},
-    {"FARGPU_CA", "", "Certificate of the authority by which hosts are known, PEM", Variable::Names::file},
-    {"FARGPU_FINGERPRINT", "",
-     "Instead: the SHA-256 fingerprint of the host's certificate, as `fargpu pki issue` prints it"},
-    {"FARGPU_TOKEN_FILE", "", "File with the token that says who the client is; it counts more than FARGPU_TOKEN",
-     Variable::Names::secret},
-    {"FARGPU_TOKEN", "", "The token itself"},
-    {"FARGPU_CERT", "", "The client's certificate, PEM; FARGPU_KEY goes with it", Variable::Names::file},
-    {"FARGPU_KEY", "", "The key of that certificate, PEM", Variable::Names::secret},
-    {"FARGPU_PSK_FILE", "",
-     "File with a key that host and client share, a line TENANT:HEXDIGITS; no certificates are needed then",
-     Variable::Names::secret},
-    {"FARGPU_TRANSPORT", "auto",
-     "auto: shared memory with a host on the same machine, else TCP. tcp or shm: nothing else"},
-    {"FARGPU_COMPRESS", "auto",
-     "auto: contents of memory travel compressed where that is faster, which is on slow networks and for what "
-     "compresses. on: whatever "
-     "becomes smaller. off: nothing"},
-    {"FARGPU_LANES", "half as many as processors, 1 to 8",
-     "Connections that large copies over TCP are divided among, at most 16. With 1, only copies go by it that no "
-     "thread waits for; with 0, "
-     "all go by the session's own"},
-    {"FARGPU_SPIN_US", "20000; 0 with fewer than four processors",
-     "Microseconds for which a waiting thread busy-waits before it sleeps. It sleeps at once where the program asked "
-     "for blocking waits "
-     "(cudaDeviceScheduleBlockingSync), and soon where other threads need all processors"},
-    {"FARGPU_DRIVER_VERSION", "13000",
-     "The CUDA level that programs see, for hosts with an older driver, for example 12080"},
-    {"FARGPU_LOG", "warn",
-     "Comma-separated: a level (error, warn, info, debug), stats for time waited and a table of calls at exit, trace "
-     "for a line per call"},
-    {"FARGPU_LOG_FILE", "stderr", "File for the log; %p stands for the process id", Variable::Names::output},
-    {"FARGPU_TRACE", "", "File for a trace of what happens over time; %p stands for the process id",
-     Variable::Names::output},
-    {"FARGPU_JOB", "", "Set by `fargpu run` for the processes of a job, which share a lease; not for people"},
-};
-
-}  // namespace
-
-std::span<const Variable> variables() { return all; }
 
 int list_variables(const VariablesOptions& options) {
   if (options.output == "json") {
     auto list = nlohmann::ordered_json::array();
-    for (const Variable& variable : all)
+    for (const EnvironmentVariable& variable : environment_variables())
       list.push_back({{"name", variable.name}, {"default", variable.standard}, {"meaning", variable.meaning}});
     std::cout << list.dump(2) << "\n";
     return 0;
   }
-  for (const Variable& variable : all)
+  for (const EnvironmentVariable& variable : environment_variables())
     std::cout << fmt::format("{}{}\n    {}\n", variable.name,
                              *variable.standard ? fmt::format(" [{}]", variable.standard) : "", variable.meaning);
   return 0;

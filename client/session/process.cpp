@@ -6,6 +6,7 @@
 #include <new>
 
 #include "client/base/config.h"
+#include "client/base/environment.h"
 #include "cuda_facts.h"
 #include "dial.h"
 #include "client/base/log.h"
@@ -20,6 +21,12 @@ namespace fargpu::client {
 constinit ProcessRoot process_root;
 
 namespace {
+
+// `fargpu run` has warned the whole job already.
+void warn_of_strange_variables() {
+  if (std::getenv("FARGPU_JOB") || !log::enabled(log::Level::warn)) return;
+  for (const StrangeVariable& variable : strange_variables()) log::warn("{}", variable.text());
+}
 
 // Gives back the default streams of a thread that ends.
 void release_default_streams(Thread& thread) noexcept {
@@ -57,6 +64,7 @@ CUresult Process::initialise() {
   tried_ = true;
   try {
     began_ = stats::Clock::now();
+    warn_of_strange_variables();
     Session* const session = dial(config()).release();
     take(session);
     if (session->terms.facts.devices.empty()) {

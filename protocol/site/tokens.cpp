@@ -192,7 +192,7 @@ std::optional<TokenBook::Found> TokenBook::find(const std::string& token) {
   if (!found) return std::nullopt;
   // In whole seconds: the clock's own unit has no room for what people write into such files.
   const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
-  return Found{found->tenant, found->name, found->expires && *found->expires <= now};
+  return Found{found->tenant, found->name, found->expires, found->expires && *found->expires <= now};
 }
 
 }  // namespace fargpu::site

@@ -50,6 +50,7 @@ class TokenBook {
   struct Found {
     std::string tenant;
     std::string name;
+    std::optional<std::chrono::sys_seconds> expires;  ///< nothing: never
     bool expired = false;
   };
   /// The owner of a token; nothing for one that is not known. Takes as long for every token.

@@ -174,7 +174,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
             co_await broker_.device_watch_.refresh(broker_.workers_.device_uuids());
             {
               const std::shared_ptr<const Lease> seen = broker_.lease_of(client_, job_);
-              const Viewer viewer{client_.tenant, administers(), seen.get()};
+              const Viewer viewer{client_.tenant, administers(), seen.get(), known_by_};
               co_await send([&](wire::Control::Builder answer) {
                 broker_.status_.write(answer.initStatus(), viewer, broker_.state_);
               });
@@ -264,8 +264,11 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
         refused("TLS: " + error.message());
         co_return false;
       }
-      shown_ = {true, tls_common_name(tls_->native_handle()), tls_key_identity(tls_->native_handle()), "",
-                std::nullopt};
+      SSL* const shown_by = tls_->native_handle();
+      shown_.encrypted = true;
+      shown_.certificate = tls_common_name(shown_by);
+      shown_.certificate_end = tls_certificate_end(shown_by);
+      shown_.key_identity = tls_key_identity(shown_by);
       co_return true;
     }
     if (!co_await read_frame()) co_return false;
@@ -315,6 +318,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     shown_.token.clear();
     client_.tenant = judgement.tenant;
     keeper_ = judgement.administrator;
+    known_by_ = judgement.known_by;
     const Versions theirs = versions_of(hello);
     const auto version = common_version(our_versions, theirs);
     if (!version) {
@@ -668,6 +672,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
   bool near_ = false;       // by TCP, from this machine
   bool by_socket_ = false;  // a Unix socket
   bool keeper_ = false;     // root or the broker's own user
+  KnownBy known_by_;
   std::optional<LocalKeys::Pair> local_;
   PendingConnections::Place place_;  // among the pending ones
   bool pending_ = false;

@@ -97,8 +97,10 @@ std::vector<site::TokenEntry> Identity::strays(const Tenants& tenants) const {
 }
 
 Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants) {
-  const auto known = [&](const Tenant* tenant, const std::string& by, const std::string& name) -> Judgement {
-    if (tenant) return {tenant->name, ""};
+  using Kind = wire::Identity::Kind;
+  const auto known = [&](const Tenant* tenant, const std::string& by, const std::string& name,
+                         KnownBy known_by) -> Judgement {
+    if (tenant) return {tenant->name, "", false, std::move(known_by)};
     return {"",
             fmt::format("{} says '{}', which is no tenant of this host; ask who looks after it", by, printable(name))};
   };
@@ -108,15 +110,18 @@ Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants)
       if (!found) return {"", "the token is not known here, or was revoked; ask for another one (FARGPU_TOKEN_FILE)"};
       if (found->expired)
         return {"", fmt::format("the token '{}' has expired; ask for another one (FARGPU_TOKEN_FILE)", found->name)};
-      return known(tenants.find(found->tenant), "the token", found->tenant);
+      return known(tenants.find(found->tenant), "the token", found->tenant, {Kind::TOKEN, found->name, found->expires});
     } catch (const site::TokenError& error) {
       EventLog::error("no tokens", {{"reason", error.what()}});
       return {"", "this host cannot read its file of tokens; ask who looks after it"};
     }
   }
   if (!shown.certificate.empty())
-    return known(tenants.of_certificate(shown.certificate), "the certificate", shown.certificate);
-  if (!shown.key_identity.empty()) return known(tenants.find(shown.key_identity), "the key", shown.key_identity);
+    return known(tenants.of_certificate(shown.certificate), "the certificate", shown.certificate,
+                 {Kind::CERTIFICATE, shown.certificate, shown.certificate_end});
+  if (!shown.key_identity.empty())
+    return known(tenants.find(shown.key_identity), "the key", shown.key_identity,
+                 {Kind::KEY, shown.key_identity, std::nullopt});
   if (shown.encrypted) {
     return {"", "this host must know who you are; set FARGPU_TOKEN_FILE, or FARGPU_CERT and FARGPU_KEY"};
   }
@@ -124,13 +129,14 @@ Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants)
     // These users can read the keys and end the workers anyway.
     const bool keeper = *shown.user == 0 || *shown.user == ::geteuid();
     const Tenant* const tenant = tenants.of_user(*shown.user);
-    if (tenant || keeper) return {tenant ? tenant->name : "", "", keeper};
+    if (tenant || keeper)
+      return {tenant ? tenant->name : "", "", keeper, {Kind::USER, std::to_string(*shown.user), std::nullopt}};
     return {"", fmt::format("user {} of this machine is of no tenant here; ask who looks after this host to list it "
                             "under `users`, or set "
                             "FARGPU_TOKEN_FILE",
                             *shown.user)};
   }
-  if (const Tenant* const everybody = tenants.find("default")) return {everybody->name, ""};
+  if (const Tenant* const everybody = tenants.find("default")) return {everybody->name, "", false, {}};
   return {"",
           "this host serves only clients that say who they are; set FARGPU_TOKEN_FILE, or connect to its tls:// "
           "address with "

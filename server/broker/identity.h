@@ -1,11 +1,13 @@
 #pragma once
 // The identity of clients: by their certificates, their keys, their tokens or, on this machine, their users.
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "control.capnp.h"
 #include "protocol/tls.h"
 #include "protocol/site/tokens.h"
 #include "settings.h"
@@ -15,11 +17,19 @@ namespace fargpu::server {
 
 /// What a client has shown of itself.
 struct ShownCredentials {
-  bool encrypted = false;    ///< it came by TLS
-  std::string certificate;   ///< common name of its certificate, which was checked
-  std::string key_identity;  ///< of the key that it knows
+  bool encrypted = false;                                   ///< it came by TLS
+  std::string certificate;                                  ///< common name of its certificate, which was checked
+  std::optional<std::chrono::sys_seconds> certificate_end;  ///< when that certificate ends
+  std::string key_identity;                                 ///< of the key that it knows
   std::string token;
   std::optional<std::uint32_t> user;  ///< of this machine, by a Unix socket
+};
+
+/// What a client is known by.
+struct KnownBy {
+  wire::Identity::Kind kind = wire::Identity::Kind::NOTHING;
+  std::string name;
+  std::optional<std::chrono::sys_seconds> expires;  ///< nothing: never
 };
 
 /// A tenant's name, or why there is none, in words for the client.
@@ -27,6 +37,7 @@ struct Judgement {
   std::string tenant;  ///< empty: nobody's
   std::string reason;
   bool administrator = false;  ///< whatever the tenant: root, or the user that fargpud runs as, at a Unix socket
+  KnownBy known_by;
 };
 
 class Identity {

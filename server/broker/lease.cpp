@@ -92,6 +92,7 @@ TenantUse Leases::use_of(const std::string& tenant) const {
     for (std::size_t place = 0; place < lease->devices.size(); ++place)
       use.compute += compute_of(lease->compute_percent, lease->sm_groups.empty() ? 0 : lease->sm_groups[place].size(),
                                 lease->devices[place]);
+    use.host_bytes = std::max(use.host_bytes, lease->account->held_of_host(lease->id));
     use.sessions += lease->sessions;
     ++use.leases;
   }

@@ -109,6 +109,7 @@ struct Waiter {
 struct TenantUse {
   std::uint64_t memory_bytes = 0;  ///< kept for leases, or used by them
   std::uint64_t compute = 0;       ///< in hundredths of a percent
+  std::uint64_t host_bytes = 0;    ///< of the host's memory, by the lease that holds most of it
   std::size_t sessions = 0;
   std::size_t leases = 0;
 };

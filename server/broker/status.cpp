@@ -51,6 +51,12 @@ void HostStatus::write(wire::Status::Builder status, const Viewer& viewer, const
   status.setSessionsMax(static_cast<std::uint32_t>(settings_.sessions_max));
   status.setSessionsTaken(static_cast<std::uint32_t>(workers_.taken()));
   status.setTenant(viewer.tenant);
+  auto identity = status.initIdentity();
+  identity.setKind(viewer.known_by.kind);
+  identity.setName(viewer.known_by.name);
+  identity.setExpiresSeconds(
+      viewer.known_by.expires ? static_cast<std::uint64_t>(viewer.known_by.expires->time_since_epoch().count()) : 0);
+  identity.setAdministrator(viewer.administrator);
   const scheduler::Rules& rules = workers_.scheduling().rules();
   status.setPolicy(rules.policy);
   status.setQuantumMs(static_cast<std::uint32_t>(rules.quantum / std::chrono::milliseconds(1)));
@@ -93,6 +99,10 @@ void HostStatus::write_tenants(wire::Status::Builder status, const Viewer& viewe
                                                  [&](const Waiter* waiter) { return waiter->tenant == tenant.name; })));
     to.setPriority(tenant.priority);
     to.setWeight(tenant.weight);
+    auto devices = to.initDevices(static_cast<unsigned>(tenant.devices.size()));
+    for (unsigned d = 0; d < devices.size(); ++d) devices.set(d, tenant.devices[d]);
+    to.setHostMemoryLimitBytes(tenant.host_bytes);
+    to.setHostMemoryBytes(use.host_bytes);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "control.capnp.h"
 #include "device_watch.h"
 #include "expiry_watch.h"
+#include "identity.h"
 #include "lease.h"
 #include "service_state.h"
 #include "settings.h"
@@ -24,6 +25,7 @@ struct Viewer {
   bool administrator = false;    ///< sees what every tenant has: unseen sessions cannot be managed
   const Lease* lease = nullptr;  ///< that the asking program runs under: then with its devices alone, and of each what
                                  ///< the lease may have
+  KnownBy known_by;              ///< of the client that asks
   bool sees(const Lease& other) const { return lease ? &other == lease : administrator || other.tenant == tenant; }
 };
 

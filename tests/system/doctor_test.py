@@ -1,5 +1,6 @@
 """`fargpu doctor`: whatever is wrong, it says what, and how to mend it."""
 
+import json
 import os
 import socket
 import subprocess
@@ -33,6 +34,45 @@ class Doctor(SystemTest):
                      r"its calls go by TCP", r"round trip \d+\.\d\d ms, with a copy of 4 bytes",
                      r"bandwidth [\d.]+ [KMG]iB/s to the device, [\d.]+ [KMG]iB/s back", r"library of the device list \S+/libnvidia-ml\.so\.1"):
             self.assertRegex(report, rf"(?m)^  ok    {line}$")
+
+    def test_who_one_is_and_what_one_may(self):
+        """By a token with its end, and by nothing; as lines and as JSON."""
+        with tempfile.TemporaryDirectory() as folder, settings_file(
+                '[tenant.lab]\nmemory = "64MiB"\ncompute = "150%"\nsessions = 3\ndevices = [0, 1]\nhost_memory = "1GiB"\n'
+                'priority = "best-effort"\n[tenant.default]\n') as settings:
+            tokens = os.path.join(folder, "tokens")
+            token, late = (fargpu("token", "create", "--file", tokens, "--name", name, "--tenant", "lab", "--ttl", ttl).out.strip()
+                           for name, ttl in (("anna", "90d"), ("old", "7d")))
+            host = self.broker("--token-file", tokens, config=settings)
+            self.client(host, "init", "context", "alloc a 1048576", env={"FARGPU_TOKEN": token, "FARGPU_MEM": "16MiB", "FARGPU_COMPUTE": "40%"})
+            report = self.findings(host.pool, code=0, env={"FARGPU_TOKEN": token})
+            for line in (r"tenant 'lab' \(shown to it: a token\)",
+                         r"the host knows this client by the token 'anna', which ends on 20\d\d-\S+Z, (89|90) days left",
+                         r"quota of memory: 32 MiB in use, of 64 MiB", r"quota of compute: 80% in use, of 150%", r"quota of sessions: 1 in use, of 3",
+                         r"quota of host memory, for each lease: \d+ MiB in use, of 1\.0 GiB", r"devices that the tenant may use: 0, 1",
+                         r"priority: at most best-effort"):
+                self.assertRegex(report, rf"(?m)^  ok    {line}$")
+            self.assertRegex(self.findings(host.pool, code=0, env={"FARGPU_TOKEN": late}),
+                             r"(?m)^  note  the host knows this client by the token 'old', which ends on \S+, [67] days left: ask ")
+            report = self.findings(host.pool, code=0)
+            for line in ("tenant 'default' \\(nothing is shown to it\\)", "the host knows this client by nothing: it serves everybody",
+                         "quota of memory: 0 MiB in use, no limit", "devices that the tenant may use: all"):
+                self.assertRegex(report, rf"(?m)^  ok    {line}$")
+            done = fargpu("doctor", "-o", "json", pool=host.pool, env={"FARGPU_TOKEN": token})
+            self.assertEqual(done.code, 0, done.out + done.err)
+            said = json.loads(done.out)
+            there = said["hosts"][0]
+            self.assertEqual((said["failures"], there["host"], there["tenant"], there["identity"]["kind"], there["identity"]["name"]),
+                             (0, host.pool, "lab", "token", "anna"))
+            self.assertRegex(there["identity"]["expires"], r"^20\d\d-")
+            self.assertEqual((there["quota"]["sessions_limit"], there["quota"]["devices"], there["quota"]["memory_bytes"]), (3, [0, 1], 32 << 20))
+            self.assertIn({"kind": "ok", "text": "address space for device memory"}, said["machine"]["findings"])
+
+    def test_a_repair_in_json(self):
+        done = fargpu("doctor", "-o", "json", pool="127.0.0.1:1")
+        finding = json.loads(done.out)["hosts"][0]["findings"][0]
+        self.assertEqual((done.code, finding["kind"]), (1, "FAIL"))
+        self.assertIn("start fargpud there", finding["repair"])
 
     def test_each_host_of_a_pool(self):
         """A session leaves reserved addresses behind, which are not the next host's fault."""
@@ -82,6 +122,16 @@ class Doctor(SystemTest):
             "fargpu: warning: FARGPU_TRANPORT is no variable of fargpu; it counts for nothing; perhaps FARGPU_TRANSPORT is meant",
             "fargpu: warning: FARGPU_ZEBRA is no variable of fargpu; it counts for nothing"])
         self.assertEqual(fargpu("run", "--", "true", pool=pool, env={"FARGPU_TRANSPORT": "auto"}).err, "")
+
+    def test_a_program_warns_of_variables_that_are_none(self):
+        """Once a process, and not again within a job, which `fargpu run` has warned."""
+        pool = self.broker().pool
+        client = self.client(pool, "init", "context", env={"FARGPU_TRANPORT": "tcp"})
+        line = "fargpu: warning: FARGPU_TRANPORT is no variable of fargpu; it counts for nothing; perhaps FARGPU_TRANSPORT is meant"
+        client.says(line)
+        self.assertEqual(client.process.err.text().count("FARGPU_TRANPORT"), 1)
+        done = fargpu("run", "--", paths.PROGRAMS / "lives", "exit-code", pool=pool, env={"FARGPU_TRANPORT": "tcp"})
+        self.assertEqual(done.err.count("FARGPU_TRANPORT"), 1, done.err)
 
     def test_files_that_cannot_be_written(self):
         for name in ("FARGPU_LOG_FILE", "FARGPU_TRACE"):
