@@ -179,7 +179,7 @@ void check_session(Findings& report, const PoolHost& host) {
                           bytes_text(static_cast<std::uint64_t>(trial.in_bytes_per_second))));
 }
 
-// Who the client is there, until when, and what its tenant may have.
+// The client's tenant there, by what the host knows the client and until when, and what the tenant may have.
 void check_identity(Findings& report, wire::Status::Reader status) {
   const std::string tenant = printable(status.getTenant().cStr());
   report.fact("tenant", tenant);

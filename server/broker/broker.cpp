@@ -153,12 +153,12 @@ void Broker::listen() {
   if (!settings_.metrics_listen.empty())
     metrics_ = std::make_unique<MetricsServer>(
         io_, settings_.metrics_listen, settings_.insecure,
-        MetricsServer::Pages{
-            .metrics =
-                [this] {
-                  return status_.metrics({admissions_, state_, reloaded_, expiry_watch_.certificates()});
-                },
-            .trouble = [this] { return trouble(); }});
+        MetricsServer::Pages{.metrics =
+                                 [this] {
+                                   return status_.metrics({admissions_, state_, reloaded_, expiry_watch_.certificates(),
+                                                           expiry_watch_.tokens(ServiceFacts::tokens_max)});
+                                 },
+                             .trouble = [this] { return trouble(); }});
   for (const ListenAddress& address : parse_listen(settings_.listen)) listeners_.open(address, tls_ != nullptr);
   if (settings_.shared_memory && listeners_.any_by_tcp())
     listeners_.open_socket(std::string(1, '\0') + local_keys_.socket_name());

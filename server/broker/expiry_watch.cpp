@@ -53,6 +53,22 @@ std::vector<ExpiryWatch::Certificate> ExpiryWatch::certificates() const {
   return found;
 }
 
+std::vector<site::TokenEntry> ExpiryWatch::tokens(std::size_t most) const {
+  std::vector<site::TokenEntry> found;
+  if (settings_.token_file.empty()) return found;
+  try {
+    found = site::read_tokens(settings_.token_file);
+  } catch (const site::TokenError& error) {
+    EventLog::debug("tokens not read", {{"reason", error.what()}});
+  }
+  const Time now = now_in_seconds();
+  std::erase_if(found, [&](const site::TokenEntry& token) { return !token.expires || *token.expires <= now; });
+  std::sort(found.begin(), found.end(),
+            [](const auto& one, const auto& other) { return *one.expires < *other.expires; });
+  if (found.size() > most) found.resize(most);
+  return found;
+}
+
 void ExpiryWatch::require_valid(const Settings& settings, Time now) {
   for (const Named& one : named) {
     const std::string& file = settings.*one.file;

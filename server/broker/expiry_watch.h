@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "protocol/site/tokens.h"
 #include "settings.h"
 
 namespace fargpu::server {
@@ -33,6 +34,9 @@ class ExpiryWatch {
   };
   /// Of the files that the settings name; those that cannot be read are left out.
   std::vector<Certificate> certificates() const;
+  /// Tokens that have an end ahead of them, the next one first, at most so many. None where the file cannot be read,
+  /// of which the log tells.
+  std::vector<site::TokenEntry> tokens(std::size_t most) const;
 
  private:
   void wait();

@@ -47,6 +47,8 @@ struct ServiceFacts {
   const ServiceState& state;
   bool reloaded;  ///< the settings could be read when they were last read
   std::vector<ExpiryWatch::Certificate> certificates;
+  std::vector<site::TokenEntry> tokens;  ///< that end, the next one first, at most tokens_max
+  static constexpr std::size_t tokens_max = 64;
 };
 
 /// Reads what others keep. Used by the broker's one thread.

@@ -58,6 +58,11 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
     text.add("fargpu_certificate_expiry_timestamp_seconds", "gauge",
              "Unix time at which the certificate of this setting ends.", {{"Hostname", host}, {"setting", one.setting}},
              static_cast<double>(one.expires.time_since_epoch().count()));
+  for (const site::TokenEntry& one : service.tokens)
+    text.add("fargpu_token_expiry_timestamp_seconds", "gauge",
+             "Unix time at which the token ends; of the 64 tokens that end next.",
+             {{"Hostname", host}, {"token", one.name}, {"tenant", one.tenant}},
+             static_cast<double>(one.expires->time_since_epoch().count()));
 
   const Admissions& admissions = service.admissions;
   text.add("fargpu_admissions_total", "counter", "Requests for sessions, by result and, of refused ones, reason.",

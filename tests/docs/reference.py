@@ -43,7 +43,8 @@ def client_variables():
     rows = [(code(one["name"]), one["default"], one["meaning"]) for one in variables()]
     return f"""# Client variables
 
-Made from `client/base/environment.cpp` by {RENEW}. `fargpu variables` prints the same list.
+Made from `client/base/environment.cpp` by {RENEW}. `fargpu variables` prints the
+same list.
 
 Variables of the environment that the client library and the command `fargpu` read. `fargpu run` makes names of files
 absolute, so that they count from the folder in which it is started. `fargpu run`, `fargpu doctor` and the library name

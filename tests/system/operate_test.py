@@ -254,9 +254,13 @@ class Certificates(Operating):
     def test_tokens_that_end_soon(self):
         file, _ = self.tokens_of(self.folder(), "default")
         self.must("token", "create", "--file", file, "--name", "long", "--tenant", "default", "--ttl", "90d")
-        host = self.host("90d", "--token-file", file)
+        host = self.host("90d", "--token-file", file, "--metrics-listen", "127.0.0.1:0")
         self.assertEqual(host.log("token expires")["token"], "default")
         self.assertEqual(len(host.logged("token expires")), 1)
+        with urllib.request.urlopen(f"http://127.0.0.1:{host.log('metrics')['port']}/metrics", timeout=10) as answer:
+            told = {line.split('token="')[1].split('"')[0]: float(line.split()[-1]) for line in answer.read().decode().splitlines()
+                    if line.startswith("fargpu_token_expiry_timestamp_seconds{")}
+        self.assertAlmostEqual((told["long"] - time.time()) / 86400, 90, delta=0.1)
         self.assertFalse(host.logged("certificate expires"))
 
     def test_doctor_looks_at_the_clients_own(self):
@@ -288,6 +292,20 @@ class Service(Operating):
         done = run(["systemd-analyze", "security", "--offline=yes", "--threshold=30", unit])  # in tenths
         self.assertEqual(done.code, 0, done.out + done.err)
         self.assertIn("Overall exposure level", done.out)
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is missing")
+    def test_systemd_understands_the_unit(self):
+        text = (paths.SOURCE / "server/broker/fargpud.service.in").read_text().replace("@bindir@", str(paths.FARGPUD.parent))
+        unit = self.folder() / "fargpud.service"
+
+        def complaints(of):
+            """It names what it does not know, and ends with 0 all the same."""
+            unit.write_text(of)
+            done = run(["systemd-analyze", "verify", "--man=no", unit])
+            self.assertEqual(done.code, 0, done.err)
+            return [line for line in (done.out + done.err).splitlines() if "fargpud" in line]
+        self.assertEqual(complaints(text), [])
+        self.assertIn("ProtectClok", "".join(complaints(text.replace("ProtectClock", "ProtectClok"))))
 
     def test_settings_can_be_checked(self):
         def check(text, *options):

@@ -23,6 +23,7 @@ IN_PACKAGE = {
                "share/zsh/vendor-completions/_fargpu", "share/fish/vendor_completions.d/fargpu.fish"],
     "server": ["bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/systemd/system/fargpud.service", "lib/sysusers.d/fargpud.conf",
                "share/fargpu/fargpud.toml", "share/fargpu/example-site/fargpud.toml", "share/fargpu/example-site/make-credentials",
+               "share/fargpu/monitoring/fargpu-dashboard.json", "share/fargpu/monitoring/fargpu-alerts.yaml",
                "share/man/man8/fargpud.8", "share/man/man5/fargpud.toml.5", "share/bash-completion/completions/fargpud",
                "share/zsh/site-functions/_fargpud", "share/zsh/vendor-completions/_fargpud", "share/fish/vendor_completions.d/fargpud.fish"],
     "softgpu": ["libexec/fargpu/libfargpu-softgpu.so", "libexec/fargpu/vector_add_runtime"],
