@@ -68,6 +68,16 @@ class Doctor(SystemTest):
             self.assertEqual((there["quota"]["sessions_limit"], there["quota"]["devices"], there["quota"]["memory_bytes"]), (3, [0, 1], 32 << 20))
             self.assertIn({"kind": "ok", "text": "address space for device memory"}, said["machine"]["findings"])
 
+    def test_a_host_that_says_less_or_too_much_of_who_one_is(self):
+        status = '(status = (tenant = "lab", driverVersion = 13000{}))'
+        for more, said in (("", "  note  its fargpud is too old to say by what it knows this client, and until when\n"),
+                           (', identity = (kind = token, name = "a\\nb", expiresSeconds = 18446744073709551615)',
+                            ", which ends on 9999-12-31T23:59:59Z, 29"),
+                           (", identity = (kind = key)", "  note  the tenant's quota is not told within `fargpu run`\n")):
+            with fake_broker(hello=f"(helloAnswer = ({VERSION}))", statusRequest=status.format(more)) as pool:
+                report = self.findings(pool, "tenant 'lab'", said, "no session: ")
+                self.assertNotIn("\nb'", report)
+
     def test_a_repair_in_json(self):
         done = fargpu("doctor", "-o", "json", pool="127.0.0.1:1")
         finding = json.loads(done.out)["hosts"][0]["findings"][0]
