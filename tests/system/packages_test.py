@@ -45,7 +45,7 @@ class Packages(SystemTest):
         held = tempfile.TemporaryDirectory()
         cls.addClassCleanup(held.cleanup)
         cls.made = Path(held.name)
-        version = command(paths.BUILD / "bin" / "fargpu", "--version").split()[1]
+        cls.version = version = command(paths.BUILD / "bin" / "fargpu", "--version").split()[1]
         command(sys.executable, "-B", SOURCE / "codegen" / "packaging" / "make_packages.py", paths.BUILD, cls.made, shutil.which("cpack"), version)
 
     def setUp(self):
@@ -159,6 +159,36 @@ class Packages(SystemTest):
         self.assert_runs(self.root)
         shown = run([self.root / "bin" / "fargpud", "--help"]).out
         self.assertIn(f"default: {self.root}/etc/fargpu/fargpud.toml", shown)
+
+    def quickstart_beside(self, ending, components=("client", "server", "softgpu")):
+        shutil.copy(SOURCE / "examples" / "quickstart", self.root)
+        shutil.copy(self.made / "SHA256SUMS", self.root)
+        for component in components:
+            shutil.copy(self.package(component, ending), self.root)
+        return run([self.root / "quickstart"], seconds=60)
+
+    def test_quickstart_uses_packages_that_lie_beside_it(self):
+        """Without its repository, and without leaving anything."""
+        for ending in (".tar.gz", ".deb"):
+            with self.subTest(ending):
+                for old in self.root.iterdir():
+                    old.unlink()
+                done = self.quickstart_beside(ending)
+                self.assertEqual((done.code, done.err), (0, ""))
+                self.assertIn(f"unpacking the packages of fargpu {self.version} in {self.root}", done.out)
+                self.assertIn("PASSED", done.out)
+                self.assertEqual(len(self.files(self.root)), 5)
+
+    def test_quickstart_names_what_is_missing_or_damaged(self):
+        done = self.quickstart_beside(".tar.gz", ("client", "softgpu"))
+        self.assertEqual(done.code, 1)
+        name = self.package("server", ".tar.gz").name
+        self.assertIn(f"{self.root} has no {name}; put the packages fargpu-client, fargpu-server and fargpu-softgpu of one version there",
+                      done.err)
+        (self.root / name).write_bytes(self.package("server", ".tar.gz").read_bytes()[:-1])
+        done = run([self.root / "quickstart"])
+        self.assertEqual(done.code, 1)
+        self.assertIn(f"{self.root}/{name} is not the file that SHA256SUMS there lists; copy it again", done.err)
 
     def test_checksums(self):
         listed = dict(reversed(line.split()) for line in (self.made / "SHA256SUMS").read_text().splitlines())

@@ -1,5 +1,6 @@
-"""`examples/quickstart`, with what is built already: what it shows, and what it leaves behind."""
+"""`examples/quickstart`, with what is built already: what it shows, and what it leaves behind. With packages: packages_test."""
 
+import os
 import re
 import signal
 import socket
@@ -39,6 +40,13 @@ class Quickstart(SystemTest):
         script.signal(signal.SIGINT)
         self.assertEqual(script.wait(PATIENCE), 130)
         self.assert_nobody_listens(port)
+
+    def test_a_folder_without_packages_is_named(self):
+        with tempfile.TemporaryDirectory() as empty:
+            for options, env in (("--packages", empty), {}), ((), {"FARGPU_PACKAGES": empty}):
+                script = self.start([paths.SOURCE / "examples" / "quickstart", *options], env=env)
+                self.assertEqual(script.wait(PATIENCE), 1)
+                self.assertIn(f"{empty} has no package fargpu-client for {os.uname().machine}", script.err.text())
 
     def test_without_a_build_names_the_repair(self):
         with tempfile.TemporaryDirectory() as empty:
