@@ -15,6 +15,14 @@ std::string text_of(const Versions& versions) {
                                             : fmt::format("{} to {}", versions.oldest, versions.newest);
 }
 
+struct ReleaseNote {
+  std::uint32_t owner_bytes, text_bytes, type;
+  alignas(4) char owner[sizeof(release_note_owner)];
+  alignas(4) char text[sizeof(FARGPU_VERSION)];
+};
+[[gnu::used, gnu::section(".note.fargpu")]] alignas(4) const ReleaseNote release_note{
+    sizeof(release_note_owner), sizeof(FARGPU_VERSION), release_note_type, "fargpu", FARGPU_VERSION};
+
 }  // namespace
 
 const Versions our_versions{wire::OLDEST_PROTOCOL, wire::PROTOCOL_VERSION};

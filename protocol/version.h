@@ -18,6 +18,10 @@ extern const Versions our_versions;
 /// The release of fargpu that this build is of, for example "0.2.0".
 extern const char* const our_release;
 
+/// Each binary of fargpu has its release in an ELF note as well, by which others know it without running it.
+inline constexpr char release_note_owner[] = "fargpu";
+inline constexpr std::uint32_t release_note_type = 1;
+
 /// The newest version that both sides speak; nothing if there is none.
 std::optional<std::uint32_t> common_version(const Versions& ours, const Versions& theirs);
 

@@ -36,6 +36,10 @@ void check_library(Findings& report) {
     report.bad(missing_library_text(), missing_library_repair());
     return;
   }
+  if (const std::string fault = library_fault(folder); !fault.empty()) {
+    report.bad(fault, library_repair());
+    return;
+  }
   const std::string path = (folder / "libcuda.so.1").string();
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   const auto version_of = library ? reinterpret_cast<int (*)(int*)>(::dlsym(library, "cuDriverGetVersion")) : nullptr;

@@ -4,13 +4,17 @@
 
 #include <algorithm>
 
+#include "library_release.h"
 #include "protocol/own_executable.h"
+#include "protocol/text.h"
+#include "protocol/version.h"
 
 namespace fargpu::client::cli {
 
 namespace fs = std::filesystem;
 
 constexpr const char* library = "libcuda.so.1";
+constexpr const char* device_library = "libnvidia-ml.so.1";
 
 std::vector<fs::path> library_folders() {
   std::error_code error;
@@ -36,6 +40,28 @@ fs::path library_folder() {
   for (const fs::path& folder : library_folders())
     if (fs::exists(folder / library, error)) return folder;
   return {};
+}
+
+std::string library_fault(const fs::path& folder) {
+  std::error_code error;
+  for (const char* const name : {library, device_library}) {
+    const fs::path path = folder / name;
+    if (!fs::exists(path, error)) continue;
+    try {
+      const std::string release = library_release(path);
+      if (release != our_release)
+        return fmt::format("{} is of {}, and this command of fargpu {}", path.string(),
+                           release.empty() ? "fargpu before 0.2.0, or not of fargpu" : "fargpu " + printable(release),
+                           our_release);
+    } catch (const std::runtime_error& fault) {
+      return fmt::format("{} is of no use: {}", path.string(), fault.what());
+    }
+  }
+  return {};
+}
+
+std::string library_repair() {
+  return "install the package fargpu-client again, or `fargpu` and both libraries from one build";
 }
 
 std::string missing_library_text() {

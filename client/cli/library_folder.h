@@ -14,6 +14,12 @@ std::vector<std::filesystem::path> library_folders();
 /// The first of them with libcuda.so.1; empty if none has it.
 std::filesystem::path library_folder();
 
+/// What is wrong with the libraries of that folder: they are not whole, or of another release than this command. Empty:
+/// nothing.
+std::string library_fault(const std::filesystem::path& folder);
+/// How to mend that.
+std::string library_repair();
+
 /// What is wrong where none has it, with all places that were looked at.
 std::string missing_library_text();
 

@@ -192,6 +192,10 @@ int run(const RunOptions& options) {
     std::cerr << "fargpu: " << missing_library_text() << "; " << missing_library_repair() << "\n";
     return exit_own_error;
   }
+  if (const std::string fault = library_fault(folder); !fault.empty()) {
+    std::cerr << "fargpu: " << fault << "; " << library_repair() << "\n";
+    return exit_own_error;
+  }
   if (!options.no_check) {
     if (const int code = take_lease(hosts); code != 0) return code;
   }

@@ -41,8 +41,13 @@ int create_token(const TokenOptions& options) {
       throw std::runtime_error("--ttl is '" + options.ttl +
                                "'; give a time with its unit, for example 24h or 90d, or never");
   }
-  const std::string token = site::create_token(options.file, options.name, options.tenant, life);
-  std::cout << token << "\n";
+  // Shown before it counts: a token that counts and that nobody knows could not be had again.
+  site::create_token(options.file, options.name, options.tenant, life, [](const std::string& token) {
+    if (!(std::cout << token << std::endl))
+      throw std::runtime_error(
+          "the token cannot be written where the output goes, and was not made; free space there, "
+          "then try again");
+  });
   for (const site::TokenEntry& entry : site::read_tokens(options.file))
     if (entry.name == options.name)
       std::cerr << "fargpu: token '" << entry.name << "' "

@@ -14,13 +14,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <ctime>
 #include <memory>
 #include <optional>
 
 #include "protocol/tls.h"
 #include "tokens.h"
+#include "whole_file.h"
 
 namespace fargpu::site {
 namespace {
@@ -52,11 +52,14 @@ void write_new(const std::filesystem::path& path, const std::string& text, int m
   if (descriptor < 0) {
     throw PkiError(errno == EEXIST
                        ? path.string() + " is there already; remove it first, or take another name or folder"
-                       : "cannot write " + path.string() + " (" + std::strerror(errno) + ")");
+                       : "cannot write " + path.string() + " " + why_unwritten(errno));
   }
-  const bool written = ::write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const bool written = write_all(descriptor, text);
+  const int error = errno;
   ::close(descriptor);
-  if (!written) throw PkiError("cannot write " + path.string());
+  if (written) return;
+  ::unlink(path.c_str());
+  throw PkiError("cannot write " + path.string() + " " + why_unwritten(error));
 }
 
 Certificate read_certificate(const std::filesystem::path& path) {
@@ -115,7 +118,12 @@ struct Draft {
     PEM_write_bio_PrivateKey(key_text.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr);
     PkiFiles files{folder / (name + ".crt"), folder / (name + ".key")};
     write_new(files.key, text_of(key_text.get()), 0600);
-    write_new(files.certificate, text_of(certificate_text.get()), 0644);
+    try {
+      write_new(files.certificate, text_of(certificate_text.get()), 0644);
+    } catch (const PkiError&) {
+      ::unlink(files.key.c_str());  // a key without its certificate would stand in the way of the next try
+      throw;
+    }
     return files;
   }
 };

@@ -18,6 +18,7 @@
 #include <sstream>
 
 #include "protocol/tls.h"
+#include "whole_file.h"
 
 namespace fargpu::site {
 namespace {
@@ -67,9 +68,9 @@ class Lock {
   explicit Lock(const std::filesystem::path& file)
       : descriptor_(::open((file.string() + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
     if (descriptor_ < 0 || ::flock(descriptor_, LOCK_EX) != 0) {
-      const std::string why = std::strerror(errno);
+      const std::string why = why_unwritten(errno);
       if (descriptor_ >= 0) ::close(descriptor_);
-      throw TokenError("cannot lock " + file.string() + " (" + why + ")");
+      throw TokenError("cannot lock " + file.string() + " " + why);
     }
   }
   ~Lock() { ::close(descriptor_); }
@@ -94,12 +95,16 @@ void write_tokens(const std::filesystem::path& file, const std::vector<TokenEntr
     ::fchmod(descriptor, before.st_mode & 0777);
     [[maybe_unused]] const int kept = ::fchown(descriptor, before.st_uid, before.st_gid);
   }
-  written = written && ::write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-            ::fsync(descriptor) == 0;
-  const int error = errno;
+  written = written && write_all(descriptor, text);
+  int error = errno;
   if (descriptor >= 0) ::close(descriptor);
-  if (!written || ::rename(fresh.c_str(), file.c_str()) != 0)
-    throw TokenError("cannot write " + file.string() + " (" + std::strerror(written ? errno : error) + ")");
+  if (written && ::rename(fresh.c_str(), file.c_str()) != 0) {
+    written = false;
+    error = errno;
+  }
+  if (written) return;
+  if (descriptor >= 0) ::unlink(fresh.c_str());
+  throw TokenError("cannot write " + file.string() + " " + why_unwritten(error));
 }
 
 std::vector<TokenEntry> read_if_there(const std::filesystem::path& file) {
@@ -124,11 +129,14 @@ std::vector<TokenEntry> read_tokens(const std::filesystem::path& file) {
     if (line.empty() || line[0] == '#') continue;
     entries.push_back(parse_line(line, file, number));
   }
+  // Part of a file would become all of it when it is written next.
+  if (in.bad()) throw TokenError("cannot read all of " + file.string() + " (" + std::strerror(errno) + ")");
   return entries;
 }
 
 std::string create_token(const std::filesystem::path& file, const std::string& name, const std::string& tenant,
-                         std::optional<std::chrono::seconds> life) {
+                         std::optional<std::chrono::seconds> life,
+                         const std::function<void(const std::string&)>& show) {
   if (!plain_name(name) || !plain_name(tenant))
     throw TokenError("names of tokens and tenants are letters, digits, '-', '_' and '.'");
   std::array<std::byte, token_random_bytes> random;
@@ -143,6 +151,7 @@ std::string create_token(const std::filesystem::path& file, const std::string& n
   if (std::any_of(entries.begin(), entries.end(), [&](const TokenEntry& other) { return other.name == name; }))
     throw TokenError("there is a token '" + name + "' already; revoke it first, or take another name");
   entries.push_back(std::move(entry));
+  if (show) show(token);
   write_tokens(file, entries);
   return token;
 }

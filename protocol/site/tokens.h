@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -31,9 +32,10 @@ bool plain_name(const std::string& name);
 
 std::vector<TokenEntry> read_tokens(const std::filesystem::path& file);
 /// A new token of this name, added to the file, which is made if there is none. This is the only time that it can be
-/// seen.
+/// seen. `show` is called with the token before the file is changed; what it throws, leaves the file as it is.
 std::string create_token(const std::filesystem::path& file, const std::string& name, const std::string& tenant,
-                         std::optional<std::chrono::seconds> life);
+                         std::optional<std::chrono::seconds> life,
+                         const std::function<void(const std::string&)>& show = {});
 /// False if there is none of this name.
 bool revoke_token(const std::filesystem::path& file, const std::string& name);
 
