@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rig import SystemTest, paths
 from rig.process import run
+from rig.small_disk import SmallDisk, possible
 
 SOURCE = Path(__file__).resolve().parents[2]
 COMPONENTS = ("client", "server", "softgpu", "dev")
@@ -95,10 +96,11 @@ class Packages(SystemTest):
         return subprocess.run(["dpkg", f"--root={self.root}", "--force-script-chrootless", "--force-not-root", "--log=/dev/null", *map(str, arguments)],
                               capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
 
-    def libc_of(self, version):
+    def libc_of(self, version, root=None):
         """A system that has this C library and nothing else."""
-        state = self.root / "var" / "lib" / "dpkg"
-        for folder in (state / "info", state / "updates", self.root / "etc"):
+        root = root or self.root
+        state = root / "var" / "lib" / "dpkg"
+        for folder in (state / "info", state / "updates", root / "etc"):
             folder.mkdir(parents=True, exist_ok=True)
         (state / "status").write_text("".join(
             f"Package: {name}\nStatus: install ok installed\nMaintainer: none\nArchitecture: amd64\nVersion: {version}\nDescription: a stand-in\n\n"
@@ -189,6 +191,55 @@ class Packages(SystemTest):
         done = run([self.root / "quickstart"])
         self.assertEqual(done.code, 1)
         self.assertIn(f"{self.root}/{name} is not the file that SHA256SUMS there lists; copy it again", done.err)
+
+    def disk(self, size, free):
+        disk = SmallDisk(self.root, size)
+        self.addCleanup(disk.close)
+        disk.fill(but=free)
+        return disk
+
+    def newer(self, package):
+        """The same package with a later version."""
+        folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        tree, newer = folder / "tree", folder / "newer.deb"
+        command("dpkg-deb", "--raw-extract", package, tree)
+        control = tree / "DEBIAN" / "control"
+        control.write_text(re.sub(r"(?m)^(Version: .*)$", r"\g<1>+later", control.read_text()))
+        command("dpkg-deb", "-Znone", "--root-owner-group", "--build", tree, newer)
+        return newer
+
+    @unittest.skipUnless(os.geteuid() == 0 and possible(), "packages are installed by root, on a disk of their own")
+    def test_deb_on_a_full_disk(self):
+        """An upgrade that finds no room says so and leaves the old files; with room it goes on."""
+        newer = self.newer(self.package("client", ".deb"))
+        disk = self.disk("200m", 100 << 20)
+        dpkg = ("dpkg", f"--root={disk.path}", "--force-script-chrootless", "--force-not-root", "--log=/dev/null", "-i")
+        self.libc_of("2.34", disk.seen)
+        self.assertEqual(disk.run(*dpkg, self.package("client", ".deb")).code, 0)
+        prefix = disk.seen / "usr"
+        before = {name: hashlib.sha256((prefix / name).read_bytes()).digest() for name in self.files(prefix)}
+        disk.fill(but=1 << 20)
+        done = disk.run(*dpkg, newer)
+        self.assertNotEqual(done.code, 0)
+        self.assertIn("No space left on device", done.err)
+        self.assertEqual({name: hashlib.sha256((prefix / name).read_bytes()).digest() for name in self.files(prefix)}, before)
+        self.assertEqual(disk.run(disk.path / "usr" / "bin" / "fargpu", "--version").out, f"fargpu {self.version}\n")
+        disk.empty()
+        done = disk.run(*dpkg, newer)
+        self.assertEqual(done.code, 0, done.err)
+
+    @unittest.skipUnless(possible(), "this machine lets nobody mount a tmpfs")
+    def test_archives_on_a_full_disk(self):
+        disk = self.disk("4m", 1 << 20)
+        archive = self.package("client", ".tar.gz")
+        done = disk.run("tar", "-C", disk.path, "--strip-components=1", "--no-same-owner", "-xzf", archive)
+        self.assertNotEqual(done.code, 0)
+        self.assertIn("No space left on device", done.err)
+        done = disk.run(SOURCE / "examples" / "quickstart", "--packages", self.made, env={"TMPDIR": disk.path})
+        self.assertEqual(done.code, 1)
+        self.assertIn("No space left on device", done.err)
+        self.assertRegex(done.err, f"{archive} cannot be unpacked into {disk.path}/.*TMPDIR names another folder")
 
     def test_checksums(self):
         listed = dict(reversed(line.split()) for line in (self.made / "SHA256SUMS").read_text().splitlines())
