@@ -199,7 +199,7 @@ class Packages(SystemTest):
         return disk
 
     def newer(self, package):
-        """The same package with a later version."""
+        """A copy of the package under a later version."""
         folder = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, folder)
         tree, newer = folder / "tree", folder / "newer.deb"
