@@ -56,20 +56,24 @@ def compared(old, new):
     if not notes:
         rounds = list(zip(old.rounds or [old.value], new.rounds or [new.value]))
         ratios = [n / o for o, n in rounds] if all(o > 0 for o, _ in rounds) else []
-    return Compared(one.row, one.on.removeprefix(f"{OLD} "), one.case, one.unit, one.better, old and old.value, new and new.value,
-                    ratios, "; ".join(notes))
+    return Compared(one.row, one.on.removeprefix(f"{OLD} "), one.case, one.unit, one.better, old and old.value,
+                    new and new.value, ratios, "; ".join(notes))
 
 
 def taken_from(results):
     """Takes the old build's figures out of these, and compares the others with them."""
-    old = {key: results.found.pop(key) for key, result in list(results.found.items()) if result.on.startswith(f"{OLD} ")}
+    old = {key: results.found.pop(key) for key, result in list(results.found.items())
+           if result.on.startswith(f"{OLD} ")}
     of = {dataclasses.replace(result, on=result.on.removeprefix(f"{OLD} ")).key: result for result in old.values()}
-    measured = [result.key for result in results.ordered() if result.mark not in (NOT_RUN, UNMEASURED) or result.key in of]
-    return [compared(of.get(key), results.found.get(key)) for key in [*measured, *(key for key in of if key not in results.found)]]
+    measured = [result.key for result in results.ordered() if result.mark not in (NOT_RUN, UNMEASURED)
+                or result.key in of]
+    return [compared(of.get(key), results.found.get(key))
+            for key in [*measured, *(key for key in of if key not in results.found)]]
 
 
 def table(pairs, rounds):
-    """Medians, and between what rounds lie; beside them the median of each set of processes, which has so many rounds."""
+    """Medians, and between what rounds lie; beside them the median of each set of processes, which has so many
+    rounds."""
     number = lambda v: "" if v is None else f"{v:.4g}"  # noqa: E731
     lines = [["row", "transport", "case", "old", "new", "unit", "new / old", "by sets of processes", ""]]
     for pair in pairs:
@@ -83,5 +87,6 @@ def table(pairs, rounds):
 
 def json_of(pairs, facts):
     """A line for each pair."""
-    lines = ",\n".join(json.dumps(rounded(dataclasses.asdict(pair) | {"ratio": pair.ratio, "worse": pair.worse})) for pair in pairs)
+    lines = ",\n".join(json.dumps(rounded(dataclasses.asdict(pair) | {"ratio": pair.ratio, "worse": pair.worse}))
+                       for pair in pairs)
     return f'{{"facts": {json.dumps(facts)},\n"compared": [\n{lines}\n]}}\n'

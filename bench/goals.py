@@ -25,8 +25,10 @@ class Goal:
     unmeasured: str = ""  # why there is no figure yet
 
     def mark(self, value):
-        """How good a figure is: stretch, goal, floor, or below the last of them; reported where there is nothing to compare with."""
-        marks = [(word, getattr(self, word)) for word in ("stretch", "goal", "floor") if getattr(self, word) is not None]
+        """How good a figure is: stretch, goal, floor, or below the last of them; reported where there is nothing to
+        compare with."""
+        marks = [(word, getattr(self, word)) for word in ("stretch", "goal", "floor")
+                 if getattr(self, word) is not None]
         for word, bound in marks:
             if BETTER[self.better](value, bound):
                 return word
@@ -63,10 +65,12 @@ class Goals:
     def of(self, row, on, case=""):
         """The goal of a figure, whichever build it is of; one without bounds where there is none."""
         about = self.rows[row]
-        return self.goals.get((row, on.removeprefix(f"{OLD} "), case)) or Goal(row, on, case, about["unit"], about["better"])
+        return self.goals.get((row, on.removeprefix(f"{OLD} "),
+                               case)) or Goal(row, on, case, about["unit"], about["better"])
 
     def markdown(self):
-        text = ("# What the benchmark measures\n\nMade by `goals.py --renew` from `goals.toml`, which says what the words mean.\n")
+        text = ("# What the benchmark measures\n\nMade by `goals.py --renew` from `goals.toml`, which says what the "
+                "words mean.\n")
         for group in dict.fromkeys(row["group"] for row in self.rows.values()):
             heads = ("row", "metric", "transport", "case", "unit", "floor", "goal", "stretch", "beats", "figure")
             text += f"\n## {group}\n\n| {' | '.join(heads)} |\n{'|---' * len(heads)}|\n"
@@ -77,7 +81,8 @@ class Goals:
                     sign = {"lower": "<=", "higher": ">="}[goal.better]
                     bounds = ["" if b is None else f"{sign} {b:g}" for b in (goal.floor, goal.goal, goal.stretch)]
                     *first, beats = [name, row["metric"], row.get("beats", "")] if i == 0 else ["", "", ""]
-                    text += "| " + " | ".join([*first, goal.on, goal.case, goal.unit, *bounds, beats, goal.why_missing()]) + " |\n"
+                    text += "| " + " | ".join([*first, goal.on, goal.case, goal.unit, *bounds, beats,
+                                               goal.why_missing()]) + " |\n"
         return text
 
 

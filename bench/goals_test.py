@@ -1,4 +1,5 @@
-"""The goals are told alike in goals.toml and goals.md, and marks follow from them; what is published follows from the figures."""
+"""The goals are told alike in goals.toml and goals.md, and marks follow from them; what is published follows from the
+figures."""
 
 import dataclasses
 import importlib.machinery
@@ -33,10 +34,13 @@ class Published(unittest.TestCase):
     def test_every_goal_has_a_figure_or_a_reason(self):
         results, goals = Results(Goals()), Goals()
         results.merge(os.path.join(HERE, "results.json"))
-        figures = {(result.row, result.on, result.case) for result in results.found.values() if result.value is not None}
+        figures = {(result.row, result.on, result.case)
+                   for result in results.found.values() if result.value is not None}
         for key, goal in goals.goals.items():
-            self.assertNotEqual(key in figures, bool(goal.unmeasured), f"{key}: a figure in results.json, or a reason in goals.toml")
-        self.assertEqual({name for name in goals.rows} - {row for row, _, _ in goals.goals}, set(), "rows without goals")
+            self.assertNotEqual(key in figures, bool(goal.unmeasured),
+                                f"{key}: a figure in results.json, or a reason in goals.toml")
+        self.assertEqual({name for name in goals.rows} - {row for row, _, _ in goals.goals}, set(),
+                         "rows without goals")
 
     def test_what_is_not_measured_says_so(self):
         results = Results(Goals()).with_unmeasured()
@@ -57,7 +61,8 @@ class Published(unittest.TestCase):
     def test_what_a_run_left_out_keeps_its_reason(self):
         results = Results(Goals())
         results.fill({"programs"}, {"W1", "W16"})
-        self.assertEqual([results.found[key].mark for key in ("W1  tcp", "W16 time tcp")], ["not run", "not measured yet"])
+        self.assertEqual([results.found[key].mark for key in ("W1  tcp", "W16 time tcp")],
+                         ["not run", "not measured yet"])
         self.assertIn("W16", results.with_unmeasured().markdown())
         goals = Goals()
         goals.goals["W1", "tcp", ""] = dataclasses.replace(goals.goals["W1", "tcp", ""], unmeasured=UNPUBLISHED)
@@ -103,7 +108,8 @@ class Builds(unittest.TestCase):
 
     def test_the_ratio_is_that_of_rounds(self):
         pair = self.compared("L1", "tcp", "", [0.1, 0.2], [0.1, 0.3])
-        self.assertEqual((pair.old, pair.new, [round(r, 6) for r in pair.ratios]), (statistics.median([0.1, 0.2]), 0.2, [1.0, 1.5]))
+        self.assertEqual((pair.old, pair.new, [round(r, 6) for r in pair.ratios]),
+                         (statistics.median([0.1, 0.2]), 0.2, [1.0, 1.5]))
         self.assertIn("more than 5 % worse: L1 tcp of 1", against.table([pair], 1))
 
     def test_a_build_without_a_figure_says_why(self):
@@ -112,7 +118,8 @@ class Builds(unittest.TestCase):
         results.add("L4", "shm", 1.0)
         results.add("L8", "old tcp", 100)
         pairs = against.taken_from(results)
-        self.assertEqual([(pair.verdict, pair.worse) for pair in pairs], [("old: failed: no answer", False), ("new: not measured", True)])
+        self.assertEqual([(pair.verdict, pair.worse) for pair in pairs],
+                         [("old: failed: no answer", False), ("new: not measured", True)])
 
 
 class TheGoals(unittest.TestCase):

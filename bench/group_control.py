@@ -21,7 +21,8 @@ def run(bench):
     if bench.wants("L3", "L4", "L5"):
         for wait in WAITS:
             shared = [("L4", "shm"), ("L5", "shm")] if "shm" in bench.machine.kinds and wait == "spinning" else []
-            with bench.attempt(*([("L3", "tcp", wait), ("L5", "tcp", wait)] if "tcp" in bench.machine.kinds else []), *shared):
+            with bench.attempt(*([("L3", "tcp", wait), ("L5", "tcp", wait)] if "tcp" in bench.machine.kinds else []),
+                               *shared):
                 waiting(bench, wait)
     if bench.wants("L6", "L7", "L8"):
         counting(bench)
@@ -57,32 +58,38 @@ def launching(bench):
                 everyone = started(bench, stack, {"local": None, **ways})
                 for name, one in everyone.items():
                     one.ask(case, **values_of(name))  # warms up
-                return {name: lambda name=name, one=one: one.ask(case, **values_of(name)) for name, one in everyone.items()}
+                return {name: lambda name=name, one=one: one.ask(case, **values_of(name))
+                        for name, one in everyone.items()}
 
             return in_sets(bench, parts)
 
         if bench.wants("L1"):
             # A batch ends with a round trip, which is not measured and should not take all the time.
             rtts = {t.name: t.rtt for t in transports}
-            found = turns("launch_cost", lambda name: {"batches": min(sizes.batches, int(0.5 / (rtts.get(name) or 1e-3)))})
+            found = turns("launch_cost",
+                          lambda name: {"batches": min(sizes.batches, int(0.5 / (rtts.get(name) or 1e-3)))})
             for on in ways:
                 add("L1", on, rounds=ratios(found[on], found["local"], "launch_cpu"), detail={
                     "N": middle(found["local"], "launch_cpu"), "T": middle(found[on], "launch_cpu"),
-                    "on the clock N": middle(found["local"], "launch_clock"), "T on the clock": middle(found[on], "launch_clock"),
-                    "p99 N": middle(found["local"], "launch_clock_p99"), "p99 T": middle(found[on], "launch_clock_p99")})
-        for row, case, count, all_launches in (("L2", "launches", sizes.launches, sizes.launches), ("L9", "threads", sizes.thread_launches, 8 * sizes.thread_launches)):
+                    "on the clock N": middle(found["local"], "launch_clock"),
+                    "T on the clock": middle(found[on], "launch_clock"),
+                    "p99 N": middle(found["local"], "launch_clock_p99"),
+                    "p99 T": middle(found[on], "launch_clock_p99")})
+        for row, case, count, all_launches in (("L2", "launches", sizes.launches, sizes.launches),
+                                               ("L9", "threads", sizes.thread_launches, 8 * sizes.thread_launches)):
             if not bench.wants(row):
                 continue
             found = turns(case, lambda _: {"count": count})
             for on in ways:
                 add(row, on, rounds=ratios(found["local"], found[on], "seconds"), detail={
-                    "N launches/s": all_launches / middle(found["local"], "seconds"), "T launches/s": all_launches / middle(found[on], "seconds"),
+                    "N launches/s": all_launches / middle(found["local"], "seconds"),
+                    "T launches/s": all_launches / middle(found[on], "seconds"),
                     "client CPU a launch": middle(found[on], "cpu") / all_launches})
 
 
 def calls(bench, transports, case, spin, broker="default", settings=None, pause=0):
-    """Calls that are waited for, over these transports, which go the same way: for each its name; rounds of its calls, of the local ones, of the
-    ping-pong; what they show."""
+    """Calls that are waited for, over these transports, which go the same way: for each its name; rounds of its calls,
+    of the local ones, of the ping-pong; what they show."""
     machine = bench.machine
     server = {t.name: [] for t in transports}
 
@@ -91,7 +98,8 @@ def calls(bench, transports, case, spin, broker="default", settings=None, pause=
         remote = {t.name: stack.enter_context(machine.asked(program(bench), t.pool, settings)) for t in transports}
         plain = stack.enter_context(machine.plain(transports[0]))
         # What takes long is not done so often.
-        first = [one.ask(case, count=10) for one in remote.values()] + [plain.ask("pingpong", count=10, bytes=PING_BYTES, spin=spin)]
+        first = [one.ask(case, count=10)
+                 for one in remote.values()] + [plain.ask("pingpong", count=10, bytes=PING_BYTES, spin=spin)]
         slowest = max(field(first, "seconds"))
         count = max(10, min(bench.sizes.calls, int(0.25 / slowest)))
 
@@ -109,7 +117,8 @@ def calls(bench, transports, case, spin, broker="default", settings=None, pause=
     found = in_sets(bench, parts)
     for on in server:
         yield on, found[on], found["local"], found["ping"], {
-            "P": middle(found["ping"], "seconds"), "P p99": middle(found["ping"], "seconds_p99"), "T": middle(found[on], "seconds"),
+            "P": middle(found["ping"], "seconds"), "P p99": middle(found["ping"], "seconds_p99"),
+            "T": middle(found[on], "seconds"),
             "T p99": middle(found[on], "seconds_p99"), "N": middle(found["local"], "seconds"),
             "client CPU a call": middle(found[on], "cpu"), "server CPU a call": statistics.median(server[on])}
 
@@ -132,7 +141,8 @@ def waiting(bench, wait):
     def turns(transports, case):
         return calls(bench, transports, case, spin, wait, {"FARGPU_SPIN_US": client}, 1.5e-6 * int(worker))
 
-    for way, those in itertools.groupby(machine.transports(bench.rtts, bench.rate, wait, ("--spin-us", worker)), lambda t: t.way):
+    for way, those in itertools.groupby(machine.transports(bench.rtts, bench.rate, wait, ("--spin-us", worker)),
+                                        lambda t: t.way):
         those, shared = list(those), way == "shm"
         if shared and not spin:
             continue  # how long waking takes is the same for all
@@ -150,9 +160,10 @@ def waiting(bench, wait):
                     add("L5", on, case=wait, detail=detail, note=note, rounds=beyond(remote, local, ping))
 
 
-# What programs wait for that do not wait for a call, as fargpu is set when nothing is set. The program sleeps (L11), and so do the ends of the
-# ping-pong, or it spins (L12), as the local driver does, and so do they.
-AWAITED = {("L11", ""): ("host_function", 0), ("L12", "synchronise"): ("event_synchronize", 1), ("L12", "query"): ("event_query", 1)}
+# What programs wait for that do not wait for a call, as fargpu is set when nothing is set. The program sleeps (L11),
+# and so do the ends of the ping-pong, or it spins (L12), as the local driver does, and so do they.
+AWAITED = {("L11", ""): ("host_function", 0), ("L12", "synchronise"): ("event_synchronize", 1),
+           ("L12", "query"): ("event_query", 1)}
 
 
 def told_by_the_stream(bench, row, case):
@@ -169,7 +180,8 @@ def told_by_the_stream(bench, row, case):
                     rounds = [1e6 * (t - n) for t, n in zip(field(remote, "seconds"), field(local, "seconds"))]
                 else:
                     rounds = ratios(remote, local, "seconds")
-                add(row, on, case=case, rounds=rounds, detail=detail | {"T / N": spread(ratios(remote, local, "seconds"))}, note=too_few(spin))
+                add(row, on, case=case, rounds=rounds, detail=detail |
+                    {"T / N": spread(ratios(remote, local, "seconds"))}, note=too_few(spin))
 
 
 def coming_and_going(bench):
@@ -186,7 +198,8 @@ def coming_and_going(bench):
             before = bench.machine.server_cpu(build=ways[name].build) if name in ways else 0
             answer = programs[name].ask("memory_comes_and_goes", count=bench.sizes.emptied_caches)
             if name in ways:
-                server[name].append((bench.machine.server_cpu(build=ways[name].build) - before) / bench.sizes.emptied_caches)
+                used = bench.machine.server_cpu(build=ways[name].build) - before
+                server[name].append(used / bench.sizes.emptied_caches)
             return answer
 
         return {name: lambda name=name: measured(name) for name in programs}
@@ -195,12 +208,16 @@ def coming_and_going(bench):
         found = in_sets(bench, parts)
         for on in ways:
             bench.results.add("L13", on, rounds=ratios(found[on], found["local"], "seconds"), detail={
-                "N": middle(found["local"], "seconds"), "T": middle(found[on], "seconds"), "p99 N": middle(found["local"], "seconds_p99"),
-                "p99 T": middle(found[on], "seconds_p99"), "client CPU": middle(found[on], "cpu") / bench.sizes.emptied_caches,
-                "server CPU": statistics.median(server[on]), "local CPU": middle(found["local"], "cpu") / bench.sizes.emptied_caches})
+                "N": middle(found["local"], "seconds"), "T": middle(found[on], "seconds"),
+                "p99 N": middle(found["local"], "seconds_p99"),
+                "p99 T": middle(found[on], "seconds_p99"),
+                "client CPU": middle(found[on], "cpu") / bench.sizes.emptied_caches,
+                "server CPU": statistics.median(server[on]),
+                "local CPU": middle(found["local"], "cpu") / bench.sizes.emptied_caches})
 
 
-IDLE_CALLS = {"idle synchronise": ("idle_synchronize", 2), "attributes": ("attributes", 3), "errors": ("errors", 2), "capture state": ("capture_state", 1),
+IDLE_CALLS = {"idle synchronise": ("idle_synchronize", 2), "attributes": ("attributes", 3), "errors": ("errors", 2),
+              "capture state": ("capture_state", 1),
               "alloc and free": ("allocations", 2)}
 
 
@@ -214,7 +231,8 @@ def counting(bench):
             found = items(bench, shared)
             for on in shared:
                 add("L6", on, rounds=ratios(found[on], found["local"], "seconds"), detail={
-                    "N": middle(found["local"], "seconds"), "T": middle(found[on], "seconds"), "T p99": middle(found[on], "seconds_p99")})
+                    "N": middle(found["local"], "seconds"), "T": middle(found[on], "seconds"),
+                    "T p99": middle(found[on], "seconds_p99")})
 
     def each(on, case, few, many, calls=1):
         runs = [machine.counters(program(bench), tcp[on], [(case, {"count": count})]) for count in (few, many)]
@@ -226,7 +244,8 @@ def counting(bench):
             for on in tcp:
                 trips, sent, received = each(on, "item", 10, 110)
                 add("L6", on, trips, detail={"N": middle(found["local"], "seconds"), "T": middle(found[on], "seconds"),
-                                             "T p99": middle(found[on], "seconds_p99"), "sent bytes": sent, "received bytes": received})
+                                             "T p99": middle(found[on], "seconds_p99"), "sent bytes": sent,
+                                             "received bytes": received})
     for on in tcp:
         for case, (name, calls) in IDLE_CALLS.items() if bench.wants("L7") else ():
             with bench.attempt(("L7", on, case)):
@@ -255,20 +274,27 @@ def idle(bench, transport):
     with machine.asked(program(bench), transport.pool) as client, machine.asked(program(bench)) as local:
         for one in (client, local):
             one.ask("launches", count=10)
-        time.sleep(min(3, bench.sizes.idle_seconds))  # for two seconds after work the broker looks at what the driver took
-        pids = {"client": [client.process.pid], "server": machine.server_pids("idle", transport.build), "local": [local.process.pid]}
+        # for two seconds after work the broker looks at what the driver took
+        time.sleep(min(3, bench.sizes.idle_seconds))
+        pids = {"client": [client.process.pid], "server": machine.server_pids("idle", transport.build),
+                "local": [local.process.pid]}
 
         def so_far():
-            return {name: (sum(map(cpu_of, of)), sum(map(wakeups_of, of), collections.Counter())) for name, of in pids.items()}
+            return {name: (sum(map(cpu_of, of)), sum(map(wakeups_of, of), collections.Counter()))
+                    for name, of in pids.items()}
 
         before, begin = so_far(), time.monotonic()
         time.sleep(bench.sizes.idle_seconds)
         after, seconds = so_far(), time.monotonic() - begin
         cpu = {name: (after[name][0] - before[name][0]) / seconds for name in pids}
-        wakeups = {name: {thread: times / seconds for thread, times in (after[name][1] - before[name][1]).most_common()} for name in pids}
+        wakeups = {name: {thread: times / seconds for thread, times in (after[name][1] - before[name][1]).most_common()}
+                   for name in pids}
         ours = {f"{name}'s {thread}": times for name in ("client", "server") for thread, times in wakeups[name].items()
                 if not thread.startswith("cuda")}
-        bench.results.add("L10", transport.name, sum(ours.values()), "wake-ups", detail={of: f"{times:.2g}" for of, times in ours.items()})
+        bench.results.add("L10", transport.name, sum(ours.values()), "wake-ups",
+                          detail={of: f"{times:.2g}" for of, times in ours.items()})
         bench.results.add("L10", transport.name, 100 * (cpu["client"] + cpu["server"] - cpu["local"]), detail={
-            **{f"{name} CPU a second": value for name, value in cpu.items()}, **{f"{name} wake-ups/s": f"{sum(each.values()):.2g}" for name, each in wakeups.items()},
-            **{f"{name} threads' wake-ups/s": " ".join(f"{thread} {times:.2g}" for thread, times in each.items()) for name, each in wakeups.items()}, "over": seconds})
+            **{f"{name} CPU a second": value for name, value in cpu.items()},
+            **{f"{name} wake-ups/s": f"{sum(each.values()):.2g}" for name, each in wakeups.items()},
+            **{f"{name} threads' wake-ups/s": " ".join(f"{thread} {times:.2g}" for thread, times in each.items())
+               for name, each in wakeups.items()}, "over": seconds})

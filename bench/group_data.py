@@ -11,7 +11,8 @@ STREAMS = (1, 4, 8)
 DIRECTIONS = {"htod": "HtoD", "dtoh": "DtoH"}
 ROWS = {"htod": ("B1", "B4"), "dtoh": ("B2", "B5")}  # against plain sockets, against the local driver
 SLOW, SLOW_RATE = "125 MB/s", 125  # a network of 1 Gbit/s
-# Rows of asynchronous copies: the program's memory, in how many pieces of 256 KiB or as a whole, beside what the rate is.
+# Rows of asynchronous copies: the program's memory, in how many pieces of 256 KiB or as a whole, beside what the rate
+# is.
 ASYNC = {"B8": ("pinned", 1, "sockets"), "B9": ("pageable", 1, "local"), "B10": ("pinned", 64, "sockets")}
 PIECE_BYTES = 256 << 10
 SESSIONS = 8  # that copy at once
@@ -52,8 +53,8 @@ def started(bench, stack, pool=None, **settings):
 
 
 def compressing(bench):
-    """Copies there and back, compressed as the sender sees fit and not at all, in turn: as fast as TCP goes here, and through a slow line. What
-    two programs differ by that do the same is measured beside it."""
+    """Copies there and back, compressed as the sender sees fit and not at all, in turn: as fast as TCP goes here, and
+    through a slow line. What two programs differ by that do the same is measured beside it."""
     machine = bench.machine
     pool = machine.broker()
     for case, where, contents in (("", pool, "random"), (SLOW, machine.proxy(pool, 0.001, SLOW_RATE), "random"),
@@ -63,7 +64,8 @@ def compressing(bench):
 
         def both_ways(client):
             there, back = (client.ask("copy", direction=direction, **values) for direction in DIRECTIONS)
-            return {"copy": there["copy"] + back["copy"], "there": there["copy"], "back": back["copy"], "cpu": there["copy_cpu"] + back["copy_cpu"]}
+            return {"copy": there["copy"] + back["copy"], "there": there["copy"], "back": back["copy"],
+                    "cpu": there["copy_cpu"] + back["copy_cpu"]}
 
         def parts(stack):
             modes = {"auto": "auto", "off": "off", **({"off again": "off"} if where == pool else {})}
@@ -76,7 +78,8 @@ def compressing(bench):
             found = in_sets(bench, parts)
             rates = {f"{mode} {way} GB/s": size / 1e9 / middle(found[mode], name)
                      for mode in ("auto", "off") for way, name in (("HtoD", "there"), ("DtoH", "back"))}
-            detail = {**rates, **{f"{mode} client CPU s/GB": middle(found[mode], "cpu") / (2 * size / 1e9) for mode in ("auto", "off")}}
+            detail = {**rates, **{f"{mode} client CPU s/GB": middle(found[mode], "cpu") / (2 * size / 1e9)
+                                  for mode in ("auto", "off")}}
             if "off again" in found:
                 detail["two that do not compress"] = spread(ratios(found["off"], found["off again"], "copy"))
             bench.results.add("B7", "tcp", case=case, rounds=ratios(found["off"], found["auto"], "copy"), detail=detail)
@@ -99,9 +102,11 @@ def copying(bench, transport, direction):
 
     def parts(stack):
         local = started(bench, stack)
-        remotes = {k: started(bench, stack, transport.pool, lanes=k) for k in (STREAMS if on != "shm" else (LANES[direction],))}
+        remotes = {k: started(bench, stack, transport.pool, lanes=k)
+                   for k in (STREAMS if on != "shm" else (LANES[direction],))}
         plain = stack.enter_context(machine.plain(transport)) if on != "shm" else None
-        turns = {f"local {memory}": lambda memory=memory: local.ask("copy", memory=memory, **values) for memory in ("pageable", "pinned")}
+        turns = {f"local {memory}": lambda memory=memory: local.ask("copy", memory=memory, **values)
+                 for memory in ("pageable", "pinned")}
         for k, remote in remotes.items():
             turns[f"T{k}"] = lambda k=k, remote=remote: remotely(f"T{k}", remote, "pageable")
             if plain:
@@ -119,7 +124,8 @@ def copying(bench, transport, direction):
 
     def cost(name, against="local pageable"):
         gigabytes = size / 1e9
-        return {"client CPU s/GB": middle(found[name], "copy_cpu") / gigabytes, "server CPU s/GB": statistics.median(server[name]) / gigabytes,
+        return {"client CPU s/GB": middle(found[name], "copy_cpu") / gigabytes,
+                "server CPU s/GB": statistics.median(server[name]) / gigabytes,
                 "local CPU s/GB": middle(found[against], "copy_cpu") / gigabytes}
 
     against_sockets, against_local = ROWS[direction]
@@ -133,10 +139,13 @@ def copying(bench, transport, direction):
     if bench.wants(against_local):
         name = f"T{LANES[direction]}"
         add(against_local, on, rounds=ratios(found["local pageable"], found[name], "copy"), detail={
-            "lanes": LANES[direction], "N GB/s": rate("local pageable"), "T GB/s": rate(name), **cost(name), "p99 T": middle(found[name], "copy_p99")})
+            "lanes": LANES[direction], "N GB/s": rate("local pageable"), "T GB/s": rate(name), **cost(name),
+            "p99 T": middle(found[name], "copy_p99")})
     if bench.wants("B3"):
-        add("B3", on, case=DIRECTIONS[direction], rounds=ratios(found["local pinned"], found["T pinned"], "copy"), detail={
-            "lanes": LANES[direction], "N GB/s": rate("local pinned"), "T GB/s": rate("T pinned"), **cost("T pinned", "local pinned")})
+        add("B3", on, case=DIRECTIONS[direction], rounds=ratios(found["local pinned"], found["T pinned"], "copy"),
+            detail={
+            "lanes": LANES[direction], "N GB/s": rate("local pinned"), "T GB/s": rate("T pinned"),
+            **cost("T pinned", "local pinned")})
 
 
 def rate_of(answers, size):
@@ -146,8 +155,10 @@ def rate_of(answers, size):
 def costs(found, server, size):
     """CPU seconds for a GB, by what found and server have of the program; of the local driver and of sockets too."""
     gigabytes = size / 1e9
-    return {"client CPU s/GB": middle(found["T"], "copy_cpu") / gigabytes, "server CPU s/GB": statistics.median(server) / gigabytes,
-            **{f"{of} CPU s/GB": middle(found[name], "copy_cpu") / gigabytes for name, of in (("N", "local"), ("S", "sockets' client")) if name in found}}
+    return {"client CPU s/GB": middle(found["T"], "copy_cpu") / gigabytes,
+            "server CPU s/GB": statistics.median(server) / gigabytes,
+            **{f"{of} CPU s/GB": middle(found[name], "copy_cpu") / gigabytes
+               for name, of in (("N", "local"), ("S", "sockets' client")) if name in found}}
 
 
 def copying_async(bench, transport, row, direction):
@@ -176,19 +187,25 @@ def copying_async(bench, transport, row, direction):
         lanes.append(lanes_of(remote.process.pid, transport.pool))
         streams = {"S": lanes[-1][0], **({"S most": STREAMS_MOST} if lanes[-1][0] < STREAMS_MOST else {})}
         return {"N": locally, "T": remotely,
-                **{name: lambda k=k: plain.ask("stream", streams=k, memory="whole", **values) for name, k in streams.items()}}
+                **{name: lambda k=k: plain.ask("stream", streams=k, memory="whole", **values)
+                   for name, k in streams.items()}}
 
     found = in_sets(bench, parts)
-    detail = {"N GB/s": rate_of(found["N"], size), "T GB/s": rate_of(found["T"], size), "S GB/s": rate_of(found["S"], size), "k": lanes[-1][0],
-              **costs(found, server, size), "T / N": spread(ratios(found["N"], found["T"], "copy")), "T / S": spread(ratios(found["S"], found["T"], "copy")),
+    detail = {"N GB/s": rate_of(found["N"], size), "T GB/s": rate_of(found["T"], size),
+              "S GB/s": rate_of(found["S"], size), "k": lanes[-1][0],
+              **costs(found, server, size), "T / N": spread(ratios(found["N"], found["T"], "copy")),
+              "T / S": spread(ratios(found["S"], found["T"], "copy")),
               "connections": lanes[-1][1], "p99 T": middle(found["T"], "copy_p99")}
     if "S most" in found:
-        detail |= {f"S{STREAMS_MOST} GB/s": rate_of(found["S most"], size), f"T / S{STREAMS_MOST}": spread(ratios(found["S most"], found["T"], "copy"))}
-    bench.results.add(row, "tcp", case=DIRECTIONS[direction], rounds=ratios(found["N" if against == "local" else "S"], found["T"], "copy"), detail=detail)
+        detail |= {f"S{STREAMS_MOST} GB/s": rate_of(found["S most"], size),
+                   f"T / S{STREAMS_MOST}": spread(ratios(found["S most"], found["T"], "copy"))}
+    bench.results.add(row, "tcp", case=DIRECTIONS[direction],
+                      rounds=ratios(found["N" if against == "local" else "S"], found["T"], "copy"), detail=detail)
 
 
 def both_ways(bench, transport):
-    """A copy to the device and one from it at once while a kernel runs, beside plain sockets that carry as much both ways at once."""
+    """A copy to the device and one from it at once while a kernel runs, beside plain sockets that carry as much both
+    ways at once."""
     machine, size, copies = bench.machine, bench.sizes.bytes, bench.sizes.copies
     server, lanes = [], []
 
@@ -208,17 +225,19 @@ def both_ways(bench, transport):
         locally(), remotely()  # warms up, and learns how long the kernel is to run
         lanes.append(lanes_of(remote.process.pid, transport.pool))
         return {"N": locally, "T": remotely,
-                "S": lambda: plain.ask("stream", streams=lanes[-1][0], bytes=size, count=copies, direction="both", memory="whole")}
+                "S": lambda: plain.ask("stream", streams=lanes[-1][0], bytes=size, count=copies, direction="both",
+                                       memory="whole")}
 
     found = in_sets(bench, parts)
     bench.results.add("B11", "tcp", rounds=ratios(found["S"], found["T"], "copy"), detail={
-        **{f"{name} GB/s": rate_of(found[name], 2 * size) for name in ("N", "T", "S")}, "k": lanes[-1][0], **costs(found, server, 2 * size),
+        **{f"{name} GB/s": rate_of(found[name], 2 * size) for name in ("N", "T", "S")}, "k": lanes[-1][0],
+        **costs(found, server, 2 * size),
         "connections": lanes[-1][1], "copies that the kernel outlasted": f"{middle(found['T'], 'covered'):.0%}"})
 
 
 def several(bench, transport):
-    """Sessions that copy at the same time, beside as many processes with plain sockets: to the device, then from it. The figure of a round
-    is that of the way that is worse."""
+    """Sessions that copy at the same time, beside as many processes with plain sockets: to the device, then from it.
+    The figure of a round is that of the way that is worse."""
     machine, sizes = bench.machine, bench.sizes
     values = {"bytes": sizes.session_bytes, "count": 1, "milliseconds": int(1000 * sizes.several_seconds)}
     server, lanes = {direction: [] for direction in DIRECTIONS}, []
@@ -243,23 +262,30 @@ def several(bench, transport):
             return {"rates": rates(answers), "cpu": sum(a["copy_cpu"] * a["made"] for a in answers) / gigabytes}
 
         for direction in DIRECTIONS:
-            at_once(sessions, "copy_async", memory="pinned", direction=direction)  # warms up, and compares what was copied
+            # warms up, and compares what was copied
+            at_once(sessions, "copy_async", memory="pinned", direction=direction)
         lanes.append(lanes_of(sessions[0].process.pid, transport.pool))
         return {**{f"T {direction}": lambda direction=direction: remotely(direction) for direction in DIRECTIONS},
-                **{f"S {direction}": lambda direction=direction: {"rates": rates(at_once(plain, "stream", streams=lanes[-1][0], memory="whole", direction=direction))}
+                **{f"S {direction}": lambda direction=direction: {
+                    "rates": rates(at_once(plain, "stream", streams=lanes[-1][0], memory="whole", direction=direction))}
                    for direction in DIRECTIONS}}
 
     found = in_sets(bench, parts)
     sums = {name: [sum(answer["rates"]) for answer in answers] for name, answers in found.items()}
-    uneven = {name: [max(answer["rates"]) / min(answer["rates"]) for answer in answers] for name, answers in found.items()}
+    uneven = {name: [max(answer["rates"]) / min(answer["rates"]) for answer in answers]
+              for name, answers in found.items()}
     detail = {"k": lanes[-1][0], "connections": lanes[-1][1], "MiB a copy": sizes.session_bytes >> 20}
     for direction, way in DIRECTIONS.items():
-        detail |= {f"{way} T GB/s": statistics.median(sums[f"T {direction}"]) / 1e9, f"{way} S GB/s": statistics.median(sums[f"S {direction}"]) / 1e9,
+        detail |= {f"{way} T GB/s": statistics.median(sums[f"T {direction}"]) / 1e9,
+                   f"{way} S GB/s": statistics.median(sums[f"S {direction}"]) / 1e9,
                    f"{way} T / S": spread([t / s for t, s in zip(sums[f"T {direction}"], sums[f"S {direction}"])]),
-                   f"{way} client CPU s/GB": middle(found[f"T {direction}"], "cpu"), f"{way} server CPU s/GB": statistics.median(server[direction])}
+                   f"{way} client CPU s/GB": middle(found[f"T {direction}"], "cpu"),
+                   f"{way} server CPU s/GB": statistics.median(server[direction])}
     bench.results.add("B12", "tcp", case="sum", detail=detail, rounds=[
-        min(up / su, down / sd) for up, su, down, sd in zip(*(sums[name] for name in ("T htod", "S htod", "T dtoh", "S dtoh")))])
-    bench.results.add("B12", "tcp", case="largest / smallest", rounds=[max(pair) for pair in zip(uneven["T htod"], uneven["T dtoh"])], detail={
+        min(up / su, down / sd)
+        for up, su, down, sd in zip(*(sums[name] for name in ("T htod", "S htod", "T dtoh", "S dtoh")))])
+    bench.results.add("B12", "tcp", case="largest / smallest",
+                      rounds=[max(pair) for pair in zip(uneven["T htod"], uneven["T dtoh"])], detail={
         **{f"{way} T": spread(uneven[f"T {direction}"]) for direction, way in DIRECTIONS.items()},
         **{f"{way} S": spread(uneven[f"S {direction}"]) for direction, way in DIRECTIONS.items()}})
 
@@ -270,10 +296,12 @@ def overlapping(bench, transport):
 
     def parts(stack):
         both = {"local": started(bench, stack), "remote": started(bench, stack, transport.pool, lanes=LANES["htod"])}
-        return {name: lambda one=one: one.ask("overlap", bytes=size, count=bench.sizes.overlaps) for name, one in both.items()}
+        return {name: lambda one=one: one.ask("overlap", bytes=size, count=bench.sizes.overlaps)
+                for name, one in both.items()}
 
     found = in_sets(bench, parts)
-    overlaps = {name: [both / max(copy, compute) for both, copy, compute in zip(*(field(answers, part) for part in ("both", "copy", "compute")))]
+    overlaps = {name: [both / max(copy, compute)
+                       for both, copy, compute in zip(*(field(answers, part) for part in ("both", "copy", "compute")))]
                 for name, answers in found.items()}
     bench.results.add("B6", transport.name, rounds=overlaps["remote"], detail={
         "locally": f"{statistics.median(overlaps['local']):.3g}", "copy": middle(found["remote"], "copy"),

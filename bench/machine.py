@@ -55,7 +55,8 @@ class Asked:
     def __init__(self, command, env, log):
         self.log = log
         with open(log, "ab") as errors:
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env, start_new_session=True)
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                                            env=env, start_new_session=True)
         self.rest = b""
 
     def tell(self, case, **values):
@@ -128,13 +129,15 @@ def cpu_of(pid):
 
 
 def wakeups_of(pid):
-    """How often the threads of a process have gone to sleep so far, which is how often they were woken: {their name: how often}."""
+    """How often the threads of a process have gone to sleep so far, which is how often they were woken: {their name:
+    how often}."""
     found = collections.Counter()
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/status") as file:
                 text = file.read()
-            found[re.search(r"(?m)^Name:\s*(.*)", text)[1]] += int(re.search(r"(?m)^voluntary_ctxt_switches:\s*(\d+)", text)[1])
+            switches = int(re.search(r"(?m)^voluntary_ctxt_switches:\s*(\d+)", text)[1])
+            found[re.search(r"(?m)^Name:\s*(.*)", text)[1]] += switches
     return found
 
 
@@ -155,8 +158,8 @@ STREAMS_MOST = 8  # connections that a session divides large copies among when n
 
 
 def lanes_of(pid, pool):
-    """How many plain sockets a session is compared with: as many as it has bulk lanes, which are open once it has copied, or without any as
-    many as it may open by itself. And its connections."""
+    """How many plain sockets a session is compared with: as many as it has bulk lanes, which are open once it has
+    copied, or without any as many as it may open by itself. And its connections."""
     connections = connections_of(pid, int(pool.rpartition(":")[2]))
     return connections - 1 if connections > 1 else max(1, min(STREAMS_MOST, os.cpu_count() // 2)), connections
 
@@ -178,7 +181,8 @@ class Machine:
     def __init__(self, stage, out, kinds=("tcp", "shm"), against=None):
         self.kinds = kinds
         self.stage, self.out = os.path.abspath(stage), os.path.abspath(out)
-        self.builds = {**({OLD: os.path.abspath(against)} if against else {}), NEW: self.stage}  # their programs' folders
+        # their programs' folders
+        self.builds = {**({OLD: os.path.abspath(against)} if against else {}), NEW: self.stage}
         self.old_pools = set()  # where the old build's client goes
         self.bench = os.path.join(self.stage, "bench")
         os.makedirs(self.out, exist_ok=True)
@@ -211,7 +215,8 @@ class Machine:
             with open(log, "w") as file:
                 process = subprocess.Popen([os.path.join(self.builds[build], "bin", "fargpud"), "--driver", self.driver,
                                             "--listen", f"127.0.0.1:0,{self.socket(name, build)}",
-                                            "--image-folder", os.path.join(self.out, of_build("images", build)), *options],
+                                            "--image-folder", os.path.join(self.out, of_build("images", build)),
+                                            *options],
                                            stdout=file, stderr=file)
             self.running.append(process)
             pool = "127.0.0.1:" + self.wait_for(process, log, r"listening .*address=127.0.0.1 port=(\d+)")
@@ -263,15 +268,19 @@ class Machine:
         return self.proxies[key]
 
     def transports(self, rtts, rate=None, broker="default", options=()):
-        """The loopback, each round trip time in milliseconds, and shared memory, as far as they are wanted; each to every build."""
-        pools, sockets = {build: self.broker(broker, *options, build=build) for build in self.builds}, self.socket_server()
+        """The loopback, each round trip time in milliseconds, and shared memory, as far as they are wanted; each to
+        every build."""
+        pools, sockets = {build: self.broker(broker, *options, build=build)
+                          for build in self.builds}, self.socket_server()
 
         def way(name, rtt, plain, pool_of):
-            return [Transport(f"{build} {name}".strip(), rtt, pool_of(build), tuple(plain.split(":")), build) for build in self.builds]
+            return [Transport(f"{build} {name}".strip(), rtt, pool_of(build), tuple(plain.split(":")), build)
+                    for build in self.builds]
 
         found = way("tcp", 0, sockets, pools.get) if "tcp" in self.kinds else []
         for rtt in rtts if "tcp" in self.kinds else ():
-            plain, pool_of = self.proxy(sockets, rtt / 1e3, rate), lambda build, rtt=rtt: self.proxy(pools[build], rtt / 1e3, rate)
+            plain, pool_of = self.proxy(sockets, rtt / 1e3,
+                                        rate), lambda build, rtt=rtt: self.proxy(pools[build], rtt / 1e3, rate)
             found += way(f"tcp+{rtt:g}", rtt / 1e3, plain, pool_of)
         if "shm" in self.kinds:
             found += way("shm", 0, sockets, lambda build: self.socket(broker, build))
@@ -291,7 +300,8 @@ class Machine:
     def remotely(self, command, pool):
         build = self.builds[OLD if pool in self.old_pools else NEW]
         command = [os.path.join(build, "bin", "fargpu"), "run", "--no-check", "--", *command]
-        return command if os.environ.get("FARGPU_TEST_DRIVER") else hidden(self.driver, command)  # else there is nothing to hide
+        # else there is nothing to hide
+        return command if os.environ.get("FARGPU_TEST_DRIVER") else hidden(self.driver, command)
 
     def environment(self, pool, extra):
         env = dict(os.environ, PYTHONUNBUFFERED="1", CUBLAS_WORKSPACE_CONFIG=":4096:8", **(extra or {}))
@@ -305,7 +315,8 @@ class Machine:
     def asked(self, command, pool=None, extra=None, label=None):
         """A program on the local driver, or through fargpu at a pool."""
         label = f"{label or os.path.basename(command[0])}.{'remote' if pool else 'local'}"
-        program = Asked(self.remotely(command, pool) if pool else command, self.environment(pool, extra), self.log(label))
+        program = Asked(self.remotely(command, pool) if pool else command, self.environment(pool, extra),
+                        self.log(label))
         try:
             yield program
         finally:
@@ -314,7 +325,8 @@ class Machine:
     @contextlib.contextmanager
     def plain(self, transport):
         """Plain sockets over a transport."""
-        program = Asked([os.path.join(self.bench, "sockets"), *transport.sockets], dict(os.environ), self.log("sockets.client"))
+        program = Asked([os.path.join(self.bench, "sockets"), *transport.sockets], dict(os.environ),
+                        self.log("sockets.client"))
         try:
             yield program
         finally:
@@ -326,7 +338,8 @@ class Machine:
         begin = time.monotonic()
         try:
             with open(log, "w") as errors:
-                done = subprocess.run(self.remotely(command, pool) if pool else command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                done = subprocess.run(self.remotely(command, pool) if pool else command, stdin=subprocess.DEVNULL,
+                                      stdout=subprocess.PIPE,
                                       stderr=errors, env=self.environment(pool, extra), timeout=timeout)
         except subprocess.TimeoutExpired:
             raise Failed(f"{' '.join(command[-2:])} is not done after {timeout} s") from None
@@ -338,8 +351,8 @@ class Machine:
     # --- counters ----------------------------------------------------------------------------------------------------
 
     def counters(self, command, pool, lines, extra=None, timeout=200, label=None, first_answer=False):
-        """What the client counted in a run that was told these lines [(case, values)]: round trips, bytes sent and received. With
-        `first_answer` the program says by itself when it is ready."""
+        """What the client counted in a run that was told these lines [(case, values)]: round trips, bytes sent and
+        received. With `first_answer` the program says by itself when it is ready."""
         with tempfile.NamedTemporaryFile(dir=self.out, suffix=".stats") as stats:
             settings = dict(extra or {}, FARGPU_LOG="stats,warn", FARGPU_LOG_FILE=stats.name)
             with self.asked(command, pool, settings, label or os.path.basename(command[0]) + ".counted") as program:
@@ -352,7 +365,8 @@ class Machine:
         match = re.search(r"round trips (\d+), bytes sent (\d+), bytes received (\d+)", text)
         if not match:
             raise Failed(f"the client told no counters: {text[-300:].strip()} {program.last_words()}")
-        operations = {name: int(frames) for name, frames in re.findall(r"(?m)^  (\w+) +(\d+) +\d+ +\d+ +\d+ +\d+$", text)}
+        operations = {name: int(frames)
+                      for name, frames in re.findall(r"(?m)^  (\w+) +(\d+) +\d+ +\d+ +\d+ +\d+$", text)}
         return Counters(*map(int, match.groups()), operations)
 
 

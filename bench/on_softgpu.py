@@ -20,8 +20,10 @@ class OnSoftgpu(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
 
     def bench(self, *words):
-        return subprocess.run([sys.executable, "-B", os.path.join(HERE, "run"), "--stage", BUILD, "--out", self.folder.name, *words],
-                              env=dict(os.environ, **SOFTGPU), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=250, check=False)
+        return subprocess.run([sys.executable, "-B", os.path.join(HERE, "run"), "--stage", BUILD, "--out",
+                               self.folder.name, *words],
+                              env=dict(os.environ, **SOFTGPU), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=250, check=False)
 
     def results(self):
         with open(os.path.join(self.folder.name, "results.json")) as file:

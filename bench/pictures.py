@@ -1,4 +1,5 @@
-"""The published figures as pictures, SVG: how programs compare with themselves locally, and how loads share a device over time."""
+"""The published figures as pictures, SVG: how programs compare with themselves locally, and how loads share a device
+over time."""
 
 import html
 import math
@@ -27,17 +28,21 @@ def text(x, y, words, anchor="start", more=""):
 
 
 def picture(width, height, parts):
-    return (f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' viewBox='0 0 {width} {height}' {STYLE}>\n"
+    return (f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' viewBox='0 0 {width} {height}' "
+            f"{STYLE}>\n"
             + "\n".join([f"<rect width='{width}' height='{height}' fill='#fff'/>", *parts]) + "\n</svg>\n")
 
 
 def programs(results):
-    """Time of a step through fargpu over the local one, by the way there: the median over the rounds, as in the table."""
+    """Time of a step through fargpu over the local one, by the way there: the median over the rounds, as in the
+    table."""
     left, right, line = 240, 620, 26
-    rows = [(label, {on: float(r.detail["T / N"]) for on in WAYS if (r := results.found.get(f"{row} {case} {on}")) and r.value is not None})
+    rows = [(label, {on: float(r.detail["T / N"]) for on in WAYS if (r := results.found.get(f"{row} {case} {on}"))
+                     and r.value is not None})
             for (row, case), label in PROGRAMS.items()]
     shown = [ratio for _, ratios in rows for ratio in ratios.values()]
-    low, high = min(0.7, *(math.floor(10 * ratio) / 10 for ratio in shown)), max(1.2, *(math.ceil(10 * ratio) / 10 for ratio in shown))
+    low, high = min(0.7, *(math.floor(10 * ratio) / 10
+                           for ratio in shown)), max(1.2, *(math.ceil(10 * ratio) / 10 for ratio in shown))
     bottom = 40 + line * len(rows)
     at = lambda ratio: left + (ratio - low) / (high - low) * (right - left)  # noqa: E731
     parts = [text(left, 18, "time of a step, locally = 1 (less is faster)", more="font-weight='bold'")]
@@ -53,7 +58,8 @@ def programs(results):
                          f"<title>{html.escape(f'{label}, {WAYS[on]}: {ratio:.3f}')}</title></circle>")
     for i, (ink, name) in enumerate(zip(INKS, WAYS.values())):
         x = 60 + (90, 90 + 110, 90 + 170, 90 + 345)[i]
-        parts.append(f"<circle cx='{x}' cy='{bottom + 38}' r='5' fill='{ink}' fill-opacity='.75'/>" + text(x + 10, bottom + 42, name))
+        parts.append(f"<circle cx='{x}' cy='{bottom + 38}' r='5' fill='{ink}' fill-opacity='.75'/>" +
+                     text(x + 10, bottom + 42, name))
     return picture(660, bottom + 54, parts)
 
 
@@ -70,39 +76,49 @@ def panel(x, y, title, series, width=180, height=110):
         parts.append(text(x - 4, level + 4, f"{share:.0%}", "end", "font-size='9'"))
     for ink, (name, values) in zip(INKS, series.items()):
         step = width / max(1, len(values) - 2)
-        points = " ".join(f"{x + i * step:.1f},{y + height * (1 - min(1, v)):.1f}" for i, v in enumerate(smooth(values[:-1])))  # the last sample is a part of one
-        parts.append(f"<polyline points='{points}' fill='none' stroke='{ink}' stroke-width='1.5'><title>{html.escape(name)}</title></polyline>")
+        # the last sample is a part of one
+        points = " ".join(f"{x + i * step:.1f},{y + height * (1 - min(1, v)):.1f}"
+                          for i, v in enumerate(smooth(values[:-1])))
+        parts.append(f"<polyline points='{points}' fill='none' stroke='{ink}' "
+                     f"stroke-width='1.5'><title>{html.escape(name)}</title></polyline>")
     return parts
 
 
 def legend(x, y, names, step=120):
-    return [f"<line x1='{x + step * i}' x2='{x + step * i + 18}' y1='{y - 4}' y2='{y - 4}' stroke='{ink}' stroke-width='3'/>" + text(x + step * i + 22, y, name)
+    return [f"<line x1='{x + step * i}' x2='{x + step * i + 18}' y1='{y - 4}' y2='{y - 4}' stroke='{ink}' "
+            "stroke-width='3'/>" + text(x + step * i + 22, y, name)
             for i, (ink, name) in enumerate(zip(INKS, names))]
 
 
 def series_of(results, row, case, on):
     """{name: shares over time} of a figure; nothing where it was not measured."""
     found = results.found.get(f"{row} {case} {on}")
-    return {name.removesuffix(" series"): values for name, values in found.detail.items() if isinstance(values, list)} if found else {}
+    return {name.removesuffix(" series"): values
+            for name, values in found.detail.items() if isinstance(values, list)} if found else {}
 
 
 def sharing(results):
     """What each of several loads on one device gets of it over ten seconds."""
-    parts = [text(40, 18, "what each of four unequal loads gets of one GPU, of what it gets alone; ten seconds, each point half a second", more="font-weight='bold'")]
-    four = {"driver's time slices": ("four loads, Jain", "slices"), "MPS": ("four loads, Jain", "mps"), "fargpu, fair": ("four loads, fair, Jain", "tcp"),
-            "fargpu, fixed, 25% each": ("four loads, fixed, Jain", "tcp"), "fargpu, exclusive": ("four loads, exclusive, Jain", "tcp")}
+    parts = [text(40, 18, "what each of four unequal loads gets of one GPU, of what it gets alone; ten seconds, each "
+                          "point half a second", more="font-weight='bold'")]
+    four = {"driver's time slices": ("four loads, Jain", "slices"), "MPS": ("four loads, Jain", "mps"),
+            "fargpu, fair": ("four loads, fair, Jain", "tcp"),
+            "fargpu, fixed, 25% each": ("four loads, fixed, Jain", "tcp"),
+            "fargpu, exclusive": ("four loads, exclusive, Jain", "tcp")}
     for i, (title, (case, on)) in enumerate(four.items()):
         parts += panel(40 + 215 * i, 50, title, series_of(results, "Q4", case, on))
     parts += legend(40, 184, LOADS)
     shares = ("10%", "25%", "50%", "75%")
     only = lambda found: next(iter(found.values()), [])  # noqa: E731
-    parts += panel(40, 230, "fixed: a lease of", {share: only(series_of(results, "Q2", f"{share}, 1 ms", "tcp")) for share in shares})
+    parts += panel(40, 230, "fixed: a lease of",
+                   {share: only(series_of(results, "Q2", f"{share}, 1 ms", "tcp")) for share in shares})
     parts += legend(40, 364, shares, 52)
     parts += panel(255, 230, "fair: weights 3 to 1", {"3": only(series_of(results, "Q4", "3:1, % off", "tcp"))})
     for i, (title, on) in enumerate({"8 equal: fargpu, fair": "tcp", "8 equal: time slices": "slices"}.items()):
         parts += panel(470 + 215 * i, 230, title, series_of(results, "Q4", "8 equal, Jain", on))
     ways = {"fargpu": "tcp", "time slices": "slices", "MPS": "mps"}
-    parts += panel(900, 230, "best effort beside critical", {name: only(series_of(results, "P2", "", on)) for name, on in ways.items()})
+    parts += panel(900, 230, "best effort beside critical",
+                   {name: only(series_of(results, "P2", "", on)) for name, on in ways.items()})
     parts += legend(885, 364, ways, 88)
     return picture(1120, 380, parts)
 

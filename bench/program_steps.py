@@ -12,14 +12,16 @@ NOTHING = "-"  # in the place of a workload that is not wanted (programs/steps.p
 COMPARED = 8  # values of both sides
 SOCKET_BYTES = 128 << 20  # by which what sockets carry is measured
 
-# What a time is beside where that is not N, by a way that has sockets: N and the time that plain sockets take for a step's bytes.
+# What a time is beside where that is not N, by a way that has sockets: N and the time that plain sockets take for a
+# step's bytes.
 BESIDE = {"W11": lambda local, sockets: local + sockets, "W12": max}
 BESIDE |= {("W13", case): lambda _, sockets: sockets for case in ("device_put", "device_get")}
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What one process serves: workloads, by their names in programs/. `W2.fixed kernels` is the case `fixed kernels` of W2."""
+    """What one process serves: workloads, by their names in programs/. `W2.fixed kernels` is the case `fixed kernels`
+    of W2."""
 
     names: tuple
     script: str = "workloads.py"
@@ -44,14 +46,16 @@ def beside(name):
 
 @dataclasses.dataclass
 class Set:
-    """What the processes of a program, one at the local driver and one for each transport, measured in turn, by name."""
+    """What the processes of a program, one at the local driver and one for each transport, measured in turn, by
+    name."""
 
     pings: dict  # round trip times in seconds, of plain sockets, by transport
     about: dict = dataclasses.field(default_factory=dict)  # what the program says of each workload
     failed: dict = dataclasses.field(default_factory=dict)  # why there is no figure, by name and transport
     counts: dict = dataclasses.field(default_factory=dict)  # steps a round
     server: dict = dataclasses.field(default_factory=dict)  # CPU seconds a step of each round
-    sockets: dict = dataclasses.field(default_factory=dict)  # seconds that plain sockets take for a step's bytes, of each round
+    # seconds that plain sockets take for a step's bytes, of each round
+    sockets: dict = dataclasses.field(default_factory=dict)
     streams: dict = dataclasses.field(default_factory=dict)  # of these sockets, by transport
     found: dict = dataclasses.field(default_factory=dict)  # answers of each round, of `local` too
     values: dict = dataclasses.field(default_factory=dict)  # the first that steps computed, of `local` too
@@ -72,14 +76,16 @@ def settings_of(bench, program):
 
 
 def checkpoint(folder, size):
-    """The path of a file of safetensors with so many bytes of weights, in which nothing repeats for a while. What is written is in the page cache."""
+    """The path of a file of safetensors with so many bytes of weights, in which nothing repeats for a while. What is
+    written is in the page cache."""
     path = os.path.join(folder, f"{size}.safetensors")
     if os.path.exists(path):
         return path
     os.makedirs(folder, exist_ok=True)
     edge = 4096
     layers = max(1, round(size / (4 * edge * edge)))
-    tensors = {f"{i}.weight": {"dtype": "I32", "shape": [edge, edge], "data_offsets": [4 * edge * edge * i, 4 * edge * edge * (i + 1)]} for i in range(layers)}
+    tensors = {f"{i}.weight": {"dtype": "I32", "shape": [edge, edge],
+                               "data_offsets": [4 * edge * edge * i, 4 * edge * edge * (i + 1)]} for i in range(layers)}
     header = json.dumps(tensors).encode()
     header += b" " * (-len(header) % 8)
     piece = os.urandom(4 << 20)
@@ -92,17 +98,19 @@ def checkpoint(folder, size):
 
 
 def compared(sets, on):
-    """Whether the values of each set are the local ones, and if not, whether the local ones of the sets are one another's: many kernels add in any order."""
+    """Whether the values of each set are the local ones, and if not, whether the local ones of the sets are one
+    another's: many kernels add in any order."""
     if all(values[on] == values["local"] for values in sets):
         return "equal"
     if len(sets) < 2:
         return "different"
-    return "different, local ones too" if any(values["local"] != sets[0]["local"] for values in sets) else "different, local ones equal"
+    return "different, local ones too" if any(values["local"] != sets[0]["local"]
+                                              for values in sets) else "different, local ones equal"
 
 
 def in_processes(bench, stack, program, command, extra, transports, failed, beside_sockets=True, longest=LONGEST):
-    """One set of processes. Those that do not start are told in `failed`, {transport: why}. Rows in `longest` are not measured with a longer
-    round trip time."""
+    """One set of processes. Those that do not start are told in `failed`, {transport: why}. Rows in `longest` are not
+    measured with a longer round trip time."""
     machine = bench.machine
 
     def wanted(name, t):
@@ -139,7 +147,8 @@ def in_processes(bench, stack, program, command, extra, transports, failed, besi
             continue
         asked, one.about[name] = {"local": local, **{on: remote[on] for on in those}}, said["local"][i]
         try:
-            one.found[name] = measured(bench, one, i, name, asked, those, plain if beside_sockets and beside(name) else {}, budget)
+            one.found[name] = measured(bench, one, i, name, asked, those,
+                                       plain if beside_sockets and beside(name) else {}, budget)
             one.values[name] = {on: each.ask("values", count=COMPARED, of=i)["values"] for on, each in asked.items()}
         except Failed as error:
             if len(program.names) == 1:
@@ -150,14 +159,15 @@ def in_processes(bench, stack, program, command, extra, transports, failed, besi
 
 
 def measured(bench, one, i, name, asked, ready, plain, budget):
-    """Answers of each round of the i-th workload, locally and on each transport; what else is measured in turn with them, by `plain` sockets
-    too, is told to the set."""
+    """Answers of each round of the i-th workload, locally and on each transport; what else is measured in turn with
+    them, by `plain` sockets too, is told to the set."""
     machine, about = bench.machine, one.about[name]
 
     def steps_for(seconds):
         return max(1, min(bench.sizes.steps_max, int(budget / seconds)))
 
-    # Everyone makes as many steps as the local driver manages in the time, unless a round trip time makes that too long.
+    # Everyone makes as many steps as the local driver manages in the time, unless a round trip time makes that too
+    # long.
     few = 2 if about["warm"] else 1
     mine = asked["local"].ask("steps", 200, count=few, of=i)["seconds"]
     counts = {"local": steps_for(mine)}
@@ -178,10 +188,12 @@ def measured(bench, one, i, name, asked, ready, plain, budget):
         for direction, size in (("htod", about["up"]), ("dtoh", about["down"])):
             if size:
                 part = min(size, SOCKET_BYTES)
-                total += size / part * plain[on].ask("stream", streams=one.streams[on], memory="whole", direction=direction, bytes=part, count=3)["copy"]
+                total += size / part * plain[on].ask("stream", streams=one.streams[on], memory="whole",
+                                                     direction=direction, bytes=part, count=3)["copy"]
         one.sockets.setdefault((name, on), []).append(total)
 
     with_sockets = [on for on in plain if on in ready and on in one.streams]
     return in_turn(bench.rounds, {
         "local": lambda: asked["local"].ask("steps", 200, count=counts["local"], of=i),
-        **{on: lambda on=on: remotely(on) for on in ready}, **{f"sockets {on}": lambda on=on: carried(on) for on in with_sockets}})
+        **{on: lambda on=on: remotely(on) for on in ready},
+        **{f"sockets {on}": lambda on=on: carried(on) for on in with_sockets}})

@@ -64,7 +64,8 @@ class Programs(OnSoftgpu):
                 result = results.found[f"{row} {case} {on}"]
                 self.assertEqual((len(result.rounds), result.detail["first 8 values"]), (2, "equal"), result)
                 self.assertEqual("bytes / Sk" in result.detail, row in ("W11", "W12") and on != "shm", result)
-        self.assertLess(results.found["W11  tcp"].value, float(results.found["W11  tcp"].detail["T / N"]))  # for it is beside N and more
+        # for it is beside N and more
+        self.assertLess(results.found["W11  tcp"].value, float(results.found["W11  tcp"].detail["T / N"]))
         self.assertNotIn("W12 state_dict tcp+5", results.found)
         self.assertIn("W15 nonzero tcp+5", results.found)
         self.assertEqual(results.found["W15 nonzero tcp"].unit, "RTTs")
@@ -97,12 +98,14 @@ class Programs(OnSoftgpu):
 
     def test_every_program_has_a_goal_and_every_goal_a_program(self):
         named = {program_steps.row_of(name) for program in group_programs.PROGRAMS for name in program.names}
-        goals = {(goal.row, goal.case) for goal in Goals().goals.values() if goal.row.startswith("W") and goal.row != "W16"}
+        goals = {(goal.row, goal.case) for goal in Goals().goals.values() if goal.row.startswith("W")
+                 and goal.row != "W16"}
         self.assertEqual(named, goals)
 
     def test_first_values_are_compared_with_the_local_ones_and_those_among_themselves(self):
         same, other = {"local": [1.0], "tcp": [1.0]}, {"local": [1.0], "tcp": [2.0]}
-        for sets, expected in (([same, same], "equal"), ([other], "different"), ([same, other], "different, local ones equal"),
+        for sets, expected in (([same, same], "equal"), ([other], "different"),
+                               ([same, other], "different, local ones equal"),
                                ([other, {"local": [3.0], "tcp": [3.0]}], "different, local ones too")):
             self.assertEqual(program_steps.compared(sets, "tcp"), expected)
 

@@ -25,7 +25,8 @@ class Result:
     goal: float | None = None
     stretch: float | None = None
     better: str = "lower"
-    detail: dict = dataclasses.field(default_factory=dict)  # what it was made of, by name, numbers in seconds, bytes or counts
+    # what it was made of, by name, numbers in seconds, bytes or counts
+    detail: dict = dataclasses.field(default_factory=dict)
     note: str = ""
     when: str = ""  # in UTC
 
@@ -53,13 +54,15 @@ class Results:
         """Rows that have goals and no figure say so."""
         for goal in self.goals.goals.values():
             about = self.goals.rows[goal.row]
-            if about["group"] in groups and (not rows or goal.row in rows) and f"{goal.row} {goal.case} {goal.on}" not in self.found:
+            wanted = about["group"] in groups and (not rows or goal.row in rows)
+            if wanted and f"{goal.row} {goal.case} {goal.on}" not in self.found:
                 why = "" if goal.unmeasured == UNPUBLISHED else goal.why_missing()
                 self.add(goal.row, goal.on, None, goal.case, note=why or f"{NOT_RUN}: this run did not include it")
 
     def merge(self, path):
-        """Figures of an earlier run, marked by the goals of today. A figure of this one, or of a later file, stands; `not run` and failures
-        give way to any figure. Why a row is not measured yet is said by the goals alone. Returns what is said of the machine."""
+        """Figures of an earlier run, marked by the goals of today. A figure of this one, or of a later file, stands;
+        `not run` and failures give way to any figure. Why a row is not measured yet is said by the goals alone. Returns
+        what is said of the machine."""
         with open(path) as file:
             kept = json.load(file)
         for entry in kept["results"]:
@@ -86,7 +89,8 @@ class Results:
 
     def ordered(self):
         names = list(self.goals.rows)
-        return sorted(self.found.values(), key=lambda r: (names.index(r.row), r.on.split("+")[0] == "shm", r.case, float((r.on.split("+") + ["0"])[1])))
+        return sorted(self.found.values(), key=lambda r: (names.index(r.row), r.on.split("+")[0] == "shm", r.case,
+                                                          float((r.on.split("+") + ["0"])[1])))
 
     # --- showing -----------------------------------------------------------------------------------------------------
 
@@ -95,7 +99,8 @@ class Results:
     def cells(self, r):
         number = lambda v: "" if v is None else f"{v:.4g}"  # noqa: E731
         spread = f"{number(min(r.rounds))} - {number(max(r.rounds))}" if r.rounds else ""
-        return [r.row, r.on, r.case, number(r.value), r.unit, spread, number(r.floor), number(r.goal), number(r.stretch), r.mark,
+        return [r.row, r.on, r.case, number(r.value), r.unit, spread, number(r.floor), number(r.goal),
+                number(r.stretch), r.mark,
                 "; ".join(filter(None, [", ".join(details(r)), r.note]))]
 
     def table(self):
@@ -120,19 +125,25 @@ class Results:
             if r.value is not None or r.mark != NOT_RUN:
                 cells = dict(zip(self.HEADS, self.cells(r)))
                 of = ", ".join(details(r)[:3]) if r.value is not None else r.note.removeprefix(f"{r.mark}: ")
-                rows.append([" ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;") for cell in [*(cells[head] for head in heads), of]])
+                rows.append([" ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;")
+                             for cell in [*(cells[head] for head in heads), of]])
         text = ["| " + " | ".join(row) + " |" for row in rows]
         text[1] = text[1].replace(" ", "")
         return "\n".join(text)
 
     def page(self, path, facts):
-        colours = {"stretch": "#0a7d33", "goal": "#4c9f38", "floor": "#d39e00", "below floor": "#c62828", "below goal": "#c62828"}
-        text = ["<!doctype html><html lang=en><meta charset=utf-8><title>fargpu benchmark</title><style>body{font:14px sans-serif;max-width:1100px;"
-                "margin:2em auto;color:#222}table{border-collapse:collapse}td,th{padding:2px 8px;border-bottom:1px solid #ddd;text-align:left;"
-                "vertical-align:top}h2{margin-top:2em}small{color:#666}.bar{display:flex;align-items:center}</style><h1>fargpu benchmark</h1>"]
+        colours = {"stretch": "#0a7d33", "goal": "#4c9f38", "floor": "#d39e00", "below floor": "#c62828",
+                   "below goal": "#c62828"}
+        text = ["<!doctype html><html lang=en><meta charset=utf-8><title>fargpu benchmark</title><style>body{font:14px "
+                "sans-serif;max-width:1100px;"
+                "margin:2em auto;color:#222}table{border-collapse:collapse}td,th{padding:2px 8px;border-bottom:1px "
+                "solid #ddd;text-align:left;"
+                "vertical-align:top}h2{margin-top:2em}small{color:#666}.bar{display:flex;align-items:center}</style>"
+                "<h1>fargpu benchmark</h1>"]
         text.append("<p>" + html.escape("; ".join(f"{k}: {v}" for k, v in facts.items())) + "</p>")
         text.append("<p>" + html.escape(self.summary()) + ". Bars are medians over rounds, whiskers the rounds; lines: "
-                    "<span style='color:#c62828'>floor</span>, <span style='color:#4c9f38'>goal</span>, <span style='color:#1565c0'>stretch</span>.</p>")
+                    "<span style='color:#c62828'>floor</span>, <span style='color:#4c9f38'>goal</span>, <span "
+                    "style='color:#1565c0'>stretch</span>.</p>")
         for name, about in self.goals.rows.items():
             results = [r for r in self.ordered() if r.row == name]
             if not results:
@@ -142,8 +153,10 @@ class Results:
                 cells = self.cells(r)
                 colour = colours.get(r.mark, "#777")
                 text.append(f"<tr><td>{html.escape(r.on)}</td><td>{html.escape(r.case)}</td><td>{bar(r, colour)}</td>"
-                            f"<td style='white-space:nowrap'>{cells[3]} {html.escape(r.unit) if r.value is not None else ''}</td>"
-                            f"<td style='color:{colour};white-space:nowrap'>{html.escape(r.mark)}</td><td><small>{html.escape(cells[-1])}</small>{lines(r)}</td></tr>")
+                            f"<td style='white-space:nowrap'>{cells[3]} "
+                            f"{html.escape(r.unit) if r.value is not None else ''}</td>"
+                            f"<td style='color:{colour};white-space:nowrap'>{html.escape(r.mark)}</td>"
+                            f"<td><small>{html.escape(cells[-1])}</small>{lines(r)}</td></tr>")
             text.append("</table>")
         with open(path, "w") as file:
             file.write("\n".join(text) + "</html>\n")
@@ -152,13 +165,15 @@ class Results:
 def judged(result, goal):
     """A result beside the bounds of its goal."""
     mark = result.note.split(":")[0] if result.value is None else goal.mark(result.value)
-    return dataclasses.replace(result, mark=mark, floor=goal.floor, goal=goal.goal, stretch=goal.stretch, better=goal.better)
+    return dataclasses.replace(result, mark=mark, floor=goal.floor, goal=goal.goal, stretch=goal.stretch,
+                               better=goal.better)
 
 
 def in_columns(lines):
     """Lines of cells, each column as wide as its widest; the last one as it comes."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
-    return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths)), line[-1]]).rstrip() for line in lines)
+    return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths)), line[-1]]).rstrip()
+                     for line in lines)
 
 
 def in_table(text, table):
@@ -195,7 +210,8 @@ def bar(r, colour, width=340, height=22):
         parts.append(f"<line x1={low:.1f} x2={high:.1f} y1={height / 2} y2={height / 2} stroke='#222' />")
     for bound, ink in bounds:
         if bound is not None:
-            parts.append(f"<line x1={at(bound):.1f} x2={at(bound):.1f} y1=0 y2={height} stroke='{ink}' stroke-width=2 />")
+            parts.append(f"<line x1={at(bound):.1f} x2={at(bound):.1f} y1=0 y2={height} stroke='{ink}' stroke-width=2 "
+                         "/>")
     return f"<svg width={width + 4} height={height}>{''.join(parts)}</svg>"
 
 
@@ -208,8 +224,10 @@ def lines(r, width=340, height=60):
     inks = ["#1565c0", "#c62828", "#4c9f38", "#d39e00", "#6a1b9a", "#00838f", "#5d4037", "#455a64"]
     parts = []
     for i, (name, values) in enumerate(series.items()):
-        points = " ".join(f"{x * width / (len(values) - 1):.1f},{height - v / most * (height - 4):.1f}" for x, v in enumerate(values))
-        parts.append(f"<polyline points='{points}' fill=none stroke='{inks[i % len(inks)]}'><title>{html.escape(name)}</title></polyline>")
+        points = " ".join(f"{x * width / (len(values) - 1):.1f},{height - v / most * (height - 4):.1f}"
+                          for x, v in enumerate(values))
+        parts.append(f"<polyline points='{points}' fill=none "
+                     f"stroke='{inks[i % len(inks)]}'><title>{html.escape(name)}</title></polyline>")
     return f"<br><svg width={width} height={height}>{''.join(parts)}</svg>"
 
 

@@ -40,10 +40,12 @@ class Sizes:
 
 
 TINY = Sizes(
-    batches=2, launches=400, thread_launches=20, calls=20, emptied_caches=2, idle_seconds=0.3, bytes=1 << 20, proxied_bytes=1 << 20,
-    copies=2, rows_of_copies=2, session_bytes=256 << 10, several_seconds=0.05, overlaps=1, step_seconds=0.02, steps_max=3,
-    checkpoint_bytes=1 << 20, paced_checkpoint_bytes=1 << 20, image_bytes=64 << 10, share_seconds=0.3, device_copy_mib=1, fill_blocks=2, fill_rounds=20,
-    sessions_most=3, session_mib=1, quota_mib=32)
+    batches=2, launches=400, thread_launches=20, calls=20, emptied_caches=2, idle_seconds=0.3, bytes=1 << 20,
+    proxied_bytes=1 << 20,
+    copies=2, rows_of_copies=2, session_bytes=256 << 10, several_seconds=0.05, overlaps=1, step_seconds=0.02,
+    steps_max=3,
+    checkpoint_bytes=1 << 20, paced_checkpoint_bytes=1 << 20, image_bytes=64 << 10, share_seconds=0.3,
+    device_copy_mib=1, fill_blocks=2, fill_rounds=20, sessions_most=3, session_mib=1, quota_mib=32)
 
 
 @dataclasses.dataclass
@@ -62,11 +64,13 @@ class Bench:
 
     def places(self, *rows, case=""):
         """Where figures of these rows go, on every transport."""
-        return [(row, on, case) for row in rows for on in (*self.machine.kinds, *(f"tcp+{rtt:g}" for rtt in self.rtts if "tcp" in self.machine.kinds))]
+        return [(row, on, case) for row in rows
+                for on in (*self.machine.kinds, *(f"tcp+{rtt:g}" for rtt in self.rtts if "tcp" in self.machine.kinds))]
 
     @contextlib.contextmanager
     def attempt(self, *places):
-        """What cannot be measured becomes a row that says why, and the rest goes on. Places: (row, transport[, case])."""
+        """What cannot be measured becomes a row that says why, and the rest goes on. Places: (row, transport[,
+        case])."""
         before = set(self.results.found)
         try:
             yield
@@ -77,8 +81,8 @@ class Bench:
 
 
 def in_turn(rounds, parts):
-    """{name: [answer of each round]} of functions that take turns. Every second round goes backwards, and every two rounds another one
-    begins, so that none always follows the same one."""
+    """{name: [answer of each round]} of functions that take turns. Every second round goes backwards, and every two
+    rounds another one begins, so that none always follows the same one."""
     names = list(parts)
     found = {name: [] for name in names}
     for i in range(rounds):
@@ -90,7 +94,8 @@ def in_turn(rounds, parts):
 
 
 def in_sets(bench, parts):
-    """What in_turn() finds in several sets of processes, one after the other. `parts` starts a set: parts(stack) is what takes turns."""
+    """What in_turn() finds in several sets of processes, one after the other. `parts` starts a set: parts(stack) is
+    what takes turns."""
     found = {}
     for _ in range(bench.processes):
         with contextlib.ExitStack() as stack:

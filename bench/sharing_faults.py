@@ -34,7 +34,8 @@ def arguments_of(fault):
 
 
 def neighbours(bench, tenants):
-    """Four tenants make requests of a kernel of a millisecond; beside them one that does nothing, or has a fault in the middle."""
+    """Four tenants make requests of a kernel of a millisecond; beside them one that does nothing, or has a fault in the
+    middle."""
     seconds = bench.sizes.share_seconds
     wishes = [(["spend", seconds, 1000, 1, 5], None)] * 4
     pool = tenants.pool("fair", "faults", "--kernel-seconds-max", str(KERNEL_SECONDS_MAX))
@@ -53,7 +54,8 @@ def neighbours(bench, tenants):
             if well:
                 p99, before = max(one["p99_ms"] for one in well), max(one["p99_ms"] for one in calm)
                 bench.results.add("F1", "tcp", max(0.0, p99 - before), later[2],
-                                  detail={"p99 before": before / 1e3, "p99": p99 / 1e3, "longest": max(one["max_ms"] for one in well) / 1e3})
+                                  detail={"p99 before": before / 1e3, "p99": p99 / 1e3,
+                                          "longest": max(one["max_ms"] for one in well) / 1e3})
 
 
 def run_counting(tenants, pool, wishes, happen):
@@ -72,7 +74,8 @@ def run_counting(tenants, pool, wishes, happen):
 
 
 def places(bench, tenants):
-    """A host with one place: when, after a program has heard of its fault, the next one, which waits, has run a kernel."""
+    """A host with one place: when, after a program has heard of its fault, the next one, which waits, has run a
+    kernel."""
     pool = tenants.pool("fair", "one place", "--sessions-max", "1", "--kernel-seconds-max", str(KERNEL_SECONDS_MAX))
     with bench.attempt(*(("F2", "tcp", fault) for fault in FAULTS)):
         for fault in FAULTS:

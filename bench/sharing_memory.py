@@ -1,4 +1,5 @@
-"""Sharing a device's memory: S3 (how many sessions at once), S5 (what a session costs of it), Q1 (what a session can have beyond its limit)."""
+"""Sharing a device's memory: S3 (how many sessions at once), S5 (what a session costs of it), Q1 (what a session can
+have beyond its limit)."""
 
 import contextlib
 import time
@@ -21,15 +22,16 @@ def pool_of_many(tenants):
 
 
 def density(bench, tenants):
-    """Sessions with memory of their own, whose kernels have written to it, until there is no room for more; then each looks whether its memory
-    is as it left it."""
+    """Sessions with memory of their own, whose kernels have written to it, until there is no room for more; then each
+    looks whether its memory is as it left it."""
     sizes, at_once = bench.sizes, 16
     with bench.attempt(("S3", "tcp")):
         pool, running, why = pool_of_many(tenants), [], f"no more than {sizes.sessions_most} are tried"
         begin = time.monotonic()
         try:
             while len(running) < sizes.sessions_most and why.startswith("no more"):
-                batch = [tenants.start(pool, "tenant", ["sit", sizes.session_mib]) for _ in range(min(at_once, sizes.sessions_most - len(running)))]
+                batch = [tenants.start(pool, "tenant", ["sit", sizes.session_mib])
+                         for _ in range(min(at_once, sizes.sessions_most - len(running)))]
                 for tenant in batch:
                     try:
                         running.append(tenant.ready())
@@ -42,7 +44,8 @@ def density(bench, tenants):
             right = sum(tenant.found(120)["wrong"] == 0 for tenant in running)
             if right != len(running):
                 raise Failed(f"of {len(running)} sessions {len(running) - right} found their memory changed")
-            bench.results.add("S3", "tcp", right, detail={"MiB each": sizes.session_mib, "until all ran": seconds, "end": why})
+            bench.results.add("S3", "tcp", right, detail={"MiB each": sizes.session_mib, "until all ran": seconds,
+                                                          "end": why})
         finally:
             for tenant in running:
                 with contextlib.suppress(OSError):
@@ -52,7 +55,8 @@ def density(bench, tenants):
 
 
 def settled_mib():
-    """What is in use when it has stopped changing: the driver gives memory of processes back a while after they have ended."""
+    """What is in use when it has stopped changing: the driver gives memory of processes back a while after they have
+    ended."""
     before = device_mib()
     for _ in range(40):
         time.sleep(0.25)
@@ -72,7 +76,8 @@ def cost_mib(tenants, pool, arguments, count=1):
 def overhead(bench, tenants):
     with bench.attempt(("S5", "tcp")):
         local, remote = (cost_mib(tenants, pool, ["sit", 2], 4) for pool in (tenants.LOCAL, pool_of_many(tenants)))
-        bench.results.add("S5", "tcp", remote / local, detail={"local, MiB": f"{local:.1f}", "a session, MiB": f"{remote:.1f}"})
+        bench.results.add("S5", "tcp", remote / local,
+                          detail={"local, MiB": f"{local:.1f}", "a session, MiB": f"{remote:.1f}"})
 
 
 def overshoot(bench, tenants):
@@ -80,13 +85,16 @@ def overshoot(bench, tenants):
     cases = ("explicit", "cuMemGetInfo, off by", "the driver's own")
     with bench.attempt(*(("Q1", "tcp", case) for case in cases)):
         pool = pool_of_many(tenants)
-        with tenants.started(pool, "tenant", [(["fill", bench.sizes.quota_mib], {"FARGPU_MEM": str(quota)})]) as (tenant,):
+        with tenants.started(pool, "tenant",
+                             [(["fill", bench.sizes.quota_mib], {"FARGPU_MEM": str(quota)})]) as (tenant,):
             found = tenant.found(60)
-            bench.results.add("Q1", "tcp", max(0, found["got"] - quota), "explicit", detail={"quota, MiB": quota >> 20, "left of it, bytes": quota - found["got"]})
+            bench.results.add("Q1", "tcp", max(0, found["got"] - quota), "explicit",
+                              detail={"quota, MiB": quota >> 20, "left of it, bytes": quota - found["got"]})
             bench.results.add("Q1", "tcp", abs(quota - found["got"] - found["free"]) / 2**20, "cuMemGetInfo, off by",
                               detail={"free, bytes": found["free"], "total, bytes": found["total"]})
         before = settled_mib()  # fails where nothing tells
-        with tenants.started(pool, "tenant", [(["fill", bench.sizes.quota_mib], {"FARGPU_MEM": str(quota)})]) as (tenant,):
+        with tenants.started(pool, "tenant",
+                             [(["fill", bench.sizes.quota_mib], {"FARGPU_MEM": str(quota)})]) as (tenant,):
             found, used = tenant.found(60), settled_mib() - before
         context = cost_mib(tenants, pool, ["sit", 2])
         bench.results.add("Q1", "tcp", max(0.0, used - found["got"] / 2**20 - context), "the driver's own",

@@ -41,20 +41,23 @@ class Smoke(OnSoftgpu):
         done = self.bench("--tiny", "--rounds", "2", "--processes", "2", "--rtt", "none", "L1", "L4", "L6", "B1", "B4")
         self.assertEqual(done.returncode, 0, done.stdout)
         found = self.results()
-        for key in (("L1", "tcp", ""), ("L1", "shm", ""), ("L4", "shm", ""), ("L6", "shm", ""), ("B1", "tcp", "k=4"), ("B4", "shm", "")):
+        for key in (("L1", "tcp", ""), ("L1", "shm", ""), ("L4", "shm", ""), ("L6", "shm", ""), ("B1", "tcp", "k=4"),
+                    ("B4", "shm", "")):
             self.assertEqual(len(found[key]["rounds"]), 4, found[key])
 
     def test_two_builds_take_turns(self):
         old, used = (os.path.join(self.folder.name, name) for name in ("old", "used"))
         os.makedirs(os.path.join(old, "bin"))
         for name in ("fargpu", "fargpud"):
-            with open(os.path.join(old, "bin", name), "w", opener=lambda path, flags: os.open(path, flags, 0o755)) as script:
+            with open(os.path.join(old, "bin", name), "w",
+                      opener=lambda path, flags: os.open(path, flags, 0o755)) as script:
                 script.write(f'#!/bin/sh\necho {name} >> {used}\nexec {os.path.join(BUILD, "bin", name)} "$@"\n')
         rows = ["L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9", "L10"]
         done = self.bench("--tiny", "--rounds", "2", "--rtt", "none", "--against", old, *rows)
         self.assertEqual(done.returncode, 0, done.stdout)
         with open(used) as file:
-            self.assertEqual(set(file.read().split()), {"fargpu", "fargpud"})  # broker and clients are those of the other build
+            # broker and clients are those of the other build
+            self.assertEqual(set(file.read().split()), {"fargpu", "fargpud"})
         found = self.results()
         self.assertEqual({on for _, on, _ in found}, {"tcp", "shm"})
         with open(os.path.join(self.folder.name, "compared.json")) as file:
@@ -64,18 +67,22 @@ class Smoke(OnSoftgpu):
             self.assertEqual((pair["note"], pair["new"]), ("", found[key]["value"]), key)
         for key in (("L1", "tcp", ""), ("L3", "tcp", "spinning"), ("L4", "shm", ""), ("L6", "shm", "")):
             self.assertEqual(len(pairs[key]["ratios"]), 2, key)
-        self.assertEqual((pairs["L8", "tcp", ""]["old"], pairs["L8", "tcp", ""]["worse"]), (pairs["L8", "tcp", ""]["new"], False))
-        self.assertIn("--against compares rows of control and programs alone", self.bench("--against", old, "B1").stdout)
+        self.assertEqual((pairs["L8", "tcp", ""]["old"], pairs["L8", "tcp", ""]["worse"]),
+                         (pairs["L8", "tcp", ""]["new"], False))
+        self.assertIn("--against compares rows of control and programs alone",
+                      self.bench("--against", old, "B1").stdout)
 
     def test_the_proxy_delays_and_paces(self):
         machine = Machine(BUILD, self.folder.name)
         self.addCleanup(machine.close)
         sockets = machine.socket_server()
-        for proxy, least_ping, least_stream in ((machine.proxy(sockets, 0.01), 0.01, 0.01), (machine.proxy(sockets, 0.01, 10), 0.01, 0.11)):
+        for proxy, least_ping, least_stream in ((machine.proxy(sockets, 0.01), 0.01, 0.01),
+                                                (machine.proxy(sockets, 0.01, 10), 0.01, 0.11)):
             with machine.plain(Transport("", 0, "", tuple(proxy.split(":")))) as plain:
                 self.assertGreaterEqual(plain.ask("pingpong", count=5, bytes=64, spin=0)["seconds"], least_ping)
                 for direction in ("htod", "dtoh"):
-                    self.assertGreaterEqual(plain.ask("stream", count=1, streams=1, bytes=1000000, direction=direction)["copy"], least_stream)
+                    self.assertGreaterEqual(plain.ask("stream", count=1, streams=1, bytes=1000000,
+                                                      direction=direction)["copy"], least_stream)
 
     def test_what_there_is_not(self):
         done = self.bench("L99")

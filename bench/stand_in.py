@@ -1,4 +1,5 @@
-"""Stands in for programs/workloads.py where there is no PyTorch: the same questions, over the driver API alone. For programs_test.py."""
+"""Stands in for programs/workloads.py where there is no PyTorch: the same questions, over the driver API alone. For
+programs_test.py."""
 
 import ctypes
 import itertools

@@ -1,4 +1,5 @@
-"""Programs that use a device at the same time: through fargpu, on the local driver (which gives each a slice of time), or there under MPS."""
+"""Programs that use a device at the same time: through fargpu, on the local driver (which gives each a slice of time),
+or there under MPS."""
 
 import contextlib
 import json
@@ -17,7 +18,8 @@ class Tenant:
 
     def __init__(self, command, env, log):
         with open(log, "w") as errors:
-            self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+            self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                            stderr=errors)
         self.log, self.rest = log, b""
 
     def line(self, timeout):
@@ -76,12 +78,13 @@ class Tenants:
         return self.machine.broker(f"policy.{name or policy}", "--policy", policy, "--warm-workers", "2", *options)
 
     def pool_under_mps(self, partitions=False):
-        """Of a broker whose sessions go by the MPS daemon that runs now, and whose policy leaves the rest to that, or to multiprocessors of each
-        lease's own."""
+        """Of a broker whose sessions go by the MPS daemon that runs now, and whose policy leaves the rest to that, or
+        to multiprocessors of each lease's own."""
         name = "partitions" if partitions else "mps"
         path = os.path.join(self.machine.out, f"{name}.toml")
         with open(path, "w") as file:
-            file.write(f'[tenant.default]\nmps = "{self.mps["CUDA_MPS_PIPE_DIRECTORY"]}"\n' + "sm_partitions = true\n" * partitions)
+            file.write(f'[tenant.default]\nmps = "{self.mps["CUDA_MPS_PIPE_DIRECTORY"]}"\n' +
+                       "sm_partitions = true\n" * partitions)
         return self.pool("free", name, "--config", path)
 
     def start(self, pool, program, arguments, env=None):
@@ -104,7 +107,8 @@ class Tenants:
                 tenant.end()
 
     def run(self, pool, wishes, then=None):
-        """What each of [(arguments of `turns`, environment)] got done in the same seconds. `then` is called when all have begun."""
+        """What each of [(arguments of `turns`, environment)] got done in the same seconds. `then` is called when all
+        have begun."""
         with self.started(pool, "turns", [(["together", *arguments], env) for arguments, env in wishes]) as tenants:
             for tenant in tenants:
                 tenant.tell()
@@ -122,20 +126,24 @@ class Tenants:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
     def sessions(self, pool):
-        done = subprocess.run([os.path.join(self.machine.stage, "bin", "fargpu"), "ls", "-o", "json", "--pool", pool], check=True, stdout=subprocess.PIPE)
+        done = subprocess.run([os.path.join(self.machine.stage, "bin", "fargpu"), "ls", "-o", "json", "--pool", pool],
+                              check=True, stdout=subprocess.PIPE)
         return [session["id"] for session in json.loads(done.stdout)[0]["sessions"]]
 
     @contextlib.contextmanager
     def under_mps(self):
-        """Local programs share the device by MPS meanwhile, with a daemon of their own. Raises Failed, with why, where that cannot be."""
+        """Local programs share the device by MPS meanwhile, with a daemon of their own. Raises Failed, with why, where
+        that cannot be."""
         control = shutil.which("nvidia-cuda-mps-control")
         if not control:
             raise Failed("MPS: this machine has no nvidia-cuda-mps-control")
         with tempfile.TemporaryDirectory(prefix="mps.") as folder:
-            env = {"CUDA_MPS_PIPE_DIRECTORY": os.path.join(folder, "pipe"), "CUDA_MPS_LOG_DIRECTORY": os.path.join(folder, "log")}
+            env = {"CUDA_MPS_PIPE_DIRECTORY": os.path.join(folder, "pipe"),
+                   "CUDA_MPS_LOG_DIRECTORY": os.path.join(folder, "log")}
             for path in env.values():
                 os.mkdir(path)
-            begun = subprocess.run([control, "-d"], env=dict(os.environ, **env), capture_output=True, text=True, timeout=30)
+            begun = subprocess.run([control, "-d"], env=dict(os.environ, **env), capture_output=True, text=True,
+                                   timeout=30)
             if begun.returncode != 0:
                 raise Failed(f"MPS does not start: {' '.join((begun.stdout + begun.stderr).split())}")
             self.mps = env
@@ -144,7 +152,8 @@ class Tenants:
             finally:
                 self.mps = {}
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    subprocess.run([control], env=dict(os.environ, **env), input="quit\n", capture_output=True, text=True, timeout=30)
+                    subprocess.run([control], env=dict(os.environ, **env), input="quit\n", capture_output=True,
+                                   text=True, timeout=30)
 
     @contextlib.contextmanager
     def beside(self, where):
@@ -163,7 +172,8 @@ def jain(parts):
 def device_mib():
     """Memory of the first device in use, of all processes, as NVML has it."""
     try:
-        done = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"], capture_output=True, text=True, timeout=30)
+        done = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"],
+                              capture_output=True, text=True, timeout=30)
         return int(done.stdout.split()[0])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
         raise Failed("what the driver takes of the device cannot be seen: no nvidia-smi tells it here") from None

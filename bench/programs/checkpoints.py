@@ -71,7 +71,8 @@ def safetensors():
     path = os.environ["BENCH_SAFETENSORS"]
     weights, loaded = safetensors.torch.load_file(path), safetensors.torch.load_file(path, device="cuda")
     check(loaded, weights)
-    return Workload(lambda: corners(safetensors.torch.load_file(path, device="cuda").values()), up=sum(one.nbytes for one in weights.values()), warm=0)
+    return Workload(lambda: corners(safetensors.torch.load_file(path, device="cuda").values()),
+                    up=sum(one.nbytes for one in weights.values()), warm=0)
 
 
 WORKLOADS = {"W12.state_dict": state_dict, "W12.load_state_dict": load_state_dict, "W12.safetensors": safetensors}

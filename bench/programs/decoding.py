@@ -53,7 +53,8 @@ class Fixed:
     """A cache of keys and values in memory that stays where it is."""
 
     def __init__(self):
-        self.keys, self.values = (torch.zeros(BATCH, KEY_HEADS, LONGEST, HEAD, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+        self.keys, self.values = (torch.zeros(BATCH, KEY_HEADS, LONGEST, HEAD, dtype=torch.bfloat16, device="cuda")
+                                  for _ in range(2))
 
     def with_new(self, keys, values, places):
         self.keys.index_copy_(2, places, keys)
@@ -65,16 +66,19 @@ class Layer(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.before, self.between = Norm(), Norm()
-        self.queries, self.keys, self.values = linear(WIDTH, WIDTH), linear(WIDTH, KEY_HEADS * HEAD), linear(WIDTH, KEY_HEADS * HEAD)
+        self.queries = linear(WIDTH, WIDTH)
+        self.keys, self.values = linear(WIDTH, KEY_HEADS * HEAD), linear(WIDTH, KEY_HEADS * HEAD)
         self.out = linear(WIDTH, WIDTH)
         self.gate, self.up, self.down = linear(WIDTH, INNER), linear(WIDTH, INNER), linear(INNER, WIDTH)
 
     def forward(self, x, places, turn, mask, cache):
         batch, length, _ = x.shape
         normed = self.before(x)
-        queries, keys, values = (of(normed).view(batch, length, -1, HEAD).transpose(1, 2) for of in (self.queries, self.keys, self.values))
+        queries, keys, values = (of(normed).view(batch, length, -1, HEAD).transpose(1, 2)
+                                 for of in (self.queries, self.keys, self.values))
         keys, values = cache.with_new(rotated(keys, turn), values, places)
-        attended = F.scaled_dot_product_attention(rotated(queries, turn), for_each_head(keys), for_each_head(values), attn_mask=mask)
+        attended = F.scaled_dot_product_attention(rotated(queries, turn), for_each_head(keys), for_each_head(values),
+                                                  attn_mask=mask)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, length, WIDTH))
         normed = self.between(x)
         return x + self.down(F.silu(self.gate(normed)) * self.up(normed))

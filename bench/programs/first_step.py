@@ -1,4 +1,5 @@
-"""S7: from PyTorch's import to the end of a first training step, of ResNet-50 with batch 64. Says how long that took."""
+"""S7: from PyTorch's import to the end of a first training step, of ResNet-50 with batch 64. Says how long that
+took."""
 
 import json
 import time

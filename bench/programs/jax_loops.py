@@ -4,7 +4,8 @@ import itertools
 import os
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several of these share a device
-os.environ.setdefault("XLA_FLAGS", "--xla_gpu_autotune_level=0")  # each has the same kernels, however fast others were when it chose
+# each has the same kernels, however fast others were when it chose
+os.environ.setdefault("XLA_FLAGS", "--xla_gpu_autotune_level=0")
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
@@ -95,4 +96,5 @@ def device_get():
 
 
 if __name__ == "__main__":
-    steps.main({"W13.jit": jit, "W13.training loop": training_loop, "W13.device_put": device_put, "W13.device_get": device_get}, finish)
+    steps.main({"W13.jit": jit, "W13.training loop": training_loop, "W13.device_put": device_put,
+                "W13.device_get": device_get}, finish)

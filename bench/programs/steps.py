@@ -1,11 +1,12 @@
 """Steps on demand. A program's words are names of workloads, `-` for none, and it answers line by line:
 
-  steps count=N of=I     of the I-th workload a step that is not measured, since after a pause all is slower, and N that are, to their
-                         end; the answer has how many were made, and the seconds of a measured one
+  steps count=N of=I     of the I-th workload a step that is not measured, since after a pause all is slower, and N that
+                         are, to their end; the answer has how many were made, and the seconds of a measured one
   values count=N of=I    the first N values that its steps computed, to compare two runs by
 
-Answers are lines of JSON, {"error": ...} if something went wrong. The first answer comes by itself, when all is ready, and says of each
-workload how many calls, tokens, replays or reads a step has, and how many bytes it carries to the device and from it."""
+Answers are lines of JSON, {"error": ...} if something went wrong. The first answer comes by itself, when all is ready,
+and says of each workload how many calls, tokens, replays or reads a step has, and how many bytes it carries to the
+device and from it."""
 
 import dataclasses
 import json
@@ -41,7 +42,8 @@ def steps(workload, count, finish):
     finish()
     seconds = time.perf_counter() - begin
     single.sort()
-    return {"made": count + workload.warm, "seconds": seconds / count, "step": single[count // 2], "step_p99": single[count * 99 // 100],
+    return {"made": count + workload.warm, "seconds": seconds / count, "step": single[count // 2],
+            "step_p99": single[count * 99 // 100],
             "cpu": (time.process_time() - cpu) / count}
 
 
@@ -51,7 +53,8 @@ def wrong(error):
 
 
 def ready(build, finish):
-    """A workload that has warmed up, and what is said of it. `build` makes it, or the function of one that has nothing to tell."""
+    """A workload that has warmed up, and what is said of it. `build` makes it, or the function of one that has nothing
+    to tell."""
     made = build()
     workload = made if isinstance(made, Workload) else Workload(made)
     steps(workload, 1 + workload.warm, finish)
@@ -59,7 +62,8 @@ def ready(build, finish):
 
 
 def serve(builders, names, finish):
-    """Answers until stdin ends. `finish` waits for all that was given to the device. A workload that does not begin leaves the others."""
+    """Answers until stdin ends. `finish` waits for all that was given to the device. A workload that does not begin
+    leaves the others."""
     workloads, about = [], []
     for name in names:
         try:

@@ -1,4 +1,5 @@
-"""Training whose data or parameters come from the host in every step, as programs outside of benchmarks have it: W9, W10, W11."""
+"""Training whose data or parameters come from the host in every step, as programs outside of benchmarks have it: W9,
+W10, W11."""
 
 import itertools
 
@@ -61,7 +62,8 @@ def fresh_batches(ahead):
     targets = torch.randint(0, 1000, (BATCH,)).cuda()
     source = Ahead(uploads) if ahead else uploads
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    step = training(model, lambda: torch.nn.functional.cross_entropy(model(source.next()), targets), optimizer, read=False)
+    step = training(model, lambda: torch.nn.functional.cross_entropy(model(source.next()), targets), optimizer,
+                    read=False)
     return Workload(step, up=uploads.bytes)
 
 
@@ -81,7 +83,8 @@ class Images(torch.utils.data.Dataset):
 def data_loader():
     """A step is an epoch, whose last loss is read."""
     model = models.resnet50()
-    loader = torch.utils.data.DataLoader(Images(), BATCH, num_workers=4, pin_memory=True, persistent_workers=True, multiprocessing_context="fork")
+    loader = torch.utils.data.DataLoader(Images(), BATCH, num_workers=4, pin_memory=True, persistent_workers=True,
+                                         multiprocessing_context="fork")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     batch = {}
 
@@ -119,5 +122,6 @@ def offloading():
     return Workload(step, up=weights.nbytes, down=gradients.nbytes)
 
 
-WORKLOADS = {"W9.one stream": lambda: fresh_batches(ahead=False), "W9.a second stream": lambda: fresh_batches(ahead=True),
+WORKLOADS = {"W9.one stream": lambda: fresh_batches(ahead=False),
+             "W9.a second stream": lambda: fresh_batches(ahead=True),
              "W10": data_loader, "W11": offloading}

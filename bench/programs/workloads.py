@@ -20,7 +20,8 @@ def resnet_train(read):
     model = models.resnet50()
     inputs = torch.randn(64, 3, 224, 224).cuda().to(memory_format=torch.channels_last)
     targets = torch.randint(0, 1000, (64,)).cuda()
-    return training(model, lambda: torch.nn.functional.cross_entropy(model(inputs), targets), torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), read)
+    return training(model, lambda: torch.nn.functional.cross_entropy(model(inputs), targets),
+                    torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), read)
 
 
 def fixed_kernels():
@@ -156,10 +157,13 @@ def counted(calls, build):
 
 
 WORKLOADS = {
-    "W1": lambda: resnet_train(read=False), "W2": lambda: resnet_train(read=True), "W2.fixed kernels": fixed_kernels, "W3": resnet_infer,
+    "W1": lambda: resnet_train(read=False), "W2": lambda: resnet_train(read=True), "W2.fixed kernels": fixed_kernels,
+    "W3": resnet_infer,
     "W4": gpt2_train, "W5": counted(TOKENS, gpt2_generate), "W6.compile": lambda: gpt2_train(compiled=True),
-    "W6.graph": counted(TOKENS, graph_replays), "W7.copies": counted(CALLS, small_copies), "W7.synchronise": counted(CALLS, synchronisations),
-    "W8": counted(TOKENS, pinned_decode), **uploads.WORKLOADS, **checkpoints.WORKLOADS, **decoding.WORKLOADS, **reads.WORKLOADS, **crowd.WORKLOADS}
+    "W6.graph": counted(TOKENS, graph_replays), "W7.copies": counted(CALLS, small_copies),
+    "W7.synchronise": counted(CALLS, synchronisations),
+    "W8": counted(TOKENS, pinned_decode), **uploads.WORKLOADS, **checkpoints.WORKLOADS, **decoding.WORKLOADS,
+    **reads.WORKLOADS, **crowd.WORKLOADS}
 
 if __name__ == "__main__":
     steps.main(WORKLOADS, torch.cuda.synchronize)
