@@ -15,18 +15,21 @@ HERE = Path(__file__).resolve().parent.parent
 def check_abi(header: header_module.Header, folder: Path, accept: bool) -> None:
     """Compares the toolkit with the committed listing, so that another toolkit is a readable diff and no surprise."""
     path = folder / "abi" / f"{header.version}.txt"
-    lines = [f"{n} {header.functions[n].signature_hash} {header.functions[n].since}\n" for n in sorted(header.functions)]
+    lines = [f"{n} {header.functions[n].signature_hash} {header.functions[n].since}\n"
+             for n in sorted(header.functions)]
     if accept:
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(lines))
         return
     if not path.exists():
-        raise spec.SpecError(f"abi/{header.version}.txt: [toolkit] there is no listing of CUDA {header.version}; look at what "
+        raise spec.SpecError(f"abi/{header.version}.txt: [toolkit] there is no listing of CUDA {header.version}; look "
+                             "at what "
                              "is new, then run: codegen/register --toolkit")
     known = path.read_text().splitlines(keepends=True)
     changed = sorted(set(lines) ^ set(known))
     if changed:
-        raise spec.SpecError(f"abi/{header.version}.txt: {changed[0].split()[0]}: [toolkit] differs from the installed headers "
+        raise spec.SpecError(f"abi/{header.version}.txt: {changed[0].split()[0]}: [toolkit] differs from the installed "
+                             "headers "
                              f"({len(changed)} lines do); if the change is right, run: codegen/register --toolkit")
 
 
@@ -37,7 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
                         help="include folder of the CUDA toolkit (default: %(default)s)")
     parser.add_argument("--spec", type=Path, default=HERE / "spec", help="folder of the spec (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="generate: folder to write to")
-    parser.add_argument("--tests", type=Path, help="generate: folder of the tests, for the coverage table's last column (default: none)")
+    parser.add_argument("--tests", type=Path,
+                        help="generate: folder of the tests, for the coverage table's last column (default: none)")
     parser.add_argument("--renew", action="append", default=[], metavar="CALL",
                         help="register: give this call, whose shape changed, a new opcode")
     parser.add_argument("--toolkit", action="store_true",

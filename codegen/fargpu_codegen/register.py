@@ -1,4 +1,5 @@
-"""Appends to codegen/spec/opcodes.toml: new calls and operations get the next numbers. Nothing is ever moved or reused."""
+"""Appends to codegen/spec/opcodes.toml: new calls and operations get the next numbers. Nothing is ever moved or
+reused."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from pathlib import Path
 from .header import Header
 from .spec import Loader, SpecError, read_toml
 
-HEAD = """# Opcodes: append-only. Written by codegen/register; a number once given keeps its meaning and its shape for ever.
+HEAD = """\
+# Opcodes: append-only. Written by codegen/register; a number once given keeps its meaning and its shape for ever.
 # `shape` is a fingerprint of what travels. An entry named "name~N" is a shape given up in favour of a later one.
 [opcodes]
 """
@@ -19,7 +21,8 @@ def update(header: Header, folder: Path, renew: set[str]) -> list[str]:
     entries = read_toml(path).get("opcodes", {}) if path.exists() else {}
     for name in sorted(renew):
         if name not in entries:
-            raise SpecError(f"{path.name}: {name}: [opcode] has no opcode that could be renewed; correct the name given to --renew")
+            raise SpecError(f"{path.name}: {name}: [opcode] has no opcode that could be renewed; correct the name "
+                            "given to --renew")
         entries = {(f"{n}~{e['number']}" if n == name else n): e for n, e in entries.items()}
     loader = Loader(header, folder)
     loader.number_opcodes = lambda: None  # it is this function's result that the rule checks

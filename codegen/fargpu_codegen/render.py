@@ -41,7 +41,8 @@ def form_call(call: Call, function: Function) -> str:
     for p in function.parameters:
         if function.per_thread and p.type.name == "CUstream" and p.type.kind == "handle":
             arguments = re.sub(rf"\b{p.name}\b", f"own_default({p.name})", arguments)
-    arguments = re.sub(r"\bdefault_stream\b", "CU_STREAM_PER_THREAD" if function.per_thread else "CU_STREAM_LEGACY", arguments)
+    arguments = re.sub(r"\bdefault_stream\b", "CU_STREAM_PER_THREAD" if function.per_thread else "CU_STREAM_LEGACY",
+                       arguments)
     return f"hand::{call.form_of}({', '.join(filter(None, ['thread', arguments]))})"
 
 
@@ -61,7 +62,8 @@ def environment(templates: Path) -> jinja2.Environment:
     env = jinja2.Environment(loader=jinja2.FileSystemLoader(templates), trim_blocks=True, lstrip_blocks=True,
                              keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
     env.filters |= {"camel": camel, "pascal": pascal, "wire_type": wire_type, "list_type": list_type,
-                    "sections": sections, "indented": indented, "form_call": form_call, "check_arguments": check_arguments, "names_in": names_in,
+                    "sections": sections, "indented": indented, "form_call": form_call,
+                    "check_arguments": check_arguments, "names_in": names_in,
                     "kebab_text": kebab_text, "quoted": lambda s: json.dumps(s, ensure_ascii=False),
                     "getter": lambda n: "get" + pascal(n), "setter": lambda n: "set" + pascal(n),
                     "init": lambda n: "init" + pascal(n), "ternary": lambda v, a, b: a if v else b}
@@ -146,7 +148,8 @@ def write(spec: Spec, templates: Path, out: Path, touched: dict[str, set[str]]) 
         if not path.exists() or path.read_text() != text:  # an unchanged file keeps its time and rebuilds nothing
             path.write_text(text)
 
-    for name in ("handle_kinds.h", "handle_lives.h", "handle_types.h", "opcodes.h", "opcodes.cpp", "call_traits.h", "symbols.h", "symbols.cpp", "structs.capnp",
+    for name in ("handle_kinds.h", "handle_lives.h", "handle_types.h", "opcodes.h", "opcodes.cpp", "call_traits.h",
+                 "symbols.h", "symbols.cpp", "structs.capnp",
                  "struct_codecs.h", "client_hand.h", "proc_table.cpp", "server_hand.h", "server_dispatch.cpp",
                  "driver_table.h", "fake_entries.cpp", "client.map", "cuda_facts.h", "cuda_facts.cpp",
                  "softgpu_exports.cpp", "coverage.md"):

@@ -17,12 +17,14 @@ from .header import Function, Header, Parameter, Type
 MODES = ("deferred", "barrier", "cached", "either")
 CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "aside", "as", "forgotten_by",
              "after_held", "waits_for", "records", "turn", "room", "launches", "alike", "crew", "checks"}
-OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "forgotten_by", "after_held", "turn", "alike", "crew",
+OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "forgotten_by", "after_held", "turn", "alike",
+                  "crew",
                   "attributes", "taken_for_done", "staged", "dropped", "handles", "held"}
 STRUCT_KEYS = {"skip", "unions", "extents"}
 OWNERS = ("client", "worker", "driver")
 LIVES_WITH = ("session", "context")
-PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "missing", "device", "extent", "aligned", "ordinal", "known"}
+PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "missing", "device", "extent",
+                  "aligned", "ordinal", "known"}
 NARROW_KEYS = {"to", "undo"}
 LIST_KEYS = {"symbols", "why", "topic", "before_init", "error"}
 CONTEXTS = ("current", "none", "optional")
@@ -30,7 +32,8 @@ CREW = ("always", "awaited")
 DIRECTIONS = ("in", "out", "inout")
 CHECKS_MIN = 3  # calls that a check of the worker must serve to be named in the spec
 FORMS_MIN = 3  # calls that a function of the client must serve to be named in the spec
-WORDS = {"nullptr", "true", "false", "thread"}  # that arguments of forms may use besides parameters and constants of CUDA
+# that arguments of forms may use besides parameters and constants of CUDA
+WORDS = {"nullptr", "true", "false", "thread"}
 SCALARS = ("integer", "enum", "float")
 
 
@@ -105,9 +108,11 @@ class Call:
     records: str = ""  # event that this call records
     turn: bool = False  # it gives the GPU work, for which the session needs its turn
     launches: str = ""  # executable graph that this call launches
-    alike: list[str] = field(default_factory=list)  # parameters: calls in which they are equal take the GPU about as long
+    # parameters: calls in which they are equal take the GPU about as long
+    alike: list[str] = field(default_factory=list)
     crew: str = ""  # served while launches are with the launch crew: always, or where the answer is awaited
-    checks: list[tuple[str, str]] = field(default_factory=list)  # functions of the worker, and the parameters that they are given
+    # functions of the worker, and the parameters that they are given
+    checks: list[tuple[str, str]] = field(default_factory=list)
     room: bool = False  # it takes memory of the GPU: what the client keeps there for reuse makes room for it
     forgotten_by: list[str] = field(default_factory=list)
     narrows: str = ""  # symbol of the 64-bit call of which this one has the 32-bit form
@@ -126,7 +131,8 @@ class Call:
     @property
     def by_hand(self) -> bool:
         """The client has a function for it."""
-        return not self.form_of and (self.how == "local" or self.how == "special" and (self.client == "hand" or not self.mode))
+        return not self.form_of and (self.how == "local" or self.how == "special"
+                                     and (self.client == "hand" or not self.mode))
 
     @property
     def own_stream(self) -> bool:
@@ -134,7 +140,8 @@ class Call:
 
     @property
     def travels(self) -> bool:
-        return self.how in ("generated", "special") and bool(self.mode) and self.server != "none" and not self.travels_as
+        return self.how in ("generated",
+                            "special") and bool(self.mode) and self.server != "none" and not self.travels_as
 
     @property
     def may_defer(self) -> bool:
@@ -142,7 +149,8 @@ class Call:
 
     @property
     def found_in(self) -> Argument | None:
-        """The object in which handles that the call finds were found, and with which they go: a container, or one of its parts."""
+        """The object in which handles that the call finds were found, and with which they go: a container, or one of
+        its parts."""
         handles = [a for a in self.inputs if a.form == "handle"]
         containers = [a for a in handles if a.kind in ("graph", "library", "module")]
         return (containers or handles or [None])[0]
@@ -177,7 +185,8 @@ class Call:
 
     @property
     def after_held(self) -> bool:
-        """It must not overtake work that the worker still holds back: it destroys what that work may need, if nothing else is said."""
+        """It must not overtake work that the worker still holds back: it destroys what that work may need, if nothing
+        else is said."""
         return any(a.destroys for a in self.arguments) if self.after_held_said is None else self.after_held_said
 
     @property
@@ -206,7 +215,8 @@ class Operation:
     staged: bool = False  # its bytes are received in pinned memory
     dropped: bool = False  # the worker has a function for one that is not carried out
     held: bool = False  # its service may keep it behind what is held back
-    handles: dict[str, str] = field(default_factory=dict)  # fields that are handles of a kind, which are looked up for the worker's function
+    # fields that are handles of a kind, which are looked up for the worker's function
+    handles: dict[str, str] = field(default_factory=dict)
     opcode: int = 0
 
     @property
@@ -352,7 +362,8 @@ class Loader:
 
     def check_keys(self, file: str, where: str, entry: dict[str, Any], known: set[str]) -> None:
         for key in sorted(entry.keys() - known):
-            self.complain(file, where, "unknown-key", f"'{key}' means nothing here; known are {', '.join(sorted(known))}")
+            self.complain(file, where, "unknown-key",
+                          f"'{key}' means nothing here; known are {', '.join(sorted(known))}")
 
     def check_value(self, file: str, where: str, rule: str, value: str, known: tuple[str, ...]) -> None:
         if value not in known:
@@ -374,7 +385,8 @@ class Loader:
             if name in self.calls:
                 self.calls[name].unsafe_in_capture = True
             else:
-                self.complain(file, f"capture, {name}", "unknown-name", "the toolkit exports no such symbol; remove or correct it")
+                self.complain(file, f"capture, {name}", "unknown-name",
+                              "the toolkit exports no such symbol; remove or correct it")
         structs = self.collect_structs()
         self.check_creates()
         self.check_forms()
@@ -384,7 +396,8 @@ class Loader:
             call.shape = shape(call, structs)
         self.number_opcodes()
         self.stop()
-        return Spec(self.header, groups, self.calls, self.operations, self.kinds, structs, self.attributes, self.launch_attributes)
+        return Spec(self.header, groups, self.calls, self.operations, self.kinds, structs, self.attributes,
+                    self.launch_attributes)
 
     def stop(self) -> None:
         if self.complaints:
@@ -397,11 +410,13 @@ class Loader:
         by_number: dict[int, str] = {}
         for name, entry in read_toml(self.folder / file).get("kinds", {}).items():
             self.check_keys(file, name, entry, {"number", "type", "owner", "lives_with"})
-            kind = Kind(name, entry.get("number", 0), entry.get("type", ""), entry.get("owner", ""), entry.get("lives_with", "session"))
+            kind = Kind(name, entry.get("number", 0), entry.get("type", ""), entry.get("owner", ""),
+                        entry.get("lives_with", "session"))
             if not 1 <= kind.number <= 63:
                 self.complain(file, name, "kind-number", "needs a number within 1..63")
             elif kind.number in by_number:
-                self.complain(file, name, "kind-number", f"has the number of {by_number[kind.number]}; give it the next free one")
+                self.complain(file, name, "kind-number",
+                              f"has the number of {by_number[kind.number]}; give it the next free one")
             self.check_value(file, name, "owner", kind.owner, OWNERS)
             self.check_value(file, name, "lives_with", kind.lives_with, LIVES_WITH)
             by_number[kind.number] = name
@@ -411,7 +426,8 @@ class Loader:
     def read_group(self, path: Path) -> None:
         data = read_toml(path)
         group = path.stem
-        known = {"local", "special", "refused", "narrows", "forms", "calls", "operations", "structs", "attributes", "launch_attributes", "capture"}
+        known = {"local", "special", "refused", "narrows", "forms", "calls", "operations", "structs", "attributes",
+                 "launch_attributes", "capture"}
         self.check_keys(path.name, "sections", data, known)
         for how in ("local", "special", "refused"):
             for entry in data.get(how, []):
@@ -432,17 +448,20 @@ class Loader:
         for name, entry in data.get("attributes", {}).items():
             self.check_keys(path.name, name, entry, {"value", "why"})
             if name not in self.header.enums["CUdevice_attribute"]:
-                self.complain(path.name, name, "unknown-name", "is no device attribute of this toolkit; remove or correct it")
+                self.complain(path.name, name, "unknown-name",
+                              "is no device attribute of this toolkit; remove or correct it")
             if not entry.get("why"):
                 self.complain(path.name, name, "reason", "a value of our own needs a reason: add why = \"...\"")
             self.attributes[name] = entry
         for name, entry in data.get("launch_attributes", {}).items():
             self.check_keys(path.name, name, entry, {"member", "handle"})
             if name not in self.header.enums["CUlaunchAttributeID"]:
-                self.complain(path.name, name, "unknown-name", "is no launch attribute of this toolkit; remove or correct it")
+                self.complain(path.name, name, "unknown-name",
+                              "is no launch attribute of this toolkit; remove or correct it")
             member = entry.get("member")
             if member is None:
-                self.complain(path.name, name, "member", "name the member of CUlaunchAttributeValue that it uses, or \"\"")
+                self.complain(path.name, name, "member",
+                              "name the member of CUlaunchAttributeValue that it uses, or \"\"")
             elif member and member not in launch_attribute_members(self.header):
                 self.complain(path.name, name, "unknown-name", f"CUlaunchAttributeValue has no member '{member}'")
             self.launch_attributes[name] = entry
@@ -493,9 +512,11 @@ class Loader:
         self.check_value(file, name, "client", call.client, ("generated", "hand"))
         self.check_value(file, name, "server", call.server, ("generated", "hand", "none"))
         if call.mode == "either" and call.client != "hand":
-            self.complain(file, name, "either", "what decides whether it is awaited is written by hand: add client = \"hand\"")
+            self.complain(file, name, "either",
+                          "what decides whether it is awaited is written by hand: add client = \"hand\"")
         if call.room and (call.mode != "barrier" or call.client == "hand" or call.stream):
-            self.complain(file, name, "room", "room is made for calls that the client's generated half waits for and that are on no stream; "
+            self.complain(file, name, "room", "room is made for calls that the client's generated half waits for and "
+                                              "that are on no stream; "
                           "remove it, or use wait_with_room where the call is made by hand")
         if by_hand and not call.why:
             self.complain(file, name, "reason", "is served by hand and needs a reason: add why = \"...\"")
@@ -511,13 +532,15 @@ class Loader:
             self.read_check(file, call, check, names)
         annotations = entry.get("params", {})
         for parameter in sorted(annotations.keys() - names):
-            self.complain(file, f"{name}, parameter {parameter}", "unknown-name", "there is no such parameter; remove or correct it")
+            self.complain(file, f"{name}, parameter {parameter}", "unknown-name",
+                          "there is no such parameter; remove or correct it")
         if call.server == "none":
             return  # travels under another opcode, through hand-written code
         counts = {notes["count_inout"] for notes in annotations.values() if "count_inout" in notes}
         for p in call.function.parameters:
             if p.name in counts and p.type.kind != "pointer":
-                self.complain(file, f"{name}, parameter {p.name} ({p.type.spelling})", "count", "cannot be told how many there were, "
+                self.complain(file, f"{name}, parameter {p.name} ({p.type.spelling})", "count",
+                              "cannot be told how many there were, "
                               "as it is no pointer; use count instead of count_inout")
             elif p.name in counts:  # says how much there is room for, then how much there was
                 counted = [n for n, notes in annotations.items() if notes.get("count_inout") == p.name]
@@ -601,7 +624,8 @@ class Loader:
         for function, calls in self.checks.items():
             if len(calls) < CHECKS_MIN:
                 name, file = next(iter(calls.items()))
-                self.complain(file, name, "checks", f"{function} serves {len(calls)} calls, and must serve {CHECKS_MIN} to be named in the "
+                self.complain(file, name, "checks",
+                              f"{function} serves {len(calls)} calls, and must serve {CHECKS_MIN} to be named in the "
                               "spec; check by hand")
 
     def check_forms(self) -> None:
@@ -609,14 +633,17 @@ class Loader:
             call, first = self.calls.get(target), forms[0]
             file = f"{first.group}.toml"
             if call and not call.by_hand:
-                self.complain(file, first.name, "form", f"the client has no function for {target}; name a call for which it has one, or use as")
+                self.complain(file, first.name, "form",
+                              f"the client has no function for {target}; name a call for which it has one, or use as")
             elif call and call.how == "local":
                 for form in forms:
                     form.how = "local"
             elif not call and target.startswith("cu"):
-                self.complain(file, first.name, "unknown-name", f"is a form of '{target}', which is no call of the spec; remove or correct it")
+                self.complain(file, first.name, "unknown-name",
+                              f"is a form of '{target}', which is no call of the spec; remove or correct it")
             elif not call and len(forms) < FORMS_MIN:
-                self.complain(file, first.name, "form", f"{target} serves {len(forms)} calls, and must serve {FORMS_MIN} to be named in the "
+                self.complain(file, first.name, "form",
+                              f"{target} serves {len(forms)} calls, and must serve {FORMS_MIN} to be named in the "
                               "spec; write the calls by hand")
 
     def read_parameter(self, file: str, call: Call, p: Parameter, notes: dict[str, Any], names: set[str]) -> None:
@@ -630,7 +657,8 @@ class Loader:
         direction = notes.get("dir", "in")
         self.check_value(file, where, "direction", direction, DIRECTIONS)
         if direction != "in" and (t.kind != "pointer" or t.element.const):
-            self.complain(file, where, "direction", f"nothing can come {direction} of a value or by a pointer to const; "
+            self.complain(file, where, "direction",
+                          f"nothing can come {direction} of a value or by a pointer to const; "
                           "leave dir away")
             direction = "in"
         a = Argument(p.name, t, direction, "scalar", **{k: notes[k] for k in PARAMETER_KEYS - {"dir"} if k in notes})
@@ -646,8 +674,8 @@ class Loader:
             a.form, a.kind = "handle", self.kind_of(file, where, t)
         elif t.kind == "pointer" and notes.get("device") == "value":
             a.form = "address"
-        elif t.kind == "pointer" and t.element.const and t.element.kind == "integer" and t.element.spelling.endswith("char") \
-                and "count" not in notes:
+        elif (t.kind == "pointer" and t.element.const and t.element.kind == "integer"
+              and t.element.spelling.endswith("char") and "count" not in notes):
             a.form = "string"
         elif t.kind == "pointer" and t.element.kind not in ("void", "function", "union", "pointer"):
             if not t.element.const and "dir" not in notes:
@@ -662,7 +690,8 @@ class Loader:
             elif a.direction == "in":
                 self.complain(file, where, "count", "an input pointer to scalars needs count = \"...\"")
         else:
-            self.complain(file, where, "kind", f"the generator cannot carry a {t.kind} of this type; serve the call by hand "
+            self.complain(file, where, "kind",
+                          f"the generator cannot carry a {t.kind} of this type; serve the call by hand "
                           "(client and server = \"hand\" with operations) or refuse it")
         call.arguments.append(a)
 
@@ -671,7 +700,8 @@ class Loader:
         if it.crew:
             self.check_value(file, name, "crew", it.crew, CREW)
         if it.alike and not it.turn:
-            self.complain(file, name, "alike", "tells how long the GPU takes for what it is given in a turn: add turn = true, or remove it")
+            self.complain(file, name, "alike",
+                          "tells how long the GPU takes for what it is given in a turn: add turn = true, or remove it")
 
     def kind_of(self, file: str, where: str, t: Type) -> str:
         if t.name not in self.kind_by_type:
@@ -686,10 +716,12 @@ class Loader:
             self.complain(file, name, "request", "name its struct of protocol/operations.capnp: add request = \"...\"")
         taken = next((o.name for o in self.operations.values() if o.request == entry.get("request")), "")
         if taken:
-            self.complain(file, name, "request", f"{taken} has this request already; a request names one operation: give it a struct of its own")
+            self.complain(file, name, "request", f"{taken} has this request already; a request names one operation: "
+                                                 "give it a struct of its own")
         self.check_value(file, name, "mode", entry.get("mode", ""), MODES)
         if entry.get("mode") == "deferred" and entry.get("reply"):
-            self.complain(file, name, "deferred", f"a deferred operation cannot return a '{entry['reply']}'; make it a barrier, or either")
+            self.complain(file, name, "deferred",
+                          f"a deferred operation cannot return a '{entry['reply']}'; make it a barrier, or either")
         self.check_value(file, name, "context", entry.get("context", "current"), CONTEXTS)
         operation = Operation(name, group, entry.get("request", ""), entry.get("reply", ""), entry.get("mode", ""),
                               entry.get("why", ""), entry.get("stream", ""), entry.get("context", "current"),
@@ -699,11 +731,13 @@ class Loader:
                               entry.get("held", False), entry.get("handles", {}))
         for handle, kind in operation.handles.items():
             if kind not in self.kinds:
-                self.complain(file, name, "unknown-name", f"handles says of '{handle}' that it is a '{kind}', which is no handle kind")
+                self.complain(file, name, "unknown-name",
+                              f"handles says of '{handle}' that it is a '{kind}', which is no handle kind")
         self.check_order(file, name, operation)
         for key in ("attributes", "taken_for_done"):
             if getattr(operation, key) and not operation.stream:
-                self.complain(file, name, "stream", f"{key} is about work on a stream: add stream = \"...\", or remove it")
+                self.complain(file, name, "stream",
+                              f"{key} is about work on a stream: add stream = \"...\", or remove it")
         self.operations[name] = operation
 
     # --- what must hold over the whole spec --------------------------------------------------------------------------
@@ -725,18 +759,22 @@ class Loader:
         where = f"struct {t.name}"
         unused = {(key, path) for key in STRUCT_KEYS for path in keys.get(key, {})}
         leaves = self.leaves(file, where, t, "", "", keys, unused)
-        struct = Struct(t.name, sorted(leaves, key=lambda leaf: leaf.only_if != ""))  # what tells which member counts comes first
+        # what tells which member counts comes first
+        struct = Struct(t.name, sorted(leaves, key=lambda leaf: leaf.only_if != ""))
         for key, path in sorted(unused):
             what = {"skip": "field to skip", "unions": "union", "extents": "address"}[key]
-            self.complain(file, f"{where}, field {path}", "unknown-name", f"there is no such {what}; remove or correct it")
+            self.complain(file, f"{where}, field {path}", "unknown-name",
+                          f"there is no such {what}; remove or correct it")
         paths = {leaf.path for leaf in struct.leaves}
         for path, union in keys.get("unions", {}).items():
             if union.get("by") not in paths:
-                self.complain(file, f"{where}, union {path}", "unknown-name", f"by names '{union.get('by')}', which is no field that travels")
+                self.complain(file, f"{where}, union {path}", "unknown-name",
+                              f"by names '{union.get('by')}', which is no field that travels")
         for leaf in struct.leaves:
             for name in names_in(leaf.extent):
                 if name not in {m.name for m in t.members}:
-                    self.complain(file, f"{where}, field {leaf.path}", "unknown-name", f"extent names '{name}', which is no field")
+                    self.complain(file, f"{where}, field {leaf.path}", "unknown-name",
+                                  f"extent names '{name}', which is no field")
         return struct
 
     def leaves(self, file: str, where: str, t: Type, prefix: str, only_if: str, keys: dict[str, Any],
@@ -759,12 +797,14 @@ class Loader:
                 unused.discard(("extents", path))
                 extent = keys.get("extents", {}).get(path, "")
                 if not extent:
-                    self.complain(file, field_where, "extent", "an address that is used needs its extent in bytes: add it to extents")
+                    self.complain(file, field_where, "extent",
+                                  "an address that is used needs its extent in bytes: add it to extents")
                 found.append(Leaf(path, m.type, only_if, extent=extent))
             elif m.type.kind in SCALARS or (m.type.kind == "array" and m.type.element.kind in SCALARS):
                 found.append(Leaf(path, m.type, only_if))
             else:
-                self.complain(file, field_where, "kind", "cannot travel by itself; add it to skip, with the reason, say under unions which "
+                self.complain(file, field_where, "kind",
+                              "cannot travel by itself; add it to skip, with the reason, say under unions which "
                               "member of it counts, or serve the call by hand")
         return found
 
@@ -781,7 +821,8 @@ class Loader:
                 self.complain(file, f"{where}, union {path}", "unknown-name", f"it has no member '{name}'")
                 continue
             condition = " && ".join(filter(None, [only_if, f"s.{union.get('by')} == {value}"]))
-            found += self.leaves(file, where, Type("struct", "", members=(members[name],)), path + ".", condition, keys, unused)
+            found += self.leaves(file, where, Type("struct", "", members=(members[name],)), path + ".", condition, keys,
+                                 unused)
         return found
 
     def check_creates(self) -> None:
@@ -811,7 +852,8 @@ class Loader:
         entries = read_toml(self.folder / file).get("opcodes", {})
         for expected, (name, entry) in enumerate(entries.items(), 1):
             if entry.get("number") != expected or "shape" not in entry:
-                self.complain(file, name, "opcode", f"is {entry} where number {expected} and a shape belong; opcodes are "
+                self.complain(file, name, "opcode",
+                              f"is {entry} where number {expected} and a shape belong; opcodes are "
                               "appended, never moved, removed or reused: restore the register")
                 return
         for name, call in self.calls.items():
@@ -821,7 +863,8 @@ class Loader:
                 self.complain(file, name, "opcode", "has no opcode; run: codegen/register")
             elif entries[name]["shape"] != call.shape:
                 self.complain(file, name, "opcode", f"travels in another shape ({call.shape}) than its opcode "
-                              f"{entries[name]['number']} was given for ({entries[name]['shape']}); restore the annotations, "
+                              f"{entries[name]['number']} was given for ({entries[name]['shape']}); restore the "
+                              "annotations, "
                               "or give it a new opcode with: codegen/register --renew " + name)
             else:
                 call.opcode = entries[name]["number"]

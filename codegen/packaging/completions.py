@@ -18,12 +18,14 @@ def key(command):
 
 
 def bash(root):
-    """By the deepest command that the words before the cursor name. Behind `--` it is the program's turn, which bash completes itself."""
+    """By the deepest command that the words before the cursor name. Behind `--` it is the program's turn, which bash
+    completes itself."""
     program = root.words[0]
     function = f"_{program}"
     words, values = [], []
     for command in root.all():
-        names = [name for row in command.options for name in row.names] + [below.words[-1] for below in command.subcommands]
+        names = [name for row in command.options
+                 for name in row.names] + [below.words[-1] for below in command.subcommands]
         words.append(f"    {quoted(key(command))}) words={quoted(' '.join(names))} ;;")
         for row in command.options:
             if row.value:
@@ -111,8 +113,10 @@ def fish(root):
     program = root.words[0]
     function = f"__fish_{program}_command"
     lines = [f"# fish completion of {program}, made from its help", f"function {function}",
-             "  set -l command", "  for word in (commandline -opc)[2..-1]", "    set -l next (string join -- ' ' $command $word)",
-             f"    if contains -- \"$next\" {' '.join(quoted(key(c)) for c in root.all() if c is not root) or quoted('')}",
+             "  set -l command", "  for word in (commandline -opc)[2..-1]",
+             "    set -l next (string join -- ' ' $command $word)",
+             "    if contains -- \"$next\" "
+             f"{' '.join(quoted(key(c)) for c in root.all() if c is not root) or quoted('')}",
              "      set command $next", "    end", "  end", "  test \"$command\" = \"$argv[1]\"", "end"]
     for command in root.all():
         when = f"complete -c {program} -n {quoted(f'{function} ' + quoted(key(command)))}"

@@ -12,11 +12,13 @@ def main(page, folder):
     commands, settings = (re.search(rf"^```{language}\n(.*?)^```", part, re.M | re.S)[1] for language in ("sh", "toml"))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "fargpud.toml").write_text("# A site with three tenants; make-credentials makes the files that it names.\n" + settings,
+    (folder / "fargpud.toml").write_text("# A site with three tenants; make-credentials makes the files that it "
+                                         "names.\n" + settings,
                                          encoding="utf-8")
     script = folder / "make-credentials"
     script.write_text("#!/bin/sh\n# Makes the certificates and tokens of the example in the present folder.\n"
-                      "# gpuhost.example.org stands for the name by which clients reach the host.\nset -eu\n" + commands, encoding="utf-8")
+                      "# gpuhost.example.org stands for the name by which clients reach the host.\nset -eu\n" +
+                      commands, encoding="utf-8")
     script.chmod(0o755)
 
 

@@ -48,7 +48,8 @@ def main(build, folder, cpack, version):
     staging.mkdir(parents=True)
     for generator in ("DEB", "RPM", "TGZ"):
         # One generator at a time, since each has its own prefix. Modes do not depend on who builds.
-        run("sh", "-c", 'umask 022; exec "$0" "$@"', cpack, "-G", generator, "--config", build / "CPackConfig.cmake", "-B", staging, cwd=build)
+        run("sh", "-c", 'umask 022; exec "$0" "$@"', cpack, "-G", generator, "--config", build / "CPackConfig.cmake",
+            "-B", staging, cwd=build)
     made = [file for pattern in ("*.deb", "*.rpm", "*.tar.gz") for file in staging.glob(pattern)]
     for file in made:
         file.rename(folder / file.name)
@@ -56,7 +57,8 @@ def main(build, folder, cpack, version):
     top = f"fargpu-debug-{version}-{platform.machine()}"
     debug_symbols(build, folder / f"{top}.tar.gz", top)
     files = sorted(folder.iterdir())
-    (folder / "SHA256SUMS").write_text("".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files))
+    (folder / "SHA256SUMS").write_text("".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n"
+                                               for file in files))
     for file in files:
         print(f"{file.stat().st_size / 1e6:8.1f} MB  {file}")
 

@@ -105,7 +105,8 @@ def fargpud_page(command, version):
     for row in command.options:
         # The build's own paths are nobody else's.
         row.help = re.sub(r"\(default: \S+, if there is one\)",
-                          "(default: /etc/fargpu/fargpud.toml where fargpud is installed in /usr, else etc/fargpu/fargpud.toml below its "
+                          "(default: /etc/fargpu/fargpud.toml where fargpud is installed in /usr, else "
+                          "etc/fargpu/fargpud.toml below its "
                           "prefix; if there is one)", row.help)
         row.help = re.sub(r"\[/\S+/fargpu-worker,", "[the one that was installed with fargpud,", row.help)
     rows_of(page, command)
@@ -141,7 +142,8 @@ def main(fargpu, fargpud, folder):
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     fargpu_page(helptext.read(fargpu), version).write(folder / "fargpu.1")
-    environment_page(json.loads(helptext.output(fargpu, "variables", "-o", "json")), version).write(folder / "fargpu-environment.7")
+    environment_page(json.loads(helptext.output(fargpu, "variables", "-o", "json")),
+                     version).write(folder / "fargpu-environment.7")
     fargpud_page(helptext.read(fargpud), version).write(folder / "fargpud.8")
     settings_page(helptext.output(fargpud, "--sample-config"), version).write(folder / "fargpud.toml.5")
 

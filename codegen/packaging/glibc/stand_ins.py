@@ -2,8 +2,9 @@
 
 stand_ins.py COMPILER VERSION FOLDER
 
-The libraries of the machine that builds know each symbol's older versions too, as programs of the past ask for them. A stand-in offers
-of each symbol the newest version that is not too new. Nothing runs with a stand-in: its functions are empty."""
+The libraries of the machine that builds know each symbol's older versions too, as programs of the past ask for them. A
+stand-in offers of each symbol the newest version that is not too new. Nothing runs with a stand-in: its functions are
+empty."""
 
 import collections
 import re
@@ -26,19 +27,22 @@ def symbols(path):
             continue
         name, _, version = fields[7].replace("@@", "@").partition("@")
         if version.startswith("GLIBC_2"):  # private ones are nobody else's
-            yield Symbol(name, version.removeprefix("GLIBC_"), fields[3], fields[4], int(fields[1], 16), int(fields[2], 0))
+            yield Symbol(name, version.removeprefix("GLIBC_"), fields[3], fields[4], int(fields[1], 16),
+                         int(fields[2], 0))
 
 
 def chosen(path, bound):
     best = {}
     for symbol in symbols(path):
-        if number(symbol.version) <= bound and (symbol.name not in best or number(best[symbol.name].version) < number(symbol.version)):
+        if number(symbol.version) <= bound and (symbol.name not in best
+                                                or number(best[symbol.name].version) < number(symbol.version)):
             best[symbol.name] = symbol
     return list(best.values())
 
 
 def assembly(found):
-    """Variables with one address keep one: the loader may put a variable into the program, and must then find all of its names."""
+    """Variables with one address keep one: the loader may put a variable into the program, and must then find all of
+    its names."""
     lines, variables = [], collections.defaultdict(list)
     for symbol in found:
         lines.append(f".{'weak' if symbol.bind == 'WEAK' else 'globl'} {symbol.name}")
@@ -49,7 +53,8 @@ def assembly(found):
     for (kind, _), names in sorted(variables.items()):
         lines += ['.section .tbss,"awT",%nobits' if kind == "TLS" else ".bss", ".balign 32"]
         for symbol in names:
-            lines += [f".type {symbol.name}, %{'tls_object' if kind == 'TLS' else 'object'}", f".size {symbol.name}, {symbol.size}",
+            lines += [f".type {symbol.name}, %{'tls_object' if kind == 'TLS' else 'object'}",
+                      f".size {symbol.name}, {symbol.size}",
                       f"{symbol.name}:"]
         lines.append(f".skip {max(symbol.size for symbol in names)}")
     return "\n".join([*lines, '.section .note.GNU-stack,"",%progbits', ""])
@@ -59,7 +64,8 @@ def version_script(found):
     nodes = collections.defaultdict(list)
     for symbol in found:
         nodes[symbol.version].append(symbol.name)
-    return "".join(f"GLIBC_{version} {{ global: {' '.join(f'{name};' for name in nodes[version])} }};\n" for version in sorted(nodes, key=number))
+    return "".join(f"GLIBC_{version} {{ global: {' '.join(f'{name};' for name in nodes[version])} }};\n"
+                   for version in sorted(nodes, key=number))
 
 
 def make(compiler, folder, soname, found):
@@ -67,7 +73,8 @@ def make(compiler, folder, soname, found):
     source.write_text(assembly(found))
     script.write_text(version_script(found))
     options = [f"-Wl,--version-script={script}"] if found else []
-    subprocess.run([compiler, "-shared", "-nostdlib", f"-Wl,-soname,{soname}", *options, "-o", folder / soname, source], check=True)
+    subprocess.run([compiler, "-shared", "-nostdlib", f"-Wl,-soname,{soname}", *options, "-o", folder / soname, source],
+                   check=True)
 
 
 def main(compiler, version, folder):
@@ -75,7 +82,8 @@ def main(compiler, version, folder):
     folder.mkdir(parents=True, exist_ok=True)
 
     def file(name):
-        path = Path(subprocess.run([compiler, f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip())
+        path = Path(subprocess.run([compiler, f"-print-file-name={name}"], check=True, capture_output=True,
+                                   text=True).stdout.strip())
         if not path.is_absolute():
             sys.exit(f"{compiler} finds no {name}; install the C library's files for development")
         return path.resolve()
