@@ -20,7 +20,8 @@ SERVER_GLIBC = tuple(map(int, os.environ.get("FARGPU_SERVER_GLIBC", "2.34").spli
 # What glibc has been divided into; since 2.34 the first of them has what is in the next two.
 GLIBC_PARTS = {"libc.so.6", "libpthread.so.0", "libdl.so.2", "libm.so.6", "ld-linux-x86-64.so.2"}
 # What glibc before 2.34 had in libraries that are not needed: librt, libutil, libresolv, libanl.
-ELSEWHERE = re.compile(r"(shm|timer|aio|mq|lio|res|ns)_\w+|(open|fork)pty|login_tty|getaddrinfo_a|gai_(error|suspend|cancel)")
+ELSEWHERE = (
+    re.compile(r"(shm|timer|aio|mq|lio|res|ns)_\w+|(open|fork)pty|login_tty|getaddrinfo_a|gai_(error|suspend|cancel)"))
 # Of the room that glibc keeps for libraries loaded later, which all of them share, 1664 bytes in the floor's glibc.
 STATIC_TLS_MAX = 256
 
@@ -28,14 +29,16 @@ STATIC_TLS_MAX = 256
 def prototypes():
     """The functions of the toolkit's headers, as the C preprocessor shows them: the generator has no part in this."""
     source = "#include <cuda.h>\n#include <cudaProfiler.h>\n"
-    text = subprocess.run([COMPILER, "-E", "-P", "-x", "c", "-D__CUDA_API_VERSION_INTERNAL", "-I", TOOLKIT, "-"], input=source, check=True,
-                          capture_output=True, text=True).stdout
+    text = subprocess.run([COMPILER, "-E", "-P", "-x", "c", "-D__CUDA_API_VERSION_INTERNAL", "-I", TOOLKIT, "-"],
+                          input=source, check=True, capture_output=True, text=True).stdout
     return set(re.findall(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(", text))
 
 
 def nvml_functions():
-    """nvmlErrorString alone answers with text and therefore stands not in the list of those that answer with an error."""
-    return {"nvmlErrorString"} | set(re.findall(r"^FARGPU_NVML(?:_CHANGE)?\((\w+)\)", (SOURCE / "client" / "nvml" / "functions.def").read_text(), re.M))
+    """nvmlErrorString alone answers with text and therefore stands not in the list of those that answer with an
+    error."""
+    return {"nvmlErrorString"} | set(re.findall(r"^FARGPU_NVML(?:_CHANGE)?\((\w+)\)",
+                                                (SOURCE / "client" / "nvml" / "functions.def").read_text(), re.M))
 
 
 class Floor:
@@ -110,7 +113,8 @@ class Rules(Floor):
         self.assertEqual(sorted(names), sorted(self.functions()))
 
     def test_exports_are_plain_functions(self):
-        """Without version, as the driver's are; nothing unique, which the loader would make one with another library's."""
+        """Without version, as the driver's are; nothing unique, which the loader would make one with another
+        library's."""
         for symbol in self.library.exported:
             with self.subTest(symbol.name):
                 self.assertEqual((symbol.type, symbol.visibility, symbol.version), ("FUNC", "DEFAULT", ""))
@@ -118,7 +122,8 @@ class Rules(Floor):
         self.assertFalse(self.library.defined_versions)
 
     def test_imports_are_libc_s(self):
-        """What is not libc's would be found in the program by luck. Only weak names of the compiler's own may be absent; it calls none."""
+        """What is not libc's would be found in the program by luck. Only weak names of the compiler's own may be
+        absent; it calls none."""
         for symbol in self.library.imported:
             with self.subTest(symbol.name):
                 if symbol.bind == "WEAK" and not symbol.version:
@@ -144,8 +149,8 @@ class Rules(Floor):
             self.assertLessEqual(self.library.segments["TLS"][0], STATIC_TLS_MAX)
 
     def test_loads(self):
-        """In a process of its own, lazily, at once, and when the environment demands all at once: every function is there by name,
-        and it has brought no library but glibc's, no thread and no word."""
+        """In a process of its own, lazily, at once, and when the environment demands all at once: every function is
+        there by name, and it has brought no library but glibc's, no thread and no word."""
         program = """
 import ctypes, os, sys
 path, mode = sys.argv[1], getattr(os, sys.argv[2])
@@ -164,7 +169,8 @@ assert len(os.listdir("/proc/self/task")) == 1, "threads"
         for mode in ("RTLD_LAZY", "RTLD_NOW"):
             for environment in ({}, {"LD_BIND_NOW": "1"}):
                 with self.subTest(mode=mode, environment=environment):
-                    done = subprocess.run([sys.executable, "-I", "-c", program, self.path, mode], input="\n".join(self.functions()),
+                    done = subprocess.run([sys.executable, "-I", "-c", program, self.path, mode],
+                                          input="\n".join(self.functions()),
                                           capture_output=True, text=True, env=environment)
                     self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
 

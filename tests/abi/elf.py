@@ -29,7 +29,8 @@ class Library:
         self.imported = [s for s in self.symbols if s.section == "UND" and s.name]
         # type, bytes in memory, flags
         self.segments = {kind: (int(size, 16), flags.replace(" ", "")) for kind, size, flags in
-                         re.findall(r"^  ([A-Z_]+) +(?:0x[0-9a-f]+ ){4}(0x[0-9a-f]+) ([RWE ]{3}) ", readelf("--program-headers", path), re.M)}
+                         re.findall(r"^  ([A-Z_]+) +(?:0x[0-9a-f]+ ){4}(0x[0-9a-f]+) ([RWE ]{3}) ",
+                                    readelf("--program-headers", path), re.M)}
         versions = readelf("--version-info", path)
         self.defined_versions = "Version definition section" in versions
         self.needed_versions = set(re.findall(r"Name: (\S+)  Flags:", versions))

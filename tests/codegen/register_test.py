@@ -20,7 +20,8 @@ class Register(GeneratorTest):
     def test_new_calls_get_the_next_numbers(self):
         before = self.text("spec/opcodes.toml")
         self.change("spec/driver.toml", 'symbols = ["cuProfilerStart"]', "symbols = []")
-        self.add("spec/driver.toml", '[calls.cuProfilerStart]\nmode = "barrier"\n[operations.profile]\nrequest = "Profile"\n'
+        self.add("spec/driver.toml",
+                 '[calls.cuProfilerStart]\nmode = "barrier"\n[operations.profile]\nrequest = "Profile"\n'
                                      'mode = "barrier"\nwhy = "there may be much of it"\n')
         self.assertEqual(self.register(), (0, "opcode for cuProfilerStart\nopcode for profile\n", ""))
         self.assertTrue(self.text("spec/opcodes.toml").startswith(before))
@@ -48,7 +49,8 @@ class Register(GeneratorTest):
     def test_what_has_no_opcode_is_not_renewed(self):
         before = self.text("spec/opcodes.toml")
         self.assertEqual(self.register("--renew", "cuBoxSetWeight"), (
-            1, "", "fargpu codegen stopped:\nopcodes.toml: cuBoxSetWeight: [opcode] has no opcode that could be renewed; correct the name "
+            1, "", "fargpu codegen stopped:\nopcodes.toml: cuBoxSetWeight: [opcode] has no opcode that could be "
+                   "renewed; correct the name "
                    "given to --renew\n"))
         self.assertEqual(self.text("spec/opcodes.toml"), before)
 

@@ -18,7 +18,8 @@ def generated(hash_seed):
     """Everything that a run of its own makes: name and contents."""
     toolkit = os.environ.get("FARGPU_TOOLKIT", "/usr/local/cuda/include")
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([SOURCE / "codegen" / "generate", "--include", toolkit, "--out", folder, "--tests", SOURCE / "tests"], check=True,
+        subprocess.run([SOURCE / "codegen" / "generate", "--include", toolkit, "--out", folder, "--tests",
+                        SOURCE / "tests"], check=True,
                        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)})
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
@@ -37,7 +38,8 @@ class Repository(unittest.TestCase):
 
     def test_the_build_has_what_the_spec_says(self):
         folder = BUILD / "generated"
-        differing = [name for name, text in self.files.items() if name != COVERAGE.name and (folder / name).read_bytes() != text]
+        differing = [name for name, text in self.files.items() if name != COVERAGE.name
+                     and (folder / name).read_bytes() != text]
         self.assertEqual(differing, [], "build again")
 
     def test_committed_coverage(self):

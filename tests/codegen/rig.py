@@ -1,4 +1,5 @@
-"""What the generator's tests stand on: a toolkit in small and its spec (toolkit/, spec/), of which each test may change a copy."""
+"""What the generator's tests stand on: a toolkit in small and its spec (toolkit/, spec/), of which each test may change
+a copy."""
 
 import contextlib
 import io
@@ -48,7 +49,8 @@ class GeneratorTest(unittest.TestCase):
         """(exit code, stdout, stderr)"""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main([command, "--include", str(self.folder / "toolkit"), "--spec", str(self.folder / "spec"), *options])
+            code = main([command, "--include", str(self.folder / "toolkit"), "--spec", str(self.folder / "spec"),
+                         *options])
         return code, out.getvalue(), err.getvalue()
 
     def generate(self):

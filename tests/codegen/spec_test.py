@@ -1,4 +1,5 @@
-"""The rules of the spec: each fault stops the generator, with a line that names file, function, parameter and repair."""
+"""The rules of the spec: each fault stops the generator, with a line that names file, function, parameter and
+repair."""
 
 import re
 import unittest
@@ -9,7 +10,8 @@ from rig import SOURCE, GeneratorTest
 FAULTS = {
     "nobody decided on a call": (
         "spec/driver.toml", 'symbols = ["cuStreamSetAttribute"]', "symbols = []",
-        "cuda.h: cuStreamSetAttribute (line 41): [undecided] is neither generated, local, special nor refused; add it to a file of "
+        "cuda.h: cuStreamSetAttribute (line 41): [undecided] is neither generated, local, special nor refused; add it "
+        "to a file of "
         "codegen/spec"),
     "two files decide on a call": (
         "spec/driver.toml", '["cuProfilerStart"]', '["cuProfilerStart", "cuBoxOpen"]',
@@ -28,13 +30,16 @@ FAULTS = {
         "driver.toml: capture, cuBoxMake: [unknown-name] the toolkit exports no such symbol; remove or correct it"),
     "a section is misspelt": (
         "spec/box.toml", "[[special]]", "[[specials]]",
-        "box.toml: sections: [unknown-key] 'specials' means nothing here; known are attributes, calls, capture, forms, launch_attributes, "
+        "box.toml: sections: [unknown-key] 'specials' means nothing here; known are attributes, calls, capture, forms, "
+        "launch_attributes, "
         "local, narrows, operations, refused, special, structs",
-        "cuda.h: cuBoxOpen (line 51): [undecided] is neither generated, local, special nor refused; add it to a file of codegen/spec"),
+        "cuda.h: cuBoxOpen (line 51): [undecided] is neither generated, local, special nor refused; add it to a file "
+        "of codegen/spec"),
 
     "room is to be made for what nobody waits for": (
         "spec/box.toml", '[calls.cuBoxDestroy]\n', "[calls.cuBoxDestroy]\nroom = true\n",
-        "box.toml: cuBoxDestroy: [room] room is made for calls that the client's generated half waits for and that are on no stream; "
+        "box.toml: cuBoxDestroy: [room] room is made for calls that the client's generated half waits for and that are "
+        "on no stream; "
         "remove it, or use wait_with_room where the call is made by hand"),
 
     "a special call has no reason": (
@@ -54,13 +59,15 @@ FAULTS = {
         'driver.toml: CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY: [reason] a value of our own needs a reason: add why = "..."'),
     "a local call has no topic": (
         "spec/driver.toml", 'topic = "stream"\n', "",
-        'driver.toml: [[local]] cuStreamSetAttribute: [topic] name the file of the hand-written function: add topic = "..."'),
+        'driver.toml: [[local]] cuStreamSetAttribute: [topic] name the file of the hand-written function: add topic = '
+        '"..."'),
     "a refused call answers no CUresult": (
         "spec/box.toml", '"INVALID_VALUE"', '"INVALID_BOX"',
         "box.toml: [[refused]] cuBoxGetSize: [unknown-name] CUDA_ERROR_INVALID_BOX is no CUresult"),
     "a key of a list is misspelt": (
         "spec/driver.toml", "before_init = true", "befor_init = true",
-        "driver.toml: [[special]] cuInit: [unknown-key] 'befor_init' means nothing here; known are before_init, error, symbols, topic, "
+        "driver.toml: [[special]] cuInit: [unknown-key] 'befor_init' means nothing here; known are before_init, error, "
+        "symbols, topic, "
         "why"),
 
     "a call has no mode": (
@@ -83,15 +90,18 @@ FAULTS = {
         "box.toml: cuBoxSetWeights: [server] server must be one of generated, hand, none"),
     "a key of a call is misspelt": (
         "spec/box.toml", "aside = true\n", "asides = true\n",
-        "box.toml: cuBoxDestroy: [unknown-key] 'asides' means nothing here; known are after_held, alike, as, aside, checks, client, "
+        "box.toml: cuBoxDestroy: [unknown-key] 'asides' means nothing here; known are after_held, alike, as, aside, "
+        "checks, client, "
         "context, crew, forgotten_by, launches, mode, params, records, room, server, stream, turn, waits_for, why"),
     "a key of an operation is misspelt": (
         "spec/box.toml", 'reply = "OpenBoxReply"', 'replies = "OpenBoxReply"',
-        "box.toml: openBox: [unknown-key] 'replies' means nothing here; known are after_held, alike, attributes, context, crew, "
+        "box.toml: openBox: [unknown-key] 'replies' means nothing here; known are after_held, alike, attributes, "
+        "context, crew, "
         "dropped, forgotten_by, handles, held, mode, reply, request, staged, stream, taken_for_done, turn, why"),
     "an operation has the request of another": (
         "spec/box.toml", "", '[operations.shutBox]\nrequest = "OpenBox"\nmode = "barrier"\nwhy = "the lid is heavy"\n',
-        "box.toml: shutBox: [request] openBox has this request already; a request names one operation: give it a struct of its own"),
+        "box.toml: shutBox: [request] openBox has this request already; a request names one operation: give it a "
+        "struct of its own"),
     "an operation has no request": (
         "spec/box.toml", 'request = "OpenBox"\n', "",
         'box.toml: openBox: [request] name its struct of protocol/operations.capnp: add request = "..."'),
@@ -112,10 +122,12 @@ FAULTS = {
         "box.toml: cuBoxFillAsync: [unknown-name] alike names 'lid', which is no parameter"),
     "calls are alike that need no turn": (
         "spec/box.toml", 'turn = true\nlaunches', "launches",
-        "box.toml: cuBoxFillAsync: [alike] tells how long the GPU takes for what it is given in a turn: add turn = true, or remove it"),
+        "box.toml: cuBoxFillAsync: [alike] tells how long the GPU takes for what it is given in a turn: add turn = "
+        "true, or remove it"),
     "operations are alike that need no turn": (
         "spec/box.toml", 'turn = true\nalike = ["shape", "lid"]', 'alike = ["shape", "lid"]',
-        "box.toml: openBox: [alike] tells how long the GPU takes for what it is given in a turn: add turn = true, or remove it"),
+        "box.toml: openBox: [alike] tells how long the GPU takes for what it is given in a turn: add turn = true, or "
+        "remove it"),
     "a call is served beside launches at no known time": (
         "spec/box.toml", 'crew = "always"', 'crew = "sometimes"',
         "box.toml: cuBoxFillAsync: [crew] crew must be one of always, awaited"),
@@ -131,19 +143,22 @@ FAULTS = {
         "box.toml: cuBoxFill: [unknown-name] as = 'cuBoxFillLater' is no call"),
     "what a call answers is forgotten by none": (
         "spec/box.toml", '["cuBoxSetWeights"]', '["cuBoxSetColour"]',
-        "box.toml: cuBoxGetColour: [unknown-name] forgotten_by names 'cuBoxSetColour', which is neither call nor operation"),
+        "box.toml: cuBoxGetColour: [unknown-name] forgotten_by names 'cuBoxSetColour', which is neither call nor "
+        "operation"),
     "what an operation answers is forgotten by none": (
         "spec/box.toml", '["cuBoxDestroy"]', '["cuBoxBurn"]',
         "box.toml: openBox: [unknown-name] forgotten_by names 'cuBoxBurn', which is neither call nor operation"),
     "a deferred operation has an answer": (
         "spec/box.toml", 'reply = "OpenBoxReply"\nmode = "barrier"', 'reply = "OpenBoxReply"\nmode = "deferred"',
-        "box.toml: openBox: [deferred] a deferred operation cannot return a 'OpenBoxReply'; make it a barrier, or either"),
+        "box.toml: openBox: [deferred] a deferred operation cannot return a 'OpenBoxReply'; make it a barrier, or "
+        "either"),
     "generated code is to decide whether a call is awaited": (
         "spec/box.toml", '[calls.cuBoxDestroy]\nmode = "deferred"', '[calls.cuBoxDestroy]\nmode = "either"',
         'box.toml: cuBoxDestroy: [either] what decides whether it is awaited is written by hand: add client = "hand"'),
     "a deferred call has an answer": (
         "spec/box.toml", 'mode = "cached"', 'mode = "deferred"',
-        "box.toml: cuBoxGetColour: [deferred] a deferred call cannot return 'colour'; make it a barrier, or the output a handle that the "
+        "box.toml: cuBoxGetColour: [deferred] a deferred call cannot return 'colour'; make it a barrier, or the output "
+        "a handle that the "
         "client creates"),
 
     "a parameter is misspelt": (
@@ -151,57 +166,72 @@ FAULTS = {
         "box.toml: cuBoxCreate, parameter device: [unknown-name] there is no such parameter; remove or correct it"),
     "a key of a parameter is misspelt": (
         "spec/box.toml", "ordinal = true", "ordinals = true",
-        "box.toml: cuBoxCreate, parameter dev (CUdevice): [unknown-key] 'ordinals' means nothing here; known are aligned, count, "
+        "box.toml: cuBoxCreate, parameter dev (CUdevice): [unknown-key] 'ordinals' means nothing here; known are "
+        "aligned, count, "
         "count_inout, creates, destroys, device, dir, extent, known, missing, optional, ordinal"),
     "a pointer has no direction": (
         "spec/box.toml", 'params.colour = { dir = "out" }\n', "",
-        'box.toml: cuBoxGetColour, parameter colour (CUcolour *): [direction] a pointer to non-const may go either way: add dir = "in", '
+        'box.toml: cuBoxGetColour, parameter colour (CUcolour *): [direction] a pointer to non-const may go either '
+        'way: add dir = "in", '
         '"out" or "inout"',
-        'box.toml: cuBoxGetColour, parameter colour (CUcolour *): [count] an input pointer to scalars needs count = "..."'),
+        'box.toml: cuBoxGetColour, parameter colour (CUcolour *): [count] an input pointer to scalars needs count = '
+        '"..."'),
     "a direction is none": (
         "spec/box.toml", 'params.colour = { dir = "out" }', 'params.colour = { dir = "back" }',
         "box.toml: cuBoxGetColour, parameter colour (CUcolour *): [direction] direction must be one of in, out, inout"),
     "a value should come out": (
         "spec/box.toml", "params.dev = { ordinal = true }", 'params.dev = { dir = "out" }',
-        "box.toml: cuBoxCreate, parameter dev (CUdevice): [direction] nothing can come out of a value or by a pointer to const; leave dir "
+        "box.toml: cuBoxCreate, parameter dev (CUdevice): [direction] nothing can come out of a value or by a pointer "
+        "to const; leave dir "
         "away"),
     "something should come out by a pointer to const": (
         "spec/box.toml", "params.dev = { ordinal = true }", 'params.shape = { dir = "inout" }',
-        "box.toml: cuBoxCreate, parameter shape (const CUboxShape *): [direction] nothing can come inout of a value or by a pointer to "
+        "box.toml: cuBoxCreate, parameter shape (const CUboxShape *): [direction] nothing can come inout of a value or "
+        "by a pointer to "
         "const; leave dir away"),
     "a list has no length": (
         "spec/box.toml", '{ count = "count", optional = true }', "{ optional = true }",
-        'box.toml: cuBoxSetWeights, parameter weights (const float *): [count] an input pointer to scalars needs count = "..."'),
+        'box.toml: cuBoxSetWeights, parameter weights (const float *): [count] an input pointer to scalars needs count '
+        '= "..."'),
     "the length of a list cannot change": (
         "spec/box.toml", '{ count = "count", optional = true }', '{ count_inout = "count", optional = true }',
-        "box.toml: cuBoxSetWeights, parameter count (unsigned int): [count] cannot be told how many there were, as it is no pointer; use "
+        "box.toml: cuBoxSetWeights, parameter count (unsigned int): [count] cannot be told how many there were, as it "
+        "is no pointer; use "
         "count instead of count_inout"),
     "a length is counted by what is no parameter": (
         "spec/box.toml", '{ count = "count", optional = true }', '{ count = "2 * number", optional = true }',
-        "box.toml: cuBoxSetWeights, parameter weights (const float *): [unknown-name] count names 'number', which is no parameter"),
+        "box.toml: cuBoxSetWeights, parameter weights (const float *): [unknown-name] count names 'number', which is "
+        "no parameter"),
     "an extent is measured by what is no parameter": (
         "spec/box.toml", 'extent = "bytes"', 'extent = "byte"',
-        "box.toml: cuBoxFillAsync, parameter address (CUdeviceptr): [unknown-name] extent names 'byte', which is no parameter"),
+        "box.toml: cuBoxFillAsync, parameter address (CUdeviceptr): [unknown-name] extent names 'byte', which is no "
+        "parameter"),
     "an address that is used has no extent": (
         "spec/box.toml", ', extent = "bytes"', "",
-        "box.toml: cuBoxFillAsync, parameter address (CUdeviceptr): [extent] an address that is used needs its extent in bytes"),
+        "box.toml: cuBoxFillAsync, parameter address (CUdeviceptr): [extent] an address that is used needs its extent "
+        "in bytes"),
     "an address is used in no known way": (
         "spec/box.toml", 'device = "use", extent = "bytes"', 'device = "used"',
         "box.toml: cuBoxFillAsync, parameter address (CUdeviceptr): [device] device must be one of use, value"),
     "a parameter is of a type that cannot travel": (
         "spec/box.toml", '[[special]]\ntopic = "box"\nwhy = "contents are opened in the client (operation openBox)"\n'
-                         'symbols = ["cuBoxOpen"]', '[calls.cuBoxOpen]\nmode = "barrier"\nparams.contents = { dir = "out" }',
-        "box.toml: cuBoxOpen, parameter contents (void **): [kind] the generator cannot carry a pointer of this type; serve the call by "
+                         'symbols = ["cuBoxOpen"]',
+        '[calls.cuBoxOpen]\nmode = "barrier"\nparams.contents = { dir = "out" }',
+        "box.toml: cuBoxOpen, parameter contents (void **): [kind] the generator cannot carry a pointer of this type; "
+        "serve the call by "
         'hand (client and server = "hand" with operations) or refuse it'),
     "a field of a struct cannot travel": (
         "spec/box.toml", '[structs.CUboxShape]\nskip = { "parts.maker" = "means nothing elsewhere" }\n', "",
-        "box.toml: struct CUboxShape, field parts.maker (void *): [kind] cannot travel by itself; add it to skip, with the reason, say "
+        "box.toml: struct CUboxShape, field parts.maker (void *): [kind] cannot travel by itself; add it to skip, with "
+        "the reason, say "
         "under unions which member of it counts, or serve the call by hand"),
     "a struct does not say which member of a union counts": (
         "spec/texture.toml", "unions.held", "unions.holds",
-        "texture.toml: struct CUcontents, field held (union): [kind] cannot travel by itself; add it to skip, with the reason, say under "
+        "texture.toml: struct CUcontents, field held (union): [kind] cannot travel by itself; add it to skip, with the "
+        "reason, say under "
         "unions which member of it counts, or serve the call by hand",
-        "texture.toml: struct CUcontents, field held.memory.address: [unknown-name] there is no such address; remove or correct it",
+        "texture.toml: struct CUcontents, field held.memory.address: [unknown-name] there is no such address; remove "
+        "or correct it",
         "texture.toml: struct CUcontents, field holds: [unknown-name] there is no such union; remove or correct it"),
     "a union has no such member": (
         "spec/texture.toml", 'inner = "', 'outer = "',
@@ -211,17 +241,21 @@ FAULTS = {
         "texture.toml: struct CUcontents, union held: [unknown-name] by names 'hold', which is no field that travels"),
     "an address in a struct has no extent": (
         "spec/texture.toml", '"held.memory.address" = "extent_of_rows(held.memory.count, 4, 1, 0)"', "",
-        "texture.toml: struct CUcontents, field held.memory.address (CUdeviceptr): [extent] an address that is used needs its extent in "
+        "texture.toml: struct CUcontents, field held.memory.address (CUdeviceptr): [extent] an address that is used "
+        "needs its extent in "
         "bytes: add it to extents"),
     "an extent in a struct is measured by what is no field": (
         "spec/texture.toml", "(held.memory.count,", "(memory.count,",
-        "texture.toml: struct CUcontents, field held.memory.address: [unknown-name] extent names 'memory', which is no field"),
+        "texture.toml: struct CUcontents, field held.memory.address: [unknown-name] extent names 'memory', which is no "
+        "field"),
     "an extent in a struct is of no address": (
         "spec/texture.toml", '"held.memory.address" =', '"held.memory.count" = "4"\n"held.memory.address" =',
-        "texture.toml: struct CUcontents, field held.memory.count: [unknown-name] there is no such address; remove or correct it"),
+        "texture.toml: struct CUcontents, field held.memory.count: [unknown-name] there is no such address; remove or "
+        "correct it"),
     "a field that is not there should not travel": (
         "spec/box.toml", "means nothing elsewhere\"", 'means nothing elsewhere", "parts.key" = "too"',
-        "box.toml: struct CUboxShape, field parts.key: [unknown-name] there is no such field to skip; remove or correct it"),
+        "box.toml: struct CUboxShape, field parts.key: [unknown-name] there is no such field to skip; remove or "
+        "correct it"),
     "a struct is misspelt": (
         "spec/box.toml", "", "[structs.CUboxForm]\n",
         "box.toml: struct CUboxForm: [unknown-name] no call carries such a struct; remove or correct it"),
@@ -232,22 +266,28 @@ FAULTS = {
     "a call of 32 bits stands for what is no symbol": (
         "spec/plan.toml", 'to = "cuPlanGet_v2"', 'to = "cuPlanGet_v3"',
         "plan.toml: cuPlanGet_v3: [unknown-name] the toolkit exports no such symbol; remove or correct it",
-        "cuda.h: cuPlanGet (line 91): [undecided] is neither generated, local, special nor refused; add it to a file of codegen/spec"),
+        "cuda.h: cuPlanGet (line 91): [undecided] is neither generated, local, special nor refused; add it to a file "
+        "of codegen/spec"),
     "a call of 32 bits does not say which one it stands for": (
         "spec/plan.toml", 'cuPlanGet = { to = "cuPlanGet_v2" }', "cuPlanGet = {}",
         'plan.toml: cuPlanGet: [narrow] name the 64-bit call that it stands for: add to = "..."',
-        "cuda.h: cuPlanGet (line 91): [undecided] is neither generated, local, special nor refused; add it to a file of codegen/spec"),
+        "cuda.h: cuPlanGet (line 91): [undecided] is neither generated, local, special nor refused; add it to a file "
+        "of codegen/spec"),
     "a call of 32 bits stands for one with other parameters": (
         "spec/plan.toml", 'to = "cuPlanGet_v2"', 'to = "cuPlanRemove_v2"',
         "plan.toml: cuPlanGet: [narrow] has other parameters than cuPlanRemove_v2; serve it by hand"),
     "a call of 32 bits stands for one with parameters of other types": (
         "spec/plan.toml", 'cuPlanGet = { to = "cuPlanGet_v2" }', 'cuPlanGet = { to = "cuBoxSetWeights" }',
-        "plan.toml: cuPlanGet, parameter plan (CUplan_v1 *): [narrow] is no narrower form of CUbox; serve the call by hand",
-        "plan.toml: cuPlanGet, parameter address (CUdeviceptr_v1 *): [narrow] is no narrower form of const float *; serve the call by hand",
-        "plan.toml: cuPlanGet, parameter box (CUbox): [narrow] is no narrower form of unsigned int; serve the call by hand"),
+        "plan.toml: cuPlanGet, parameter plan (CUplan_v1 *): [narrow] is no narrower form of CUbox; serve the call by "
+        "hand",
+        "plan.toml: cuPlanGet, parameter address (CUdeviceptr_v1 *): [narrow] is no narrower form of const float *; "
+        "serve the call by hand",
+        "plan.toml: cuPlanGet, parameter box (CUbox): [narrow] is no narrower form of unsigned int; serve the call by "
+        "hand"),
     "a call of 32 bits stands for one that is refused": (
         "spec/plan.toml", 'topic = "plan"\nsymbols = ["cuPlanPlace_v2", "cuPlanRemove_v2", "cuPlanGet_v2"]',
-        'topic = "plan"\nsymbols = ["cuPlanPlace_v2", "cuPlanRemove_v2"]\n[[refused]]\nwhy = "secret"\nsymbols = ["cuPlanGet_v2"]',
+        'topic = "plan"\nsymbols = ["cuPlanPlace_v2", "cuPlanRemove_v2"]\n[[refused]]\nwhy = "secret"\nsymbols = '
+        '["cuPlanGet_v2"]',
         "plan.toml: cuPlanGet: [narrow] stands for cuPlanGet_v2, which is refused"),
     "a key of a call of 32 bits is misspelt": (
         "spec/plan.toml", 'undo = ', 'undoes = ',
@@ -262,8 +302,10 @@ FAULTS = {
         'why = "the worker weighs them first"\nchecks = ["unlocked(lid)"]',
         "box.toml: cuBoxSetWeights: [unknown-name] checks 'lid', which is no parameter"),
     "a check is named for too few calls": (
-        "spec/box.toml", 'why = "the worker weighs them first"\nchecks = ["unlocked(box)"]', 'why = "the worker weighs them first"',
-        "box.toml: cuBoxDestroy: [checks] unlocked serves 2 calls, and must serve 3 to be named in the spec; check by hand"),
+        "spec/box.toml", 'why = "the worker weighs them first"\nchecks = ["unlocked(box)"]',
+        'why = "the worker weighs them first"',
+        "box.toml: cuBoxDestroy: [checks] unlocked serves 2 calls, and must serve 3 to be named in the spec; check by "
+        "hand"),
     "an operation has a handle of no kind": (
         "spec/box.toml", 'handles = { box = "box" }', 'handles = { box = "bag" }',
         "box.toml: openBox: [unknown-name] handles says of 'box' that it is a 'bag', which is no handle kind"),
@@ -271,11 +313,13 @@ FAULTS = {
     "a form is no symbol": (
         "spec/plan.toml", "cuPlanCancel =", "cuPlanCancle =",
         "plan.toml: cuPlanCancle: [unknown-name] the toolkit exports no such symbol; remove or correct it",
-        "cuda.h: cuPlanCancel (line 101): [undecided] is neither generated, local, special nor refused; add it to a file of codegen/spec"),
+        "cuda.h: cuPlanCancel (line 101): [undecided] is neither generated, local, special nor refused; add it to a "
+        "file of codegen/spec"),
     "a form is no call": (
         "spec/plan.toml", '"cuPlanRemove_v2(address, 0)"', '"cuPlanRemove_v2"',
         "plan.toml: cuPlanCancel: [form] 'cuPlanRemove_v2' is no call: write FUNCTION(ARGUMENTS)",
-        "cuda.h: cuPlanCancel (line 101): [undecided] is neither generated, local, special nor refused; add it to a file of codegen/spec"),
+        "cuda.h: cuPlanCancel (line 101): [undecided] is neither generated, local, special nor refused; add it to a "
+        "file of codegen/spec"),
     "a form is one with what is no parameter": (
         "spec/plan.toml", '"cuPlanRemove_v2(address, 0)"', '"cuPlanRemove_v2(address, bytes)"',
         "plan.toml: cuPlanCancel: [unknown-name] is a form with 'bytes', which is no parameter"),
@@ -284,20 +328,26 @@ FAULTS = {
         "box.toml: cuBoxPaint: [unknown-name] is a form with 'default_stream', which is no parameter"),
     "a form is one of no call": (
         "spec/plan.toml", '"cuPlanRemove_v2(address, 0)"', '"cuPlanErase_v2(address, 0)"',
-        "plan.toml: cuPlanCancel: [unknown-name] is a form of 'cuPlanErase_v2', which is no call of the spec; remove or correct it"),
+        "plan.toml: cuPlanCancel: [unknown-name] is a form of 'cuPlanErase_v2', which is no call of the spec; remove "
+        "or correct it"),
     "a form is one of a call without a function": (
         "spec/plan.toml", '"cuPlanRemove_v2(address, 0)"', '"cuPlanRemove(address, 0)"',
-        "plan.toml: cuPlanCancel: [form] the client has no function for cuPlanRemove; name a call for which it has one, or use as"),
+        "plan.toml: cuPlanCancel: [form] the client has no function for cuPlanRemove; name a call for which it has "
+        "one, or use as"),
     "a function is named for too few forms": (
         "spec/plan.toml", '"cuPlanRemove_v2(address, 0)"', '"remove_plan(address, 0)"',
-        "plan.toml: cuPlanCancel: [form] remove_plan serves 1 calls, and must serve 3 to be named in the spec; write the calls by hand"),
+        "plan.toml: cuPlanCancel: [form] remove_plan serves 1 calls, and must serve 3 to be named in the spec; write "
+        "the calls by hand"),
 
     "a handle has no kind": (
         "spec/handles.toml", "CUstream", "CUstrand",
-        "box.toml: cuBoxFillAsync, parameter hStream (CUstream): [kind] handles of type CUstream have no kind; add one to handles.toml",
-        "driver.toml: cuStreamCreate, parameter phStream (CUstream *): [kind] handles of type CUstream have no kind; add one to "
+        "box.toml: cuBoxFillAsync, parameter hStream (CUstream): [kind] handles of type CUstream have no kind; add one "
+        "to handles.toml",
+        "driver.toml: cuStreamCreate, parameter phStream (CUstream *): [kind] handles of type CUstream have no kind; "
+        "add one to "
         "handles.toml",
-        "driver.toml: cuStreamDestroy, parameter hStream (CUstream): [kind] handles of type CUstream have no kind; add one to "
+        "driver.toml: cuStreamDestroy, parameter hStream (CUstream): [kind] handles of type CUstream have no kind; add "
+        "one to "
         "handles.toml"),
     "what is created is of no kind": (
         "spec/driver.toml", 'creates = "stream"', 'creates = "strand"',
@@ -310,9 +360,11 @@ FAULTS = {
         "spec/handles.toml", "number = 2", "number = 1",
         "handles.toml: box: [kind-number] has the number of stream; give it the next free one"),
     "a kind's number is too large for a handle": (
-        "spec/handles.toml", "number = 2", "number = 64", "handles.toml: box: [kind-number] needs a number within 1..63"),
+        "spec/handles.toml", "number = 2", "number = 64",
+        "handles.toml: box: [kind-number] needs a number within 1..63"),
     "nobody gives the handles of a kind": (
-        "spec/handles.toml", '"worker"', '"server"', "handles.toml: box: [owner] owner must be one of client, worker, driver"),
+        "spec/handles.toml", '"worker"', '"server"',
+        "handles.toml: box: [owner] owner must be one of client, worker, driver"),
     "handles live with what is no owner of them": (
         "spec/handles.toml", 'lives_with = "context"', 'lives_with = "device"',
         "handles.toml: stream: [lives_with] lives_with must be one of session, context"),
@@ -322,22 +374,27 @@ FAULTS = {
 
     "an attribute is misspelt": (
         "spec/driver.toml", "CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY", "CU_DEVICE_ATTRIBUTE_MANGED_MEMORY",
-        "driver.toml: CU_DEVICE_ATTRIBUTE_MANGED_MEMORY: [unknown-name] is no device attribute of this toolkit; remove or correct it"),
+        "driver.toml: CU_DEVICE_ATTRIBUTE_MANGED_MEMORY: [unknown-name] is no device attribute of this toolkit; remove "
+        "or correct it"),
     "a key of an attribute is misspelt": (
         "spec/driver.toml", "{ value = 0,", "{ val = 0,",
-        "driver.toml: CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY: [unknown-key] 'val' means nothing here; known are value, why"),
+        "driver.toml: CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY: [unknown-key] 'val' means nothing here; known are value, "
+        "why"),
     "a launch attribute is misspelt": (
         "spec/driver.toml", "CU_LAUNCH_ATTRIBUTE_IGNORE", "CU_LAUNCH_ATTRIBUTE_IGNORED",
-        "driver.toml: CU_LAUNCH_ATTRIBUTE_IGNORED: [unknown-name] is no launch attribute of this toolkit; remove or correct it"),
+        "driver.toml: CU_LAUNCH_ATTRIBUTE_IGNORED: [unknown-name] is no launch attribute of this toolkit; remove or "
+        "correct it"),
     "a launch attribute uses no known member": (
         "spec/driver.toml", 'member = "priority"', 'member = "importance"',
         "driver.toml: CU_LAUNCH_ATTRIBUTE_PRIORITY: [unknown-name] CUlaunchAttributeValue has no member 'importance'"),
     "a launch attribute says nothing of its member": (
         "spec/driver.toml", '{ member = "priority" }', "{}",
-        'driver.toml: CU_LAUNCH_ATTRIBUTE_PRIORITY: [member] name the member of CUlaunchAttributeValue that it uses, or ""'),
+        'driver.toml: CU_LAUNCH_ATTRIBUTE_PRIORITY: [member] name the member of CUlaunchAttributeValue that it uses, '
+        'or ""'),
     "a key of a launch attribute is misspelt": (
         "spec/driver.toml", '{ member = "priority" }', '{ member = "priority", handel = "event" }',
-        "driver.toml: CU_LAUNCH_ATTRIBUTE_PRIORITY: [unknown-key] 'handel' means nothing here; known are handle, member"),
+        "driver.toml: CU_LAUNCH_ATTRIBUTE_PRIORITY: [unknown-key] 'handel' means nothing here; known are handle, "
+        "member"),
     "a key of the capture's section is misspelt": (
         "spec/driver.toml", "unsafe = [", "forbidden = [",
         "driver.toml: capture: [unknown-key] 'forbidden' means nothing here; known are unsafe"),
@@ -350,29 +407,38 @@ FAULTS = {
         "opcodes.toml: shutBox: [opcode] has no opcode; run: codegen/register"),
     "an opcode was changed": (
         "spec/opcodes.toml", '"cuBoxFillAsync" = { number = 3,', '"cuBoxFillAsync" = { number = 30,',
-        "opcodes.toml: cuBoxFillAsync: [opcode] is {'number': 30, 'shape': '9cd25d78'} where number 3 and a shape belong; opcodes are "
+        "opcodes.toml: cuBoxFillAsync: [opcode] is {'number': 30, 'shape': '9cd25d78'} where number 3 and a shape "
+        "belong; opcodes are "
         "appended, never moved, removed or reused: restore the register"),
     "an opcode was removed": (
         "spec/opcodes.toml", '"cuBoxDestroy" = { number = 2, shape = "ea83ea03" }\n', "",
-        "opcodes.toml: cuBoxFillAsync: [opcode] is {'number': 3, 'shape': '9cd25d78'} where number 2 and a shape belong; opcodes are "
+        "opcodes.toml: cuBoxFillAsync: [opcode] is {'number': 3, 'shape': '9cd25d78'} where number 2 and a shape "
+        "belong; opcodes are "
         "appended, never moved, removed or reused: restore the register"),
     "the toolkit has another signature": (
         "toolkit/cuda.h", "cuInit(unsigned int Flags)", "cuInit(unsigned int flags)",
-        "abi/13000.txt: cuInit: [toolkit] differs from the installed headers (2 lines do); if the change is right, run: codegen/register "
+        "abi/13000.txt: cuInit: [toolkit] differs from the installed headers (2 lines do); if the change is right, "
+        "run: codegen/register "
         "--toolkit"),
     "the toolkit is another": (
         "toolkit/cuda.h", "CUDA_VERSION 13000", "CUDA_VERSION 13010",
-        "abi/13010.txt: [toolkit] there is no listing of CUDA 13010; look at what is new, then run: codegen/register --toolkit"),
+        "abi/13010.txt: [toolkit] there is no listing of CUDA 13010; look at what is new, then run: codegen/register "
+        "--toolkit"),
 }
 
 # Changes that make something else travel; the calls whose opcodes then are no longer right.
 RESHAPED = {
-    "a parameter is translated no longer, which changes nothing that travels": ("ordinal = true", "ordinal = false", ()),
+    "a parameter is translated no longer, which changes nothing that travels": ("ordinal = true", "ordinal = false",
+                                                                                ()),
     "a list may be null no longer": ("optional = true", "optional = false", ("cuBoxSetWeights",)),
-    "an output becomes an input too": ('params.bytes = { dir = "out" }', 'params.bytes = { dir = "inout" }', ("cuBoxGetSize_v2",)),
-    "a list has a length of its own": ('count_inout = "count" }', 'count = "8" }\nparams.count = { dir = "out" }', ("cuBoxList",)),
-    "the client gives the handle": ('mode = "barrier"\nparams.box =', 'mode = "deferred"\nparams.box =', ("cuBoxCreate",)),
-    "a struct's field stays behind": ('skip = { ', 'skip = { edges = "not needed", ', ("cuBoxCreate", "cuTexObjectCreate")),
+    "an output becomes an input too": ('params.bytes = { dir = "out" }', 'params.bytes = { dir = "inout" }',
+                                       ("cuBoxGetSize_v2",)),
+    "a list has a length of its own": ('count_inout = "count" }', 'count = "8" }\nparams.count = { dir = "out" }',
+                                       ("cuBoxList",)),
+    "the client gives the handle": ('mode = "barrier"\nparams.box =', 'mode = "deferred"\nparams.box =',
+                                    ("cuBoxCreate",)),
+    "a struct's field stays behind": ('skip = { ', 'skip = { edges = "not needed", ',
+                                      ("cuBoxCreate", "cuTexObjectCreate")),
 }
 
 
@@ -389,8 +455,10 @@ class Spec(GeneratorTest):
 
     def test_each_documented_rule_has_a_test(self):
         rows = self.section("What stops it").splitlines()
-        documented = {rule for row in rows if row.startswith("| `") for rule in re.findall("`([a-z_-]+)`", row.split("|")[1])}
-        tested = {rule for fault in FAULTS.values() for line in fault[3:] for rule in re.findall(r": \[([a-z_-]+)\] ", line)}
+        documented = {rule for row in rows if row.startswith("| `")
+                      for rule in re.findall("`([a-z_-]+)`", row.split("|")[1])}
+        tested = {rule for fault in FAULTS.values() for line in fault[3:]
+                  for rule in re.findall(r": \[([a-z_-]+)\] ", line)}
         self.assertEqual(tested, documented)
 
     def section(self, title):
@@ -407,8 +475,10 @@ class Spec(GeneratorTest):
                 self.restore()
                 self.change("spec/box.toml", old, new)
                 code, _, err = self.generate()
-                self.assertEqual(re.findall(r"^opcodes\.toml: (\w+): \[opcode\] travels in another shape \(\w{8}\) than its opcode \d+ was "
-                                            r"given for \(\w{8}\); restore the annotations, or give it a new opcode with: "
+                self.assertEqual(re.findall(r"^opcodes\.toml: (\w+): \[opcode\] travels in another shape \(\w{8}\) "
+                                            r"than its opcode \d+ was "
+                                            r"given for \(\w{8}\); restore the annotations, or give it a new opcode "
+                                            r"with: "
                                             r"codegen/register --renew \1$", err, re.M), list(calls), err)
                 self.assertEqual(code, 1 if calls else 0)
 
@@ -419,7 +489,8 @@ class Spec(GeneratorTest):
                 self.add(f"spec/{file}", "[broken\n")
                 code, _, err = self.generate()
                 self.assertEqual(code, 1)
-                self.assertRegex(err, rf"^fargpu codegen stopped:\n{file}: Expected .* \(at line \d+, column \d+\); it must be there and be "
+                self.assertRegex(err, rf"^fargpu codegen stopped:\n{file}: Expected .* \(at line \d+, column \d+\); it "
+                                      r"must be there and be "
                                       r"TOML\n$")
 
     def test_files_that_are_missing(self):
@@ -429,7 +500,8 @@ class Spec(GeneratorTest):
                 (self.folder / "spec" / file).unlink()
                 code, _, err = self.generate()
                 self.assertEqual(code, 1)
-                self.assertRegex(err, rf"^fargpu codegen stopped:\n{file}: .*No such file or directory.*; it must be there and be TOML\n$")
+                self.assertRegex(err, rf"^fargpu codegen stopped:\n{file}: .*No such file or directory.*; it must be "
+                                      r"there and be TOML\n$")
 
 
 if __name__ == "__main__":

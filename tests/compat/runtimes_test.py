@@ -1,7 +1,8 @@
-"""Programs of older toolkits on the software GPU, through client, broker and worker: one program, CUDA runtimes of several versions.
+"""Programs of older toolkits on the software GPU, through client, broker and worker: one program, CUDA runtimes of
+several versions.
 
-The runtimes come from Debian's archive (non-free) and are kept below the build folder. Where they cannot be had, the test says so and
-counts as skipped."""
+The runtimes come from Debian's archive (non-free) and are kept below the build folder. Where they cannot be had, the
+test says so and counts as skipped."""
 
 import hashlib
 import os
@@ -53,7 +54,8 @@ def fetch(version):
 class Runtimes(SystemTest):
     def try_runtime(self, library, version):
         broker = self.broker(driver=paths.SOFTWARE_GPU)
-        done = run([PROGRAM, library, KERNELS], env={"FARGPU_POOL": broker.pool, "LD_LIBRARY_PATH": paths.LIBRARIES}, seconds=120)
+        done = run([PROGRAM, library, KERNELS], env={"FARGPU_POOL": broker.pool, "LD_LIBRARY_PATH": paths.LIBRARIES},
+                   seconds=120)
         said = done.out + done.err
         self.assertEqual(done.code, 0, said)
         self.assertIn(f"runtime {version}", said)

@@ -1,4 +1,5 @@
-"""The commands of the README and of the tutorial, run as they stand there, on the software GPU and on this machine alone."""
+"""The commands of the README and of the tutorial, run as they stand there, on the software GPU and on this machine
+alone."""
 
 import os
 import re
@@ -15,7 +16,8 @@ PATIENCE = 120  # seconds for all commands of a section
 EXAMPLE = BUILD / "examples" / "vector_add_runtime"
 SOFTWARE_GPU = BUILD / "server" / "softgpu" / "libfargpu-softgpu.so"
 
-# `fargpud` begins in the background, in the place of the one before, and is there when it listens. What is run is an example.
+# `fargpud` begins in the background, in the place of the one before, and is there when it listens. What is run is an
+# example.
 PRELUDE = f"""
 set -u
 fargpud() {{
@@ -64,8 +66,10 @@ class Commands(unittest.TestCase):
 
     def here(self, text):
         """The commands with this machine for the GPU host, and a free port."""
-        text = text.replace("gpuhost.example.org", "localhost").replace("FARGPU_POOL=localhost", f"FARGPU_POOL=tls://localhost:{self.port}")
-        text = text.replace("tls://0.0.0.0:8470", f"tls://127.0.0.1:{self.port}").replace("127.0.0.1:8470", f"127.0.0.1:{self.port}")
+        text = text.replace("gpuhost.example.org",
+                            "localhost").replace("FARGPU_POOL=localhost", f"FARGPU_POOL=tls://localhost:{self.port}")
+        text = text.replace("tls://0.0.0.0:8470",
+                            f"tls://127.0.0.1:{self.port}").replace("127.0.0.1:8470", f"127.0.0.1:{self.port}")
         return re.sub(r"-- python3 train\.py", f"-- {EXAMPLE}", text)
 
     def run_all(self, *texts):
@@ -94,7 +98,8 @@ class Commands(unittest.TestCase):
         page = "docs/tutorial/first-run.md"
         (self.folder / "build").symlink_to(BUILD)
         done = self.run_all("set -e", f"fargpud --listen 127.0.0.1:{self.port}",
-                            *(self.here(block) for heading in ("3. Run a program", "4. Look", "5. See what the program did")
+                            *(self.here(block) for heading in ("3. Run a program", "4. Look",
+                                                               "5. See what the program did")
                               for block in blocks(page, heading)))
         self.assertEqual(done.stdout.count("PASSED"), 2, done.stdout)
         self.assertIn(blocks(page, "3. Run a program", "")[0], done.stdout)
@@ -107,7 +112,8 @@ class Commands(unittest.TestCase):
         done = self.run_all("set -e", self.here(server), self.here(client))
         self.assertIn("PASSED", done.stdout)
         server, client = blocks(page, "Certificates and tokens")
-        done = self.run_all("set -e", self.here(server), "cp pki/ca.crt .", self.here(client), "fargpu token list --file tokens",
+        done = self.run_all("set -e", self.here(server), "cp pki/ca.crt .", self.here(client),
+                            "fargpu token list --file tokens",
                             "fargpu token revoke --file tokens anna", "! fargpu ls")
         self.assertIn("PASSED", done.stdout)
         self.assertIn("was revoked", done.stdout + done.stderr)
@@ -123,11 +129,14 @@ class Commands(unittest.TestCase):
         policy = blocks(page, "4. Changing things while programs run")[0].splitlines()[0]
         refused, later = re.split(r"(?=^fargpu run -m 8GiB --wait)", again, flags=re.M)
         (self.folder / "fargpud.toml").write_text(self.here(blocks(page, "1. Tenants", "toml")[0]))
-        as_anna, as_student, as_admin = (f"export FARGPU_TOKEN_FILE=$PWD/{name}.token" for name in ("anna", "course", "admin"))
+        as_anna, as_student, as_admin = (f"export FARGPU_TOKEN_FILE=$PWD/{name}.token"
+                                         for name in ("anna", "course", "admin"))
         done = self.run_all(
             self.here(make), broker, "cp pki/ca.crt .", anna, as_student, student,
-            as_anna, "fargpu run -m 8GiB -- sleep 100 & first=$!", "until fargpu ls | grep -q ' 8.0 GiB '; do sleep 0.05; done",
-            refused, "(sleep 0.5; kill $first) &", later, as_admin, watch.replace("fargpu top", "fargpu top --once"), policy)
+            as_anna, "fargpu run -m 8GiB -- sleep 100 & first=$!",
+            "until fargpu ls | grep -q ' 8.0 GiB '; do sleep 0.05; done",
+            refused, "(sleep 0.5; kill $first) &", later, as_admin, watch.replace("fargpu top", "fargpu top --once"),
+            policy)
         told = re.findall(r"^# (\d+)$", student + again, re.M)
         self.assertEqual(re.findall(r"^(\d+)$", done.stdout, re.M), told)
         for words in ("may have 4.0 GiB", "try later or wait with --wait"):

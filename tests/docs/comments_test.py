@@ -38,8 +38,10 @@ class Rules(unittest.TestCase):
         self.assertEqual(places(text, ".py"), [(2, "The"), (3, "whoever")])
 
     def test_other_words_are_let_be(self):
-        for text in ("// Text for the person who runs the program.\n", 'print("Who waits");\n', "// This, that: the same pages.\n",
-                     "int a;  // the same pages here and there\n", "// A program whose calls end.\n", 'char url[] = "http://he";\n'):
+        for text in ("// Text for the person who runs the program.\n", 'print("Who waits");\n',
+                     "// This, that: the same pages.\n",
+                     "int a;  // the same pages here and there\n", "// A program whose calls end.\n",
+                     'char url[] = "http://he";\n'):
             self.assertEqual(places(text), [], text)
 
 
@@ -50,7 +52,8 @@ class Comments(unittest.TestCase):
         files = written_by_hand()
         self.assertGreater(len(files), FILES_MIN)
         self.assertEqual([f"{file.relative_to(SOURCE)}:{number}: {words}: {repair}" for file in files
-                          for number, words, repair in findings(file.read_text(), file.suffix)], [], "rewrite these comments")
+                          for number, words, repair in findings(file.read_text(), file.suffix)], [],
+                         "rewrite these comments")
 
 
 if __name__ == "__main__":

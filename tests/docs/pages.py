@@ -23,7 +23,8 @@ def pages():
 def sources():
     """Files of the code that speak of documents."""
     top = [path for path in SOURCE.iterdir() if path.is_dir() and not path.name.startswith(MADE)]
-    return sorted(file for folder in top for file in folder.rglob("*") if file.suffix in (".cpp", ".h", ".capnp", ".py", ".toml", ".j2", ".txt"))
+    return sorted(file for folder in top for file in folder.rglob("*")
+                  if file.suffix in (".cpp", ".h", ".capnp", ".py", ".toml", ".j2", ".txt"))
 
 
 def lines(page):
@@ -77,8 +78,8 @@ def named_paths(page):
 
 
 def missing_path(page, name):
-    """Whether a path begins in this repository and does not lead anywhere. A stem stands for the files of that name, * and <...> for
-    anything. Paths count from the top, from the page's folder, or, as tests are called, from tests/."""
+    """Whether a path begins in this repository and does not lead anywhere. A stem stands for the files of that name, *
+    and <...> for anything. Paths count from the top, from the page's folder, or, as tests are called, from tests/."""
     if "..." in name:
         return False
     first = re.split(r"[/*<]", name)[0]

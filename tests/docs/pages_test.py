@@ -22,22 +22,27 @@ class Pages(unittest.TestCase):
         self.assertEqual(findings, [], repair)
 
     def test_links_lead_somewhere(self):
-        self.assert_none([f"{name(page)}: {why}" for page in pages() for target in links(page) if (why := dangling_link(page, target))],
+        self.assert_none([f"{name(page)}: {why}" for page in pages()
+                          for target in links(page) if (why := dangling_link(page, target))],
                          "correct the links")
 
     def test_named_paths_are_there(self):
-        self.assert_none([f"{name(page)}: {path}" for page in pages() for path in named_paths(page) if missing_path(page, path)],
+        self.assert_none([f"{name(page)}: {path}" for page in pages()
+                          for path in named_paths(page) if missing_path(page, path)],
                          "name the files by their present paths")
 
     def test_documents_that_sources_name_are_there(self):
-        named = {(name(file), path) for file in sources() for path in re.findall(r"\b(?:[\w-]+/)+[\w-]+\.md\b", file.read_text())}
+        named = {(name(file), path) for file in sources()
+                 for path in re.findall(r"\b(?:[\w-]+/)+[\w-]+\.md\b", file.read_text())}
         self.assertGreater(len(named), 5)
-        self.assert_none([f"{file}: {path}" for file, path in sorted(named) if not (SOURCE / path).exists()], "name the document by its present path")
+        self.assert_none([f"{file}: {path}" for file, path in sorted(named) if not (SOURCE / path).exists()],
+                         "name the document by its present path")
 
     def test_every_document_is_in_the_table_of_contents(self):
         contents = SOURCE / "docs" / "README.md"
         linked = {(contents.parent / target.partition("#")[0]).resolve() for target in links(contents)}
-        self.assert_none([name(page) for page in (SOURCE / "docs").rglob("*.md") if page != contents and page.resolve() not in linked],
+        self.assert_none([name(page) for page in (SOURCE / "docs").rglob("*.md") if page != contents
+                          and page.resolve() not in linked],
                          "name them in docs/README.md")
 
     def test_sizes(self):
@@ -48,15 +53,18 @@ class Pages(unittest.TestCase):
                           and page.stat().st_size > FOLDER_README_BYTES_MAX], "move something to docs/")
 
     def test_columns(self):
-        self.assert_none([f"{name(page)}:{number}: {len(line)} columns" for page in pages() for number, line, prose in lines(page)
+        self.assert_none([f"{name(page)}:{number}: {len(line)} columns" for page in pages()
+                          for number, line, prose in lines(page)
                           if prose and len(line) > COLUMNS_MAX], f"at most {COLUMNS_MAX} outside tables and code")
 
     def test_sentences_have_a_subject(self):
         """Sentences begin with neither `Who ...` nor `The same ...`, which need the one before to be understood."""
         begins = re.compile(r"(?:^|[.?!] |^ *[-*] )((?:Who|The same) [^.]{0,50})", re.M)
         for page in pages():
-            paragraphs = [" ".join(part.split("\n")) for part in re.split(r"\n\n+|\n(?=[-*|])", text_without_code(page))]
-            self.assert_none([f"{name(page)}: {found[1]}" for part in paragraphs for found in begins.finditer(part)], "say what or which it is")
+            paragraphs = [" ".join(part.split("\n"))
+                          for part in re.split(r"\n\n+|\n(?=[-*|])", text_without_code(page))]
+            self.assert_none([f"{name(page)}: {found[1]}" for part in paragraphs for found in begins.finditer(part)],
+                             "say what or which it is")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ RENEW = "`tests/docs/reference_test.py --renew`"
 
 def output(program, *arguments):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("FARGPU_", "FARGPUD_"))}
-    return subprocess.run([BUILD / "bin" / program, *arguments], check=True, capture_output=True, text=True, env=clean).stdout
+    return subprocess.run([BUILD / "bin" / program, *arguments], check=True, capture_output=True, text=True,
+                          env=clean).stdout
 
 
 def cell(text):
@@ -25,7 +26,8 @@ def cell(text):
 
 
 def table(header, rows):
-    return "\n".join(["| " + " | ".join(header) + " |", "|" + "---|" * len(header), *("| " + " | ".join(map(cell, row)) + " |" for row in rows)])
+    return "\n".join(["| " + " | ".join(header) + " |", "|" + "---|" * len(header),
+                      *("| " + " | ".join(map(cell, row)) + " |" for row in rows)])
 
 
 def code(text):
@@ -122,7 +124,8 @@ def fargpud_settings():
     general, tenants = sample.split("# [tenant.lab]\n")
     rows = [(code(name), code("FARGPUD_" + name.upper()), code(value.strip('"')), meaning)
             for meaning, name, value in re.findall(r"^# (.+)\n# (\w+) = (.*)$", general, re.M)]
-    keys = [(code(f"{name} = {value}"), meaning) for name, value, meaning in re.findall(r"^# (\w+) = (\S.*?) +# (.+)$", tenants, re.M)]
+    keys = [(code(f"{name} = {value}"), meaning)
+            for name, value, meaning in re.findall(r"^# (\w+) = (\S.*?) +# (.+)$", tenants, re.M)]
     missed = len(re.findall(r"^# \w+ = ", sample, re.M)) - len(rows) - len(keys)
     if missed:
         raise ValueError(f"{missed} settings of `fargpud --sample-config` are not understood")
@@ -190,7 +193,8 @@ def metrics():
     source = (SOURCE / "server" / "broker" / "status_metrics.cpp").read_text()
     labels, found = {}, {}
     pattern = re.compile(r"MetricsText::Labels (\w+)(?:\{(.*?)\};| = (\w+);)|(\w+)\.emplace_back\(\"(\w+)\"|"
-                         r"text\.add(?:_histogram)?\(\"(\w+)\",\s*(?:\"(\w+)\",\s*)?((?:\"[^\"]*\"\s*)+),\s*(\{\{.*?\}\}|\w+),", re.S)
+                         r"text\.add(?:_histogram)?\(\"(\w+)\",\s*(?:\"(\w+)\",\s*)?((?:\"[^\"]*\"\s*)+),"
+                         r"\s*(\{\{.*?\}\}|\w+),", re.S)
     for match in pattern.finditer(source):
         name, given, other, more, label, metric, kind, text, of = match.groups()
         if name:
@@ -199,14 +203,17 @@ def metrics():
             labels[more].append(label)
         else:
             meaning = "".join(re.findall(r'"([^"]*)"', text))
-            found.setdefault(metric, (kind or "histogram", meaning, re.findall(r'\{"(\w+)"', of) if of.startswith("{") else labels[of]))
-    if len(re.findall(r"text\.add(?:_histogram)?\(", source)) != sum(1 for match in pattern.finditer(source) if match[6]):
+            found.setdefault(metric, (kind or "histogram", meaning,
+                                      re.findall(r'\{"(\w+)"', of) if of.startswith("{") else labels[of]))
+    if len(re.findall(r"text\.add(?:_histogram)?\(",
+                      source)) != sum(1 for match in pattern.finditer(source) if match[6]):
         raise ValueError("a series of status_metrics.cpp is not understood")
     return found
 
 
 def metrics_page():
-    rows = [(code(name), kind, meaning, ", ".join(map(code, labels))) for name, (kind, meaning, labels) in sorted(metrics().items())]
+    rows = [(code(name), kind, meaning, ", ".join(map(code, labels)))
+            for name, (kind, meaning, labels) in sorted(metrics().items())]
     return f"""# Metrics
 
 Made from `server/broker/status_metrics.cpp` by {RENEW}.

@@ -19,7 +19,8 @@ class Reference(unittest.TestCase):
         for name, make in MAKERS.items():
             with self.subTest(name):
                 self.assertMultiLineEqual((PAGES / name).read_text(), make(),
-                                          "if the change is right: /usr/bin/python3 tests/docs/reference_test.py --renew")
+                                          "if the change is right: /usr/bin/python3 tests/docs/reference_test.py "
+                                          "--renew")
 
     def test_every_variable_that_is_read_is_in_the_table(self):
         sources = [file for pattern in ("client/**/*.cpp", "client/**/*.h") for file in SOURCE.glob(pattern) if file.name != "environment.cpp"]
@@ -30,16 +31,20 @@ class Reference(unittest.TestCase):
     def test_help_has_examples_and_says_what_a_value_is(self):
         for name, text in commands().items():
             self.assertRegex(text, rf"(?m)^Example:\n  {name}", "client/cli/help.cpp has the table")
-            self.assertNotRegex(text, r"(?m)^  -.* (TEXT|FLOAT|U?INT)\b", f"client/cli/help.cpp has the table, for {name}")
+            self.assertNotRegex(text, r"(?m)^  -.* (TEXT|FLOAT|U?INT)\b",
+                                f"client/cli/help.cpp has the table, for {name}")
 
     def test_exit_codes_of_the_source_are_told(self):
         told = {int(number) for text in commands().values() for number, _ in exit_code_lines(text)}
-        known = {int(number) for number in re.findall(r"^inline constexpr int exit_\w+ = (\d+);", read("client/cli/commands.h"), re.M)}
+        known = {int(number) for number in re.findall(r"^inline constexpr int exit_\w+ = (\d+);",
+                                                      read("client/cli/commands.h"), re.M)}
         self.assertEqual(told - {0, 1}, known)
 
     def test_errors_of_opening_and_losing_a_session_are_told(self):
-        used = set(re.findall(r"CUDA_ERROR_(\w+)", read("client/connect/*.cpp", "client/connect/*.h", "client/session/dial.cpp", "client/session/process.cpp",
-                                                        "client/session/entry.h", "client/base/life.cpp", "client/call/refusal.cpp")))
+        used = set(re.findall(r"CUDA_ERROR_(\w+)", read("client/connect/*.cpp", "client/connect/*.h",
+                                                        "client/session/dial.cpp", "client/session/process.cpp",
+                                                        "client/session/entry.h", "client/base/life.cpp",
+                                                        "client/call/refusal.cpp")))
         used.discard("NOT_READY")  # an answer, not an error
         self.assertEqual({one["name"] for one in errors()}, used, "docs/reference/errors.toml has the table")
 

@@ -10,7 +10,8 @@ def driver_library():
     """The real driver's library, by path."""
     if os.environ.get("FARGPU_TEST_DRIVER"):
         return os.environ["FARGPU_TEST_DRIVER"]
-    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":") + ["/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64"]
+    folders = os.environ.get("LD_LIBRARY_PATH",
+                             "").split(":") + ["/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64"]
     for folder in folders:
         path = os.path.join(folder, "libcuda.so.1")
         if folder and os.path.exists(path) and "compat" not in path:
@@ -31,4 +32,5 @@ def hidden(driver, command):
         hide = [f"mount --bind /dev/null {n}" for n in names if os.path.isfile(n)]
     for device in glob.glob("/dev/nvidia*"):
         hide.append(f"mount -t tmpfs none {device}" if os.path.isdir(device) else f"mount --bind /dev/null {device}")
-    return ["unshare", "-m", "--propagation", "private", "bash", "-c", "; ".join([*hide, 'exec "$@"']), "bash"] + command
+    return ["unshare", "-m", "--propagation", "private", "bash", "-c", "; ".join([*hide, 'exec "$@"']),
+            "bash"] + command

@@ -17,7 +17,8 @@ UNIT = r"(?:m|u|n|micro|milli)?s(?:ec(?:ond)?s?)?(?:ecs)?|Hz|[KMG]Hz|[A-Za-z]+/s
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 TIMINGS = [
     (re.compile(rf"{NUMBER}\s*\(?(?:{UNIT})\b"), "# unit"),  # 1.25 ms
-    (re.compile(rf"((?:[Tt]ime|[Tt]hroughput|[Bb]andwidth|[Pp]erformance|[Ee]lapsed|[Ss]peed|Gflop|GFLOP|[A-Za-z]+/s|msec|usec|clocks?|cycles)[^\n:=]*[:=]\s*)"
+    (re.compile(r"((?:[Tt]ime|[Tt]hroughput|[Bb]andwidth|[Pp]erformance|[Ee]lapsed|[Ss]peed|Gflop|GFLOP|"
+                r"[A-Za-z]+/s|msec|usec|clocks?|cycles)[^\n:=]*[:=]\s*)"
                 rf"{NUMBER}"), r"\1#"),  # time = 1.25
     (re.compile(r"\b0x[0-9a-fA-F]+"), "address"),
 ]
@@ -49,8 +50,10 @@ def without_numbers(text):
 
 
 def passes(code, text):
-    """Samples check their own results. Some say FAILED and still end with 0; one fails an assertion on purpose, and says so in the end."""
-    complains = re.search(r"\bFAIL(ED|URE)?\b|\bfailed\b|CUDA error", text) and not re.search(r"completed, returned OK", text)
+    """Samples check their own results. Some say FAILED and still end with 0; one fails an assertion on purpose, and
+    says so in the end."""
+    complains = (re.search(r"\bFAIL(ED|URE)?\b|\bfailed\b|CUDA error", text)
+                 and not re.search(r"completed, returned OK", text))
     return code == 0 and not complains
 
 
@@ -61,7 +64,8 @@ def last_words(code, text):
     return f"exit code {code}: {(said or telling or lines or ['no output'])[-1][:200]}"
 
 
-TWO_DEVICES = {"MonteCarloMultiGPU", "p2pBandwidthLatencyTest", "simpleMultiGPU", "simpleP2P", "streamOrderedAllocationP2P"}
+TWO_DEVICES = {"MonteCarloMultiGPU", "p2pBandwidthLatencyTest", "simpleMultiGPU", "simpleP2P",
+               "streamOrderedAllocationP2P"}
 
 
 class Samples:
@@ -100,8 +104,8 @@ class Samples:
         return "different", f"`{first[1][:100]}` instead of `{first[0][:100]}`"
 
     def once_more(self, name, before):
-        """Some samples fail beside others: eight cdpAdvancedQuicksort at once ran out of launches in 8 of 48 runs on an H200's own driver. What
-        differs the second time as well, without the other samples, is not equal."""
+        """Some samples fail beside others: eight cdpAdvancedQuicksort at once ran out of launches in 8 of 48 runs on an
+        H200's own driver. What differs the second time as well, without the other samples, is not equal."""
         outcome, reason = self.compare(name)
         return (outcome, reason) if outcome != "equal" else ("equal", f"the second time; the first time: {before}")
 
@@ -130,7 +134,8 @@ class Samples:
             if outcome != "equal" or reason.startswith("the second time"):
                 print(f"{title}: {name}: {outcome}: {reason}", flush=True)
         self.suite.row(title, bool(local) and len(equal) >= WANTED * len(local),
-                       f"{len(equal)} of {len(local)} that pass locally are equal remotely; not {' '.join(sorted(set(local) - set(equal)))}")
+                       f"{len(equal)} of {len(local)} that pass locally are equal remotely; not "
+                       f"{' '.join(sorted(set(local) - set(equal)))}")
 
     @staticmethod
     def write_table(path, outcomes, left_out, equal, local):
@@ -142,6 +147,8 @@ class Samples:
         reasons = {}
         for name, reason in left_out.items():
             reasons.setdefault(reason, []).append(name)
-        lines += [f"| {', '.join(sorted(names))} | left out | {reason.replace('|', chr(92) + '|')} |" for reason, names in sorted(reasons.items())]
+        lines += [f"| {', '.join(sorted(names))} | left out | {reason.replace('|', chr(92) + '|')} |"
+                  for reason, names in sorted(reasons.items())]
         with open(path, "w") as file:
-            file.write(f"{equal} of {local} samples that pass locally pass remotely with the same output.\n\n" + "\n".join(lines) + "\n")
+            file.write(f"{equal} of {local} samples that pass locally pass remotely with the same output.\n\n" +
+                       "\n".join(lines) + "\n")

@@ -20,7 +20,8 @@ JOBS = 8  # processes at once, where a group has many small ones
 
 class Suite:
     def __init__(self, options):
-        self.stage, self.out, self.kept = (os.path.abspath(path) for path in (options.stage, options.out, options.local or options.out))
+        self.stage, self.out, self.kept = (os.path.abspath(path)
+                                           for path in (options.stage, options.out, options.local or options.out))
         self.keeps, self.taken = bool(options.local), 0
         for folder in (self.out, self.kept):
             os.makedirs(folder, exist_ok=True)
@@ -35,12 +36,14 @@ class Suite:
     def start_broker(self):
         log = open(os.path.join(self.out, "fargpud.log"), "w")
         self.broker = subprocess.Popen(
-            [self.stage + "/bin/fargpud", "--driver", self.driver, "--listen", "127.0.0.1:0", "--image-folder", self.out + "/images",
+            [self.stage + "/bin/fargpud", "--driver", self.driver, "--listen", "127.0.0.1:0", "--image-folder",
+             self.out + "/images",
              "--scrub", "always" if self.scrub else "tenants", "--log-level", "debug"], stderr=log, stdout=log)
         self.pool = "127.0.0.1:" + self.port_of(self.broker, log.name, r"listening .*address=127.0.0.1 port=(\d+)")
         if self.rtt:
             with open(os.path.join(self.out, "proxy.log"), "w") as log:
-                self.proxy = subprocess.Popen([self.stage + "/bin/proxy", "--to", self.pool, "--delay-us", str(round(self.rtt * 500))],
+                self.proxy = subprocess.Popen([self.stage + "/bin/proxy", "--to", self.pool, "--delay-us",
+                                               str(round(self.rtt * 500))],
                                               stdin=subprocess.PIPE, stdout=log, stderr=log)
             self.pool = "127.0.0.1:" + self.port_of(self.proxy, log.name, r"port (\d+)")
 
@@ -71,13 +74,13 @@ class Suite:
         return env
 
     def call(self, label, command, timeout, extra=None, cwd=None, folder=None):
-        """Runs to the end; returns (exit code, seconds, output). The output is kept in a file too. What a program leaves behind, or all of it
-        when it is late, is ended."""
+        """Runs to the end; returns (exit code, seconds, output). The output is kept in a file too. What a program
+        leaves behind, or all of it when it is late, is ended."""
         begin = time.time()
         path = os.path.join(folder or self.out, label + ".log")
         with open(path, "w") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment(extra), cwd=cwd,
-                                       start_new_session=True)
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                                       env=self.environment(extra), cwd=cwd, start_new_session=True)
             try:
                 code = process.wait(timeout)
             except subprocess.TimeoutExpired:
@@ -91,17 +94,19 @@ class Suite:
             return code, time.time() - begin, log.read()
 
     def caches(self, folder):
-        """Where torch.compile and Triton keep what they compile. What autotuning finds is kept there too, so that runs that share a folder
-        run the same kernels: one that is not for a {kind} of run lies with the local runs."""
+        """Where torch.compile and Triton keep what they compile. What autotuning finds is kept there too, so that runs
+        that share a folder run the same kernels: one that is not for a {kind} of run lies with the local runs."""
         folder = os.path.join(self.out if "{kind}" in folder else self.kept, "caches", folder)
         return {"TORCHINDUCTOR_CACHE_DIR": folder + "/inductor", "TRITON_CACHE_DIR": folder + "/triton"}
 
     def library_path(self):
-        """Where programs that are linked with the toolkit's libraries find them: in the toolkit, else where Python's packages have them."""
+        """Where programs that are linked with the toolkit's libraries find them: in the toolkit, else where Python's
+        packages have them."""
         folders = ["/usr/local/cuda/lib64"]
         for place in sys.path:
             folders += sorted(glob.glob(os.path.join(place, "nvidia", "*", "lib")))
-        return ":".join([*(folder for folder in folders if os.path.isdir(folder)), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
+        return ":".join([*(folder for folder in folders if os.path.isdir(folder)),
+                         *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
 
     def local(self, label, command, timeout=200, extra=None, cwd=None):
         """A run that ended well is not repeated if an earlier run of the suite kept it."""
@@ -125,7 +130,8 @@ class Suite:
 
     def remote(self, label, command, timeout=200, extra=None, cwd=None):
         full = hidden(self.driver, [self.stage + "/bin/fargpu", "run", "--no-check", "--"] + command)
-        return self.call(label + ".remote", full, timeout, dict({"FARGPU_POOL": self.pool, "FARGPU_TRANSPORT": self.transport}, **(extra or {})), cwd)
+        return self.call(label + ".remote", full, timeout,
+                         dict({"FARGPU_POOL": self.pool, "FARGPU_TRANSPORT": self.transport}, **(extra or {})), cwd)
 
     def cases_of(self, folder, pattern, extra=None):
         """[(label, command)] of programs that name their cases when they are called without arguments."""
@@ -136,8 +142,8 @@ class Suite:
         return cases
 
     def same_cases(self, name, cases, timeout, extra=None):
-        """Each case's exit code and output are equal. Where they are not, the local run is repeated: what does not repeat itself need only
-        end alike."""
+        """Each case's exit code and output are equal. Where they are not, the local run is repeated: what does not
+        repeat itself need only end alike."""
         def answer(case):
             label, command = case
             runs = [self.local, self.remote]
@@ -157,7 +163,8 @@ class Suite:
         failed = [label for label, (local, _) in answers.items() if not local.startswith("exit 0")]
         note = f"; vary locally: {' '.join(varying)}" if varying else ""
         names = f"; not: {' '.join(failed)}" if failed else ""
-        self.row(f"{name} on the local driver", not failed, f"{len(answers) - len(failed)} of {len(answers)} pass{names}{note}")
+        self.row(f"{name} on the local driver", not failed,
+                 f"{len(answers) - len(failed)} of {len(answers)} pass{names}{note}")
 
     # --- comparing ---------------------------------------------------------------------------------------------------
 
@@ -182,12 +189,15 @@ class Suite:
             self.row(f"{name}.{case}", False, f"{local[-400:]!r} locally, {remote[-400:]!r} remotely")
         self.row(name, not different and bool(answers), f"{len(answers) - len(different)} of {len(answers)} equal")
 
-    def same_results(self, name, script, arguments=(), timeout=230, tolerance=1e-2, extra=None, in_turn=False, says=None,
+    def same_results(self, name, script, arguments=(), timeout=230, tolerance=1e-2, extra=None, in_turn=False,
+                     says=None,
                      may_fail=lambda case, error: False):
-        """A Python program's results are equal: bit by bit where two local runs agree bit by bit, else within a tolerance.
+        """A Python program's results are equal: bit by bit where two local runs agree bit by bit, else within a
+        tolerance.
 
-        Local and remote runs go on at the same time, unless `in_turn`. In `extra` {kind} stands for which run it is. `says` is what the one
-        line matches that fargpu has to say in the remote run. `may_fail` tells which cases may fail remotely, by name and error."""
+        Local and remote runs go on at the same time, unless `in_turn`. In `extra` {kind} stands for which run it is.
+        `says` is what the one line matches that fargpu has to say in the remote run. `may_fail` tells which cases may
+        fail remotely, by name and error."""
         def job(kind):
             run, folder = (self.remote, self.out) if kind == "remote" else (self.local, self.kept)
             target = os.path.join(folder, f"{name}.{kind}.json")
@@ -207,7 +217,8 @@ class Suite:
         differs = any("sha" in a and a.get("sha") != remote[2].get(case, {}).get("sha") for case, a in first[2].items())
         second = job("second") if differs else first
         said = re.findall(r"(?m)^fargpu.*", remote[3])
-        note = f"{first[1]:.0f} s local, {remote[1]:.0f} s remote" + "".join(f"; says: {line[:200]}" for line in said[:3])
+        note = f"{first[1]:.0f} s local, {remote[1]:.0f} s remote" + "".join(f"; says: {line[:200]}"
+                                                                             for line in said[:3])
         if says is not None:
             self.row(f"{name} in words", len(said) == 1 and re.search(says, said[0]) is not None, "; ".join(said[:5]))
         if remote[0] != 0:

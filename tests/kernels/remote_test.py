@@ -1,4 +1,5 @@
-"""Every case of the kernel programs as a process of its own, through client library, broker and worker, on the software GPU."""
+"""Every case of the kernel programs as a process of its own, through client library, broker and worker, on the software
+GPU."""
 
 import json
 import re
@@ -35,7 +36,8 @@ class Cases(unittest.TestCase):
     def run_case(self, case):
         # With bulk lanes, of which a machine with few processors has none.
         lanes = {"FARGPU_LANES": "4"} if self.program == "copies" else {}
-        done = run([PROGRAMS / f"kernels_{self.program}", case], env={**environment(self.broker), **lanes}, seconds=CASE_SECONDS)
+        done = run([PROGRAMS / f"kernels_{self.program}", case], env={**environment(self.broker), **lanes},
+                   seconds=CASE_SECONDS)
         said = done.out + done.err + ("died by a signal" if done.code < 0 else "")
         self.assertEqual(done.code, 0, said)
 
@@ -58,7 +60,8 @@ class TwoDevices(SystemTest):
 
     def test_peers(self):
         broker = self.broker(driver=SOFTWARE_GPU, env={"FARGPU_SOFTGPU_DEVICES": "2"})
-        for case in "two_devices", "no_access_to_peers", "managed_for_both", "managed_variable_for_both", "peer_copy_waits", "launches_together", "grids_meet":
+        for case in ("two_devices", "no_access_to_peers", "managed_for_both", "managed_variable_for_both",
+                     "peer_copy_waits", "launches_together", "grids_meet"):
             with self.subTest(case):
                 done = run([PROGRAMS / "kernels_address", case], env=environment(broker), seconds=CASE_SECONDS)
                 self.assertEqual(done.code, 0, done.out + done.err)
@@ -69,7 +72,8 @@ class SharedMemory(SystemTest):
     """What only a host on the same machine can do."""
 
     def test_a_long_conversation(self):
-        """A kernel and the program that read what the other writes, again and again, in the time of some accesses to memory each."""
+        """A kernel and the program that read what the other writes, again and again, in the time of some accesses to
+        memory each."""
         broker = self.broker(driver=SOFTWARE_GPU)
         done = run([PROGRAMS / "kernels_mapped", "conversation"], seconds=CASE_SECONDS,
                    env={**environment(broker), "FARGPU_TRANSPORT": "shm", "KERNELS_ROUNDS": "3000"})
@@ -147,8 +151,10 @@ class Words(SystemTest):
 
     def test_a_kernel_that_takes_long(self):
         client = self.start([PROGRAMS / "endless", PROGRAMS / "kernels_fault.fatbin"],
-                            env={"LD_LIBRARY_PATH": paths.BUILD / "tests/softgpu/libcuda", "FARGPU_SOFTGPU_PATIENCE": "1"})
-        client.err.find(lambda line: line.startswith("fargpu-softgpu: kernel endless has run for 1 s; 0 of its 64 blocks are done. "))
+                            env={"LD_LIBRARY_PATH": paths.BUILD / "tests/softgpu/libcuda",
+                                 "FARGPU_SOFTGPU_PATIENCE": "1"})
+        client.err.find(lambda line: line.startswith("fargpu-softgpu: kernel endless has run for 1 s; 0 of its 64 "
+                                                     "blocks are done. "))
         client.err.find(lambda line: "has run for 4 s" in line)
 
 

@@ -19,7 +19,8 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 def offered(*words):
-    done = subprocess.run(["bash", "--norc", "-c", ASK, "bash", FILES / f"{words[0]}.bash", *words], check=True, capture_output=True, text=True)
+    done = subprocess.run(["bash", "--norc", "-c", ASK, "bash", FILES / f"{words[0]}.bash", *words], check=True,
+                          capture_output=True, text=True)
     return done.stdout.split()
 
 
@@ -47,7 +48,8 @@ class Completions(unittest.TestCase):
     def test_the_files_of_all_shells_know_all_words(self):
         for shell in ("bash", "zsh", "fish"):
             text = (FILES / f"fargpu.{shell}").read_text()
-            for word in ("doctor", "revoke", "token create", "priority", "table json" if shell != "zsh" else "'table' 'json'"):
+            for word in ("doctor", "revoke", "token create", "priority",
+                         "table json" if shell != "zsh" else "'table' 'json'"):
                 self.assertIn(word, text, shell)
 
 

@@ -14,7 +14,8 @@ PAGES = BUILD / "codegen" / "packaging" / "manual"
 
 def output(program, *arguments):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("FARGPU_", "FARGPUD_"))}
-    return subprocess.run([BUILD / "bin" / program, *arguments], check=True, capture_output=True, text=True, env=clean).stdout
+    return subprocess.run([BUILD / "bin" / program, *arguments], check=True, capture_output=True, text=True,
+                          env=clean).stdout
 
 
 def plain(name):
@@ -26,7 +27,8 @@ def plain(name):
 
 def entries(text):
     """The names that a page explains."""
-    return [name for line in re.findall(r"^\.TP\n(.*)$", text, re.M) for name in re.split(r",? ", line) if re.match("--?\\w", name)]
+    return [name for line in re.findall(r"^\.TP\n(.*)$", text, re.M)
+            for name in re.split(r",? ", line) if re.match("--?\\w", name)]
 
 
 def options(help_text):
@@ -39,7 +41,8 @@ class Manual(unittest.TestCase):
 
     def test_every_command_with_its_options(self):
         page = plain("fargpu.1")
-        sections = dict(zip(["fargpu", *re.findall(r"^\.SS (.*)$", page, re.M)], re.split(r"^\.SS .*$", page, flags=re.M)))
+        sections = dict(zip(["fargpu", *re.findall(r"^\.SS (.*)$", page, re.M)],
+                            re.split(r"^\.SS .*$", page, flags=re.M)))
         seen = []
 
         def check(*words):
@@ -49,7 +52,8 @@ class Manual(unittest.TestCase):
             self.assertEqual(entries(sections[name]), options(help_text), name)
             for code, meaning in re.findall(r"^  (\d+) +(.+)$", help_text.partition("Exit codes:")[2], re.M):
                 self.assertIn(f".TP\n{code}\n{meaning}\n", sections[name])
-            for below in re.findall(r"^  (\w+)  ", help_text.partition("\nSubcommands:\n")[2].partition("\n\n")[0], re.M):
+            for below in re.findall(r"^  (\w+)  ", help_text.partition("\nSubcommands:\n")[2].partition("\n\n")[0],
+                                    re.M):
                 check(*words, below)
 
         check()
@@ -77,7 +81,8 @@ class Manual(unittest.TestCase):
     def test_they_are_no_older_than_the_programs(self):
         for page in ("fargpu.1", "fargpud.8"):
             program = BUILD / "bin" / page.split(".")[0]
-            self.assertGreaterEqual((PAGES / page).stat().st_mtime, program.stat().st_mtime, "build the target installed_texts")
+            self.assertGreaterEqual((PAGES / page).stat().st_mtime, program.stat().st_mtime,
+                                    "build the target installed_texts")
 
 
 if __name__ == "__main__":

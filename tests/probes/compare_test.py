@@ -18,7 +18,8 @@ PROBES = paths.BUILD / "tests" / "probes" / "probes"
 SHARING = "the software GPU shares memory by file descriptors only"
 DIFFERENT = {
     "ipc_of_foreign": ("CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_INVALID_VALUE", SHARING),
-    "ipc_open_own": ("cannot be probed: cuIpcGetMemHandle(&h, memory()) gives CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_INVALID_CONTEXT", SHARING),
+    "ipc_open_own": ("cannot be probed: cuIpcGetMemHandle(&h, memory()) gives CUDA_ERROR_NOT_SUPPORTED",
+                     "CUDA_ERROR_INVALID_CONTEXT", SHARING),
     "ipc_open_nonsense": ("CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_INVALID_VALUE", SHARING),
     "ipc_close_own": ("CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_INVALID_VALUE", SHARING),
     "tensor_map_null": ("CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_INVALID_VALUE", "the software GPU has no tensor maps"),
@@ -40,7 +41,8 @@ class Probes(SystemTest):
         self.assertEqual(direct.keys(), remote.keys())
         different = {name: (direct[name], remote[name]) for name in direct if direct[name] != remote[name]}
         expected = {name: pair[:2] for name, pair in DIFFERENT.items()}
-        self.assertEqual(different, expected, "\n".join(f"{name}: {a} directly, {b} through fargpu" for name, (a, b) in different.items()
+        self.assertEqual(different, expected, "\n".join(f"{name}: {a} directly, {b} through fargpu"
+                                                        for name, (a, b) in different.items()
                                                        if expected.get(name) != (a, b)))
         # What crashes the driver is an error through fargpu; nothing else may crash.
         self.assertEqual([name for name, answer in remote.items() if answer.startswith(("signal", "cannot"))], [])

@@ -1,7 +1,7 @@
 """NVIDIA's CUDA samples as Debian packages them: fetched, and compiled for a purpose.
 
-Needs the network for the package (84 MB, once), the CUDA toolkit and make. Everything that is fetched and made stays in one folder;
-nothing is installed.
+Needs the network for the package (84 MB, once), the CUDA toolkit and make. Everything that is fetched and made stays in
+one folder; nothing is installed.
 """
 
 import os
@@ -24,7 +24,8 @@ MPI = (r"(mpicxx)", "MPI")
 def run(command, seconds, **options):
     """(exit code, or None when it ran out of time; output). Ends the whole process group."""
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, **options)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                                   start_new_session=True, **options)
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -39,11 +40,12 @@ def run(command, seconds, **options):
 
 
 class Collection:
-    """The samples in a folder of their own. `targets` are the architectures after `arch=`, as nvcc's -gencode has them; `may_link` says of
-    a library by its name whether samples that need it are wanted; `options` are more of nvcc's."""
+    """The samples in a folder of their own. `targets` are the architectures after `arch=`, as nvcc's -gencode has them;
+    `may_link` says of a library by its name whether samples that need it are wanted; `options` are more of nvcc's."""
 
     def __init__(self, folder, archives, targets, may_link=lambda _: False, options=""):
-        self.folder, self.archives, self.targets, self.may_link, self.options = Path(folder), Path(archives), targets, may_link, options
+        self.folder, self.archives = Path(folder), Path(archives)
+        self.targets, self.may_link, self.options = targets, may_link, options
         self.source = self.folder / "usr/share/doc/nvidia-cuda-toolkit/examples/Samples"
 
     def fetch(self):
@@ -56,7 +58,8 @@ class Collection:
             mirror = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian"
             (self.archives / "sources.list").write_text(f"deb {mirror} bookworm contrib\n")
             options = [f"Dir::Etc::SourceList={self.archives}/sources.list", "Dir::Etc::SourceParts=-",
-                       f"Dir::State::Lists={self.archives}/lists", f"Dir::Cache={self.archives}/cache", "APT::Sandbox::User="]
+                       f"Dir::State::Lists={self.archives}/lists", f"Dir::Cache={self.archives}/cache",
+                       "APT::Sandbox::User="]
             apt_get = ["apt-get", *(part for option in options for part in ("-o", option))]
             subprocess.run([*apt_get, "update"], check=True)
             subprocess.run([*apt_get, "download", PACKAGE], check=True, cwd=self.archives)
@@ -65,11 +68,13 @@ class Collection:
 
     def version(self):
         [archive] = self.archives.glob(f"{PACKAGE}_*.deb")
-        return subprocess.run(["dpkg-deb", "--field", archive, "Version"], check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(["dpkg-deb", "--field", archive, "Version"], check=True, capture_output=True,
+                              text=True).stdout.strip()
 
     def samples(self):
         """The samples' folders."""
-        return sorted((folder for folder in self.source.glob("*/*/") if folder.is_dir()), key=lambda folder: folder.name.lower())
+        return sorted((folder for folder in self.source.glob("*/*/") if folder.is_dir()),
+                      key=lambda folder: folder.name.lower())
 
     def needs(self, folder):
         """What a sample needs besides the driver and the libraries that may be linked, or nothing."""
@@ -90,13 +95,16 @@ class Collection:
         if not verdict.exists():
             makefile = folder / "Makefile"
             text = makefile.read_text(errors="replace")
-            # The headers that come with CUDA 13 are written in C++17. Libraries are linked shared, as the toolkit always has them so.
-            for pattern, replacement in ((r"-std=c\+\+1[14]", "-std=c++17"), (r"--threads \d+", ""), (r"-l(cu\w+)_static", r"-l\1"),
+            # The headers that come with CUDA 13 are written in C++17. Libraries are linked shared, as the toolkit
+            # always has them so.
+            for pattern, replacement in ((r"-std=c\+\+1[14]", "-std=c++17"), (r"--threads \d+", ""),
+                                         (r"-l(cu\w+)_static", r"-l\1"),
                                          (r"-lculibos", "")):
                 text = re.sub(pattern, replacement, text)
             makefile.write_text(text)
             flags = " ".join(f"-gencode arch={target}" for target in self.targets)
-            code, output = run(["nice", "make", "build", f"CUDA_PATH={CUDA}", "SMS=90", f"GENCODE_FLAGS={flags}", f"EXTRA_NVCCFLAGS={self.options}",
+            code, output = run(["nice", "make", "build", f"CUDA_PATH={CUDA}", "SMS=90", f"GENCODE_FLAGS={flags}",
+                                f"EXTRA_NVCCFLAGS={self.options}",
                                 f"CUDALIB={CUDA}/lib64/stubs"], COMPILE_SECONDS, cwd=folder)
             complaint = re.search(r".*\berror\b.*|.*undefined reference.*|make: .*", output)
             if code == 0 and (folder / folder.name).exists():
@@ -117,5 +125,6 @@ class Collection:
             else:
                 candidates.append(folder)
         complaints = list(pool.map(self.compile, candidates))
-        left_out |= {folder.name: f"does not compile: `{complaint[:200]}`" for folder, complaint in zip(candidates, complaints) if complaint}
+        left_out |= {folder.name: f"does not compile: `{complaint[:200]}`"
+                     for folder, complaint in zip(candidates, complaints) if complaint}
         return [folder for folder, complaint in zip(candidates, complaints) if not complaint], left_out

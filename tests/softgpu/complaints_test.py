@@ -1,4 +1,5 @@
-"""What the software GPU cannot do it says on stderr, once, however often it is asked: a library may try hundreds of images."""
+"""What the software GPU cannot do it says on stderr, once, however often it is asked: a library may try hundreds of
+images."""
 
 import os
 import subprocess
@@ -18,7 +19,8 @@ for word in (b"one", b"other", b"one") * 3:
 
 class Complaints(unittest.TestCase):
     def test_each_is_said_once(self):
-        done = subprocess.run([sys.executable, "-c", PROGRAM, os.environ["SOFTGPU_LIBRARY"]], capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-c", PROGRAM, os.environ["SOFTGPU_LIBRARY"]], capture_output=True,
+                              text=True, check=True)
         self.assertEqual(done.stdout.split(), ["218"] * 9)  # CUDA_ERROR_INVALID_PTX, each time
         self.assertRegex(done.stderr, r"\Afargpu-softgpu: PTX .*one.*\nfargpu-softgpu: PTX .*other.*\n\Z")
 

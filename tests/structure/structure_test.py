@@ -1,4 +1,5 @@
-"""The structure of the sources: which folder may include which stands in order.toml, and no files include each other in a circle.
+"""The structure of the sources: which folder may include which stands in order.toml, and no files include each other in
+a circle.
 
 `structure_test.py --shrink` removes from known.txt what is no longer needed."""
 
@@ -125,7 +126,8 @@ def components(graph):
 def sources():
     named = subprocess.run(["git", "-C", ROOT, "ls-files", "-co", "--exclude-standard", "client", "server", "protocol"],
                            capture_output=True, text=True, check=True).stdout.split()
-    return {path: (ROOT / path).read_text() for path in named if path.endswith((".h", ".cpp")) and (ROOT / path).exists()}
+    return {path: (ROOT / path).read_text() for path in named if path.endswith((".h", ".cpp"))
+            and (ROOT / path).exists()}
 
 
 def repository():
@@ -155,11 +157,13 @@ class RepositoryTest(unittest.TestCase):
         self.assertGreater(len(self.structure.includes[0]), 500)
 
     def test_includes_keep_to_the_order(self):
-        wrong = [f"{pair}: {why}" for pair, why in sorted(self.structure.against_the_order().items()) if pair not in self.known]
+        wrong = [f"{pair}: {why}" for pair, why in sorted(self.structure.against_the_order().items())
+                 if pair not in self.known]
         self.assertEqual(wrong, [], "\nincludes against order.toml:\n" + "\n".join(wrong))
 
     def test_no_files_include_each_other_in_a_circle(self):
-        wrong = [sorted(circle) for circle in self.structure.circles() if any(f"circle {path}" not in self.known for path in circle)]
+        wrong = [sorted(circle) for circle in self.structure.circles()
+                 if any(f"circle {path}" not in self.known for path in circle)]
         self.assertEqual(wrong, [], "\nfiles that include each other in a circle (x.h and x.cpp are one)")
 
     def test_what_is_known_is_still_there(self):
@@ -175,20 +179,24 @@ class RulesTest(unittest.TestCase):
         return sorted(Structure(files, self.PARTS).against_the_order())
 
     def test_a_folder_includes_itself_and_lower_ones(self):
-        files = {"high/one/a.h": '#include "b.h"', "high/one/b.h": "", "high/two/c.h": '#include "high/one/a.h"\n#include "low/d.h"',
+        files = {"high/one/a.h": '#include "b.h"', "high/one/b.h": "",
+                 "high/two/c.h": '#include "high/one/a.h"\n#include "low/d.h"',
                  "low/d.h": "#include <map>\n#include \"generated.h\""}
         self.assertEqual(self.wrong(files), [])
         files["high/one/b.h"] = '  #  include "high/two/c.h"'
         self.assertEqual(self.wrong(files), ["high/one/b.h -> high/two/c.h"])
-        self.assertEqual(Structure(files, self.PARTS).why_not("high/one/b.h", "high/two/c.h"), "in high, one stands before two")
+        self.assertEqual(Structure(files, self.PARTS).why_not("high/one/b.h", "high/two/c.h"),
+                         "in high, one stands before two")
 
     def test_a_part_includes_the_parts_named_for_it(self):
         files = {"low/a.h": '#include "high/one/b.h"', "high/one/b.h": "", "high/two/c.h": "",
                  "high/aside/d.h": '#include "high/one/b.h"\n#include "high/two/c.h"\n#include "low/a.h"'}
-        self.assertEqual(self.wrong(files), ["high/aside/d.h -> high/two/c.h", "high/aside/d.h -> low/a.h", "low/a.h -> high/one/b.h"])
+        self.assertEqual(self.wrong(files), ["high/aside/d.h -> high/two/c.h", "high/aside/d.h -> low/a.h",
+                                             "low/a.h -> high/one/b.h"])
 
     def test_a_part_s_own_folder_is_one_of_its_order(self):
-        self.assertEqual(self.wrong({"low/a.h": '#include "inner/b.h"', "low/inner/b.h": ""}), ["low/a.h -> low/inner/b.h"])
+        self.assertEqual(self.wrong({"low/a.h": '#include "inner/b.h"', "low/inner/b.h": ""}),
+                         ["low/a.h -> low/inner/b.h"])
         self.assertEqual(self.wrong({"low/inner/b.h": '#include "low/a.h"', "low/a.h": ""}), [])
 
     def test_a_file_outside_the_order_has_no_place(self):
@@ -200,7 +208,8 @@ class RulesTest(unittest.TestCase):
         self.assertEqual(lost, ["low/a.h includes low/gone.h, which is not there"])
 
     def test_circles_go_through_headers_and_sources(self):
-        files = {"low/a.h": "", "low/a.cpp": '#include "a.h"\n#include "b.h"', "low/b.h": '#include "c.h"', "low/c.h": "",
+        files = {"low/a.h": "", "low/a.cpp": '#include "a.h"\n#include "b.h"', "low/b.h": '#include "c.h"',
+                 "low/c.h": "",
                  "low/c.cpp": '#include "c.h"\n#include "a.h"', "low/d.h": '#include "a.h"'}
         self.assertEqual(Structure(files, self.PARTS).circles(), [{"low/a", "low/b", "low/c"}])
         files["low/c.cpp"] = '#include "c.h"'
@@ -210,7 +219,8 @@ class RulesTest(unittest.TestCase):
 def shrink():
     needed = present(repository())
     lines = KNOWN.read_text().splitlines(keepends=True)
-    KNOWN.write_text("".join(line for line in lines if not line.strip() or line.startswith("#") or line.strip() in needed))
+    KNOWN.write_text("".join(line for line in lines if not line.strip() or line.startswith("#")
+                             or line.strip() in needed))
 
 
 if __name__ == "__main__":

@@ -146,7 +146,8 @@ def unsent_bytes(port):
     """What waits to be taken by clients of this port."""
     with open("/proc/net/tcp", encoding="ascii") as table:
         lines = [line.split() for line in table.readlines()[1:]]
-    return sum(int(fields[4].split(":")[0], 16) for fields in lines if int(fields[1].split(":")[1], 16) == port and fields[3] == "01")
+    return sum(int(fields[4].split(":")[0], 16) for fields in lines if int(fields[1].split(":")[1], 16) == port
+               and fields[3] == "01")
 
 
 if __name__ == "__main__":

@@ -35,8 +35,10 @@ class VisibleDevices(SystemTest):
     def test_filter_and_order(self):
         host = self.broker()
         uuids = [device["uuid"] for device in host.status()["devices"]]
-        for value, names in ((None, [FIRST, SECOND]), ("0", [FIRST]), ("1", [SECOND]), ("1,0", [SECOND, FIRST]), (" 1 , 0", [SECOND, FIRST]),
-                             (uuids[1], [SECOND]), (f"{uuids[1]},0", [SECOND, FIRST]), ("0,7,1", [FIRST]), ("0,0", None), ("", None),
+        for value, names in ((None, [FIRST, SECOND]), ("0", [FIRST]), ("1", [SECOND]), ("1,0", [SECOND, FIRST]),
+                             (" 1 , 0", [SECOND, FIRST]),
+                             (uuids[1], [SECOND]), (f"{uuids[1]},0", [SECOND, FIRST]), ("0,7,1", [FIRST]),
+                             ("0,0", None), ("", None),
                              ("-1", None), ("7", None), ("GPU-nonsense", None), ("NoDevFiles", None)):
             with self.subTest(value=value):
                 self.assertEqual(self.visible(host, value), names)
@@ -57,7 +59,8 @@ class VisibleDevices(SystemTest):
 
 
 class Logs(SystemTest):
-    COMMANDS = ("init", "context", "load", "alloc a 65536", "write a 1", "launch a", "launch a", "launch a", "sync", "check a", "free a")
+    COMMANDS = ("init", "context", "load", "alloc a 65536", "write a 1", "launch a", "launch a", "launch a", "sync",
+                "check a", "free a")
 
     def log_of(self, words, *commands, code=0, **env):
         client = self.client(self.broker(), *(commands or self.COMMANDS), env={"FARGPU_LOG": words, **env})
@@ -66,12 +69,14 @@ class Logs(SystemTest):
 
     def test_stats(self):
         text = self.log_of("stats")
-        first = re.match(r"fargpu: ([\d.]+) s at 127\.0\.0\.1:\d+ by TCP, of which ([\d.e-]+) s \((\d+)%\) waited for the host in (\d+) round trips; "
+        first = re.match(r"fargpu: ([\d.]+) s at 127\.0\.0\.1:\d+ by TCP, of which ([\d.e-]+) s \((\d+)%\) waited for "
+                         r"the host in (\d+) round trips; "
                          r"\d+ KiB out, \d+ KiB in\n", text)
         self.assertTrue(first, text)
         self.assertLessEqual(float(first[2]), float(first[1]))
         self.assertLess(abs(int(first[3]) - 100 * float(first[2]) / float(first[1])), 5)
-        calls = {name: (int(count), served) for name, count, served in re.findall(r"(?m)^  (cu\w+) +(\d+)  (\w[\w ]*)$", text)}
+        calls = {name: (int(count), served)
+                 for name, count, served in re.findall(r"(?m)^  (cu\w+) +(\d+)  (\w[\w ]*)$", text)}
         self.assertEqual(calls["cuLaunchKernel"], (3, "client or host"))
         self.assertEqual(calls["cuInit"], (1, "client or host"))
         self.assertEqual(calls["cuMemcpyHtoD_v2"][0], 1)
@@ -97,8 +102,9 @@ class Logs(SystemTest):
         for lanes in (0, 3):
             for mode, ways in (("on", ["to the host", "from the host"]), ("off", [])):
                 with self.subTest(lanes=lanes, mode=mode):
-                    client = self.client(self.broker(), *commands, env={"FARGPU_LOG": "stats", "FARGPU_TRANSPORT": "tcp", "FARGPU_LANES": lanes,
-                                                                        "FARGPU_COMPRESS": mode})
+                    client = self.client(self.broker(), *commands,
+                                         env={"FARGPU_LOG": "stats", "FARGPU_TRANSPORT": "tcp", "FARGPU_LANES": lanes,
+                                              "FARGPU_COMPRESS": mode})
                     self.assert_lives(client)
                     self.assertEqual(client.finish(), 0)
                     found = re.findall(r"compressed (to|from) the host: (\d+) bytes as (\d+)", client.errors())
@@ -129,7 +135,8 @@ class Logs(SystemTest):
 
     def test_trace(self):
         lines = self.log_of("trace", "init", "context", "sync").splitlines()
-        told = [re.fullmatch(r"fargpu: (\d\d:\d\d:\d\d\.\d{6}) thread \d+: (cu\w+) CUDA_SUCCESS", line) for line in lines]
+        told = [re.fullmatch(r"fargpu: (\d\d:\d\d:\d\d\.\d{6}) thread \d+: (cu\w+) CUDA_SUCCESS", line)
+                for line in lines]
         times = [call[1] for call in told if call]
         self.assertTrue(times == sorted(times) or times[0] > "23:59", times)
         calls = [call[2] for call in told if call]
@@ -145,7 +152,8 @@ class Logs(SystemTest):
             file = next(Path(folder).iterdir())
             self.assertRegex(file.name, r"^log-\d+\.txt$")
             self.assertIn("waited for the host in", file.read_text(encoding="utf-8"))
-            self.assertEqual(file.stat().st_mode & 0o777, 0o600)  # addresses and names of the program are nobody else's business
+            # addresses and names of the program are nobody else's business
+            self.assertEqual(file.stat().st_mode & 0o777, 0o600)
         self.assertIn("cannot be written", self.log_of("stats", FARGPU_LOG_FILE="/no/such/folder/log"))
 
 
@@ -163,7 +171,8 @@ class Traces(SystemTest):
 
     def events(self, path=None, whole=True):
         text = (path or self.folder / "trace.json").read_text(encoding="utf-8")
-        if not whole:  # of a process that has not ended: but for the last bracket it is JSON, once the first events are written
+        # of a process that has not ended: but for the last bracket it is JSON, once the first events are written
+        if not whole:
             return json.loads(text + "]") if text else []
         return json.loads(text)
 
@@ -191,16 +200,19 @@ class Traces(SystemTest):
         self.assertGreater(written["args"]["bytes_out"], 65536)
         [read] = self.named(events, "cuMemcpyDtoH_v2")
         self.assertGreaterEqual(read["args"]["bytes_in"], 65536)
-        self.assertEqual([(e["args"]["kernel"], len(e["args"]["grid"]), len(e["args"]["block"]), e["args"]["stream"]) for e in launches],
+        self.assertEqual([(e["args"]["kernel"], len(e["args"]["grid"]), len(e["args"]["block"]), e["args"]["stream"])
+                          for e in launches],
                          [(launches[0]["args"]["kernel"], 3, 3, launches[0]["args"]["stream"])] * 3)
         self.assertRegex(launches[0]["args"]["kernel"], r"^[a-zA-Z_]\w*$")
-        self.assertEqual([(e["args"]["copy"], e["args"]["bytes"]) for e in (written, read)], [("host to device", 65536), ("device to host", 65536)])
+        self.assertEqual([(e["args"]["copy"], e["args"]["bytes"]) for e in (written, read)],
+                         [("host to device", 65536), ("device to host", 65536)])
         # A round trip lies within its call.
         [trip] = self.named(events, "round trip: copyOut")
         self.assertGreaterEqual(trip["ts"], read["ts"])
         self.assertLessEqual(trip["ts"] + trip["dur"], read["ts"] + read["dur"])
         self.assertGreaterEqual(read["args"]["waited_us"], trip["dur"])
-        self.assertEqual({e["name"] for e in events if e["ph"] == "C"}, {f"stream {launches[0]['args']['stream']}: work in flight"})
+        self.assertEqual({e["name"] for e in events if e["ph"] == "C"},
+                         {f"stream {launches[0]['args']['stream']}: work in flight"})
         depths = [e["args"]["pieces"] for e in events if e["ph"] == "C"]
         self.assertGreater(max(depths), 0)
 
@@ -229,7 +241,8 @@ class Traces(SystemTest):
         _, client = self.traced("init", "context", "alloc a 4096")
         for _ in range(50):
             client.must("write a 1")
-        wait_until(lambda: self.named(self.events(whole=False), "cuMemAlloc_v2"), "calls in the file while the process runs")
+        wait_until(lambda: self.named(self.events(whole=False), "cuMemAlloc_v2"),
+                   "calls in the file while the process runs")
         os.kill(client.pid, 9)
         client.process.wait()
         self.assertTrue(self.named(self.events(whole=False), "cuMemAlloc_v2"))
@@ -247,7 +260,8 @@ class Traces(SystemTest):
         third = self.client(host, "init", "context", env={"FARGPU_TRACE": self.folder / "of-%p.json"})
         for client in (first, second, third):
             self.assertEqual(client.finish(), 0)
-        for client, name in ((first, "trace.json"), (second, f"trace.json.{second.pid}"), (third, f"of-{third.pid}.json")):
+        for client, name in ((first, "trace.json"), (second, f"trace.json.{second.pid}"),
+                             (third, f"of-{third.pid}.json")):
             self.assertEqual({e["pid"] for e in self.events(self.folder / name)}, {client.pid})
             self.assertEqual((self.folder / name).stat().st_mode & 0o777, 0o600)
 
@@ -266,7 +280,8 @@ class Traces(SystemTest):
     def test_what_is_no_file(self):
         """Nothing is waited for, and one line says why there is no trace."""
         os.mkfifo(self.folder / "pipe")
-        for path, words in ((self.folder / "pipe", "cannot be written"), ("/dev/full", "is no file"), (self.folder, "cannot be written")):
+        for path, words in ((self.folder / "pipe", "cannot be written"), ("/dev/full", "is no file"),
+                            (self.folder, "cannot be written")):
             with self.subTest(path=path):
                 _, client = self.traced("init", "context", path=path)
                 self.assertEqual(client.finish(), 0)

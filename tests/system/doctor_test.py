@@ -23,16 +23,19 @@ class Doctor(SystemTest):
         return done.out
 
     def test_everything_in_order(self):
-        report = self.findings(self.broker().pool, "Fake GPU 0", "Fake GPU 1", "a session with 2 devices", "everything is in order",
-                               code=0)
+        report = self.findings(self.broker().pool, "Fake GPU 0", "Fake GPU 1", "a session with 2 devices",
+                               "everything is in order", code=0)
         self.assertNotIn("FAIL", report)
 
     def test_a_fact_a_line(self):
         report = self.findings(self.broker("--sessions-max", "4").pool, code=0)
-        for line in (r"its broker is reached by TCP without TLS", r"tenant 'default' \(nothing is shown to it\)", r"0 of 4 sessions taken",
-                     r"device Fake GPU 0, [\d.]+ GiB, of which a new lease may have [\d.]+ GiB", r"a session with 2 devices, ready in \d+ ms",
+        for line in (r"its broker is reached by TCP without TLS", r"tenant 'default' \(nothing is shown to it\)",
+                     r"0 of 4 sessions taken",
+                     r"device Fake GPU 0, [\d.]+ GiB, of which a new lease may have [\d.]+ GiB",
+                     r"a session with 2 devices, ready in \d+ ms",
                      r"its calls go by TCP", r"round trip \d+\.\d\d ms, with a copy of 4 bytes",
-                     r"bandwidth [\d.]+ [KMG]iB/s to the device, [\d.]+ [KMG]iB/s back", r"library of the device list \S+/libnvidia-ml\.so\.1"):
+                     r"bandwidth [\d.]+ [KMG]iB/s to the device, [\d.]+ [KMG]iB/s back",
+                     r"library of the device list \S+/libnvidia-ml\.so\.1"):
             self.assertRegex(report, rf"(?m)^  ok    {line}$")
 
     def test_who_one_is_and_what_one_may(self):
@@ -92,18 +95,22 @@ class Doctor(SystemTest):
             self.assertEqual(report.count("a session with 2 devices"), 2, report)
         full = self.broker("--sessions-max", "1")
         self.client(full, "init")
-        report = self.findings(f"{full.pool},{second.pool}", "the only session of this host is taken", "1 thing to mend")
+        report = self.findings(f"{full.pool},{second.pool}", "the only session of this host is taken",
+                               "1 thing to mend")
         self.assertEqual(report.count("a session with 2 devices"), 1, report)
 
     def test_less_memory_than_a_copy_is_measured_with(self):
-        self.findings(self.broker().pool, "note  no copy is measured: an allocation of 16 MiB gives CUDA_ERROR_OUT_OF_MEMORY", code=0,
-                      env={"FARGPU_MEM": "2MiB"}, warning="fargpu: warning: .* the lease has 2.0 MiB of its 2.0 MiB left; .*\n")
+        self.findings(self.broker().pool,
+                      "note  no copy is measured: an allocation of 16 MiB gives CUDA_ERROR_OUT_OF_MEMORY", code=0,
+                      env={"FARGPU_MEM": "2MiB"},
+                      warning="fargpu: warning: .* the lease has 2.0 MiB of its 2.0 MiB left; .*\n")
 
     def test_a_trace_of_a_program_stays(self):
         with tempfile.NamedTemporaryFile("w") as file:
             file.write("a trace")
             file.flush()
-            self.findings(self.broker().pool, "note  no copy is measured: FARGPU_TRACE is set", code=0, env={"FARGPU_TRACE": file.name})
+            self.findings(self.broker().pool, "note  no copy is measured: FARGPU_TRACE is set", code=0,
+                          env={"FARGPU_TRACE": file.name})
             with open(file.name, encoding="utf-8") as trace:
                 self.assertEqual(trace.read(), "a trace")
 
@@ -113,23 +120,30 @@ class Doctor(SystemTest):
     def test_wrong_port(self):
         with socket.socket() as unused:  # bound, so that nobody else takes it, and deaf
             unused.bind(("127.0.0.1", 0))
-            report = self.findings("127.0.0.1:{}".format(unused.getsockname()[1]), "Connection refused", "nothing listens at this port: start fargpud there")
+            report = self.findings("127.0.0.1:{}".format(unused.getsockname()[1]), "Connection refused",
+                                   "nothing listens at this port: start fargpud there")
             self.assertNotIn("tells more", report)  # than the doctor
 
     def test_numbers_that_are_none(self):
         self.findings(self.broker().pool, "FARGPU_SPIN_US is 'soon'; give microseconds", env={"FARGPU_SPIN_US": "soon"})
-        self.findings(self.broker().pool, "FARGPU_COMPRESS is 'very'; use auto, on or off", env={"FARGPU_COMPRESS": "very"})
+        self.findings(self.broker().pool, "FARGPU_COMPRESS is 'very'; use auto, on or off",
+                      env={"FARGPU_COMPRESS": "very"})
 
     def test_variables_that_are_none(self):
-        report = self.findings(self.broker().pool, "note  FARGPU_COMPRES is no variable of fargpu; it counts for nothing; perhaps FARGPU_COMPRESS is meant", code=0, env={"FARGPU_COMPRES": "on", "FARGPU_COMPRESS": "on"})
+        report = self.findings(self.broker().pool,
+                               "note  FARGPU_COMPRES is no variable of fargpu; it counts for nothing; perhaps "
+                               "FARGPU_COMPRESS is meant", code=0,
+                               env={"FARGPU_COMPRES": "on", "FARGPU_COMPRESS": "on"})
         self.assertNotIn("FARGPU_COMPRESS is no", report)
 
     def test_run_warns_of_variables_that_are_none(self):
         pool = self.broker().pool
-        done = fargpu("run", "--", "echo", "ran", pool=pool, env={"FARGPU_TRANPORT": "tcp", "FARGPU_ZEBRA": "1", "FARGPU_SOFTGPU_THREADS": "1"})
+        done = fargpu("run", "--", "echo", "ran", pool=pool,
+                      env={"FARGPU_TRANPORT": "tcp", "FARGPU_ZEBRA": "1", "FARGPU_SOFTGPU_THREADS": "1"})
         self.assertEqual((done.code, done.out), (0, "ran\n"))
         self.assertEqual(sorted(done.err.splitlines()), [
-            "fargpu: warning: FARGPU_TRANPORT is no variable of fargpu; it counts for nothing; perhaps FARGPU_TRANSPORT is meant",
+            "fargpu: warning: FARGPU_TRANPORT is no variable of fargpu; it counts for nothing; perhaps "
+            "FARGPU_TRANSPORT is meant",
             "fargpu: warning: FARGPU_ZEBRA is no variable of fargpu; it counts for nothing"])
         self.assertEqual(fargpu("run", "--", "true", pool=pool, env={"FARGPU_TRANSPORT": "auto"}).err, "")
 
@@ -151,35 +165,47 @@ class Doctor(SystemTest):
                 self.assertIn(f"{name} '{path}' cannot be written: {why}", done.out)
 
     def test_words_that_are_none(self):
-        for arguments, words in ((("ls", "--long"), "fargpu: `fargpu ls` has no option '--long'; see `fargpu ls --help`"),
-                                 (("run", "--men", "8GiB", "--", "true"), "fargpu: `fargpu run` has no option '--men'; perhaps '--mem' is meant; see `fargpu run --help`"),
+        for arguments, words in ((("ls", "--long"),
+                                  "fargpu: `fargpu ls` has no option '--long'; see `fargpu ls --help`"),
+                                 (("run", "--men", "8GiB", "--", "true"),
+                                  "fargpu: `fargpu run` has no option '--men'; perhaps '--mem' is meant; see `fargpu "
+                                  "run --help`"),
                                  (("run", "--wiat=5s", "--", "true"), "; perhaps '--wait' is meant; see"),
-                                 (("policy", "shiw"), "`fargpu policy` has no command 'shiw'; perhaps 'show' is meant; see"),
-                                 (("docter",), "there is no command 'docter'"), (("docter",), "; perhaps 'doctor' is meant;"),
+                                 (("policy", "shiw"),
+                                  "`fargpu policy` has no command 'shiw'; perhaps 'show' is meant; see"),
+                                 (("docter",), "there is no command 'docter'"),
+                                 (("docter",), "; perhaps 'doctor' is meant;"),
                                  (("policy",), "see `fargpu policy --help`"),
                                  (("policy", "set"), "see `fargpu policy set --help`"),
                                  (("quota", "1"), "--percent or --weight"),
                                  (("run", "-n", "two", "--", "true"), "--gpus is 'two'; give a number of GPUs"),
-                                 (("run", "--mem", "8", "--", "true"), "--mem is '8'; give an amount of memory with its unit")):
+                                 (("run", "--mem", "8", "--", "true"),
+                                  "--mem is '8'; give an amount of memory with its unit")):
             done = fargpu(*arguments, pool="127.0.0.1:1")
             self.assertEqual((done.code, done.out), (125, ""), arguments)
             self.assertIn(words, done.err)
             self.assertEqual(done.err.count("\n"), 1, done.err)
-        self.assertIn("FARGPU_GPUS is 'two'", fargpu("run", "--", "true", pool="127.0.0.1:1", env={"FARGPU_GPUS": "two"}).err)
+        self.assertIn("FARGPU_GPUS is 'two'", fargpu("run", "--", "true", pool="127.0.0.1:1",
+                                                     env={"FARGPU_GPUS": "two"}).err)
 
     def test_a_full_disk(self):
         with open("/dev/full", "w") as full:
-            done = subprocess.run([paths.FARGPU, "token", "list", "--file", os.devnull], stdout=full, stderr=subprocess.PIPE, text=True)
+            done = subprocess.run([paths.FARGPU, "token", "list", "--file", os.devnull], stdout=full,
+                                  stderr=subprocess.PIPE, text=True)
         self.assertEqual(done.returncode, 125)
         self.assertIn("cannot be written", done.stderr)
 
     def test_commands_that_are_none(self):
         done = fargpu("nvidia-smi")
         self.assertEqual(done.code, 125)
-        self.assertIn("there is no command 'nvidia-smi'; commands are run ls top policy quota end drain resume smi doctor variables token pki", done.err)
+        self.assertIn("there is no command 'nvidia-smi'; commands are run ls top policy quota end drain resume smi "
+                      "doctor variables token pki", done.err)
         self.assertIn("--pool is '::'", fargpu("ls", "--pool", "::").err)
-        for command, said in ((("token", "remove"), "`fargpu token` has no command 'remove'; perhaps 'revoke' is meant"), (("--bogus",), "`fargpu` has no option '--bogus'"),
-                              (("run", "--bogus", "--", "true"), "`fargpu run` has no option '--bogus'"), (("policy",), "A subcommand is required")):
+        for command, said in ((("token", "remove"),
+                               "`fargpu token` has no command 'remove'; perhaps 'revoke' is meant"),
+                              (("--bogus",), "`fargpu` has no option '--bogus'"),
+                              (("run", "--bogus", "--", "true"), "`fargpu run` has no option '--bogus'"),
+                              (("policy",), "A subcommand is required")):
             done = fargpu(*command)
             self.assertEqual(done.code, 125)
             self.assertIn(f"fargpu: {said}; see `", done.err)
@@ -188,8 +214,10 @@ class Doctor(SystemTest):
         self.findings("no-such-host.invalid", "no address for host 'no-such-host.invalid'", "correct FARGPU_POOL")
 
     def test_silence(self):
-        """A host that lets nobody in, and a service that says nothing: both at once, because both take as long as one waits."""
-        with deaf_host() as deaf, listener(lambda connection: connection.recv(1 << 16) and connection.recv(1)) as silent:
+        """A host that lets nobody in, and a service that says nothing: both at once, because both take as long as one
+        waits."""
+        with deaf_host() as deaf, listener(lambda connection: connection.recv(1 << 16)
+                                           and connection.recv(1)) as silent:
             doctors = [(self.start([paths.FARGPU, "doctor", "--pool", pool]), words)
                        for pool, words in ((deaf, "timed out"),
                                            (silent, "does not answer during the handshake; is it fargpud?"))]
@@ -206,7 +234,8 @@ class Doctor(SystemTest):
             "zeros": bytes(4096),
             "noise": bytes((i * 167 + 13) % 256 for i in range(4096)),
         }
-        causes = {"http": "is no fargpud (it is a web server: it answers by HTTP); is the port right?", "ssh": "is no fargpud (it is an SSH server)",
+        causes = {"http": "is no fargpud (it is a web server: it answers by HTTP); is the port right?",
+                  "ssh": "is no fargpud (it is an SSH server)",
                   "tls": "is no fargpud (it speaks TLS, which tls:// in front of the host asks for)"}
         for name, answer in answers.items():
             def serve(connection, answer=answer):
@@ -221,10 +250,12 @@ class Doctor(SystemTest):
             self.findings(pool, "closed the connection during the handshake; is it fargpud?")
 
     def test_another_version_of_the_protocol(self):
-        failure = '(reason = versionMismatch, text = "this host speaks protocol 2, the client 1; install the same fargpu on both")'
+        failure = ('(reason = versionMismatch, text = "this host speaks protocol 2, the client 1; install the same '
+                   'fargpu on both")')
         with fake_broker(hello=f"(helloAnswer = (protocolVersion = 999, failure = {failure}))") as pool:
             number = VERSION.split(" = ")[1]
-            self.findings(pool, f"the client has an older fargpu (protocol {number}) than {pool} (protocol 999); update fargpu on the client's machine",
+            self.findings(pool, f"the client has an older fargpu (protocol {number}) than {pool} (protocol 999); "
+                                "update fargpu on the client's machine",
                           "install the same version of fargpu on both machines")
 
     def test_shut_out(self):
@@ -235,16 +266,19 @@ class Doctor(SystemTest):
 
     def test_not_let_in(self):
         with settings_file("[tenant.lab]\n") as file:
-            report = self.findings(self.broker(config=file).pool, "clients that say who they are", "ask who looks after that host")
+            report = self.findings(self.broker(config=file).pool, "clients that say who they are",
+                                   "ask who looks after that host")
             self.assertNotIn("firewall", report)
 
     def test_older_driver(self):
         host = self.broker(env={"FARGPU_FAKE_VERSION": 12080})
-        self.findings(host.pool, "its driver is of CUDA level 12080, this client of 13000", "set FARGPU_DRIVER_VERSION=12080")
+        self.findings(host.pool, "its driver is of CUDA level 12080, this client of 13000",
+                      "set FARGPU_DRIVER_VERSION=12080")
         self.findings(host.pool, "everything is in order", code=0, env={"FARGPU_DRIVER_VERSION": 12080})
 
     def test_no_devices_visible(self):
-        self.findings(self.broker().pool, "CUDA_VISIBLE_DEVICES names none of this host's devices", env={"CUDA_VISIBLE_DEVICES": "7"})
+        self.findings(self.broker().pool, "CUDA_VISIBLE_DEVICES names none of this host's devices",
+                      env={"CUDA_VISIBLE_DEVICES": "7"})
 
     def test_full_host(self):
         host = self.broker("--sessions-max", "1")

@@ -28,24 +28,29 @@ class FirstSteps(SystemTest):
 
     def test_files_named_from_this_folder_are_found_from_another(self):
         names = ("FARGPU_TOKEN_FILE", "FARGPU_LOG_FILE", "FARGPU_TRACE")
-        done = self.run_in(self.folder, "run", "--no-check", "--", "sh", "-c", f"cd / && printenv {' '.join(names)}", FARGPU_POOL="127.0.0.1:1",
+        done = self.run_in(self.folder, "run", "--no-check", "--", "sh", "-c", f"cd / && printenv {' '.join(names)}",
+                           FARGPU_POOL="127.0.0.1:1",
                            FARGPU_TOKEN_FILE="anna.token", FARGPU_LOG_FILE="log-%p", FARGPU_TRACE="/tmp/whole")
         self.assertEqual(done.wait(), 0, done.err.text())
-        self.assertEqual(done.out.text().split("\n"), [str(self.folder / "anna.token"), str(self.folder / "log-%p"), "/tmp/whole"])
+        self.assertEqual(done.out.text().split("\n"),
+                         [str(self.folder / "anna.token"), str(self.folder / "log-%p"), "/tmp/whole"])
 
     def test_a_percentage_that_the_policy_does_not_keep(self):
-        for policy, percent, warned in (("free", "50%", True), ("fixed", "50%", False), ("free", "100%", False), ("free", "", False)):
+        for policy, percent, warned in (("free", "50%", True), ("fixed", "50%", False), ("free", "100%", False),
+                                        ("free", "", False)):
             with self.subTest(policy=policy, percent=percent):
                 host = self.broker("--policy", policy)
                 done = fargpu("run", "--", "true", pool=host.pool, env={"FARGPU_COMPUTE": percent})
                 self.assertEqual((done.code, done.err.count("\n")), (0, int(warned)), done.err)
                 if warned:
-                    self.assertIn(f"{host.pool} shares its GPUs by the policy 'free', which does not keep to 50% of each", done.err)
+                    self.assertIn(f"{host.pool} shares its GPUs by the policy 'free', which does not keep to 50% of "
+                                  "each", done.err)
                 host.close()
 
     def test_settings_of_one_s_own_are_errors_of_one_s_own(self):
         host = self.broker()
-        for env in ({"FARGPU_TOKEN_FILE": self.folder / "none"}, {"FARGPU_PSK_FILE": self.folder / "none"}, {"FARGPU_CERT": "c"}, {"FARGPU_SPIN_US": "abc"}):
+        for env in ({"FARGPU_TOKEN_FILE": self.folder / "none"}, {"FARGPU_PSK_FILE": self.folder / "none"},
+                    {"FARGPU_CERT": "c"}, {"FARGPU_SPIN_US": "abc"}):
             done = fargpu("run", "--", "true", pool=host.pool, env=env)
             self.assertEqual(done.code, 125, done.err)
             self.assertIn(next(iter(env)), done.err)
@@ -59,7 +64,8 @@ class FirstSteps(SystemTest):
         host.log("lease waits")
         host.process.kill()
         self.assertEqual(waits.wait(), 75, waits.err.text())
-        self.assertIn(f"{host.pool} closed the connection before it had answered: its fargpud has been shut down", waits.err.text())
+        self.assertIn(f"{host.pool} closed the connection before it had answered: its fargpud has been shut down",
+                      waits.err.text())
         self.assertNotIn("is it fargpud", waits.err.text())
 
     def test_who_waits_hears_what_for_and_is_not_told_to_wait(self):
@@ -67,7 +73,8 @@ class FirstSteps(SystemTest):
         self.client(host, "init")
         seen, terminal = pty.openpty()
         self.addCleanup(os.close, seen)
-        waits = subprocess.Popen([paths.FARGPU, "run", "--pool", host.pool, "-n", "1", "-m", "8MiB", "--wait", "2s", "--", "true"], stderr=terminal)
+        waits = subprocess.Popen([paths.FARGPU, "run", "--pool", host.pool, "-n", "1", "-m", "8MiB", "--wait", "2s",
+                                  "--", "true"], stderr=terminal)
         os.close(terminal)
         self.assertEqual(waits.wait(20), 75)
         text = os.read(seen, 4096).decode()
@@ -103,7 +110,8 @@ class FirstSteps(SystemTest):
         session = host.log("session started", pid=client.pid)["session"]
         done = fargpu("quota", session, "--weight", "300", "--pool", host.pool)
         self.assertEqual(done.code, 0, done.err)
-        self.assertRegex(done.out, rf"^lease \d+ of session {session}: at most 100% of each device .* weight 300 .*; the policy is fair\n$")
+        self.assertRegex(done.out, rf"^lease \d+ of session {session}: at most 100% of each device .* weight 300 .*; "
+                                   r"the policy is fair\n$")
 
     def test_lives_of_credentials_have_units(self):
         file = self.folder / "tokens"
@@ -141,7 +149,8 @@ class FirstSteps(SystemTest):
         host = self.broker()
         self.client(host, "init")
         for width, there, gone in ((60, ("program", "memory", "use", "share"), ("tenant", "weight")),
-                                   (200, ("program", "tenant", "memory", "use", "share", "weight", "throttled", "turn"), ())):
+                                   (200, ("program", "tenant", "memory", "use", "share", "weight", "throttled", "turn"),
+                                    ())):
             seen, terminal = pty.openpty()
             self.addCleanup(os.close, seen)
             termios.tcsetwinsize(terminal, (20, width))
@@ -164,7 +173,8 @@ class FirstSteps(SystemTest):
 
     def test_one_fault_is_one_thing_to_mend(self):
         host = self.broker()
-        for env, repair in (({"FARGPU_SPIN_US": "abc"}, "unset or correct it"), ({"FARGPU_TOKEN_FILE": self.folder / "none"}, "unset or correct it")):
+        for env, repair in (({"FARGPU_SPIN_US": "abc"}, "unset or correct it"),
+                            ({"FARGPU_TOKEN_FILE": self.folder / "none"}, "unset or correct it")):
             done = fargpu("doctor", pool=host.pool, env=env)
             self.assertEqual((done.code, done.out.count("FAIL")), (1, 1), done.out)
             self.assertIn(repair, done.out)
@@ -175,7 +185,8 @@ class FirstSteps(SystemTest):
         file.write_text("words\n")
         for mode, noted in ((0o644, True), (0o600, False)):
             file.chmod(mode)
-            self.assertEqual(f"FARGPU_TOKEN_FILE names '{file}', which others" in fargpu("doctor", env={"FARGPU_TOKEN_FILE": file}).out, noted)
+            said = fargpu("doctor", env={"FARGPU_TOKEN_FILE": file}).out
+            self.assertEqual(f"FARGPU_TOKEN_FILE names '{file}', which others" in said, noted)
 
     def test_hosts_with_spaces_between(self):
         self.assertIn("hosts are separated by commas alone", fargpu("ls", "--pool", "one:8470 two:8470").err)

@@ -25,7 +25,8 @@ class Identity(SystemTest):
         self.settings = self.folder / "fargpud.toml"
         self.settings.write_text(TENANTS)
         self.must("pki", "init", "--folder", self.pki)
-        self.must("pki", "issue", "--folder", self.pki, "--server", "gpuhost", "--host", "127.0.0.1", "--host", "localhost")
+        self.must("pki", "issue", "--folder", self.pki, "--server", "gpuhost", "--host", "127.0.0.1", "--host",
+                  "localhost")
 
     def must(self, *arguments):
         done = fargpu(*arguments)
@@ -33,13 +34,16 @@ class Identity(SystemTest):
         return done.out
 
     def token(self, name, tenant="lab", ttl="1h"):
-        return self.must("token", "create", "--file", self.tokens, "--name", name, "--tenant", tenant, "--ttl", ttl).strip()
+        return self.must("token", "create", "--file", self.tokens, "--name", name, "--tenant", tenant, "--ttl",
+                         ttl).strip()
 
     def host(self, *options, listen="tls://127.0.0.1:0", server="gpuhost"):
         if not self.tokens.exists():
             self.token("first")
-        host = self.broker("--tls-certificate", self.pki / f"{server}.crt", "--tls-key", self.pki / f"{server}.key", "--tls-client-ca",
-                           self.pki / "ca.crt", "--token-file", self.tokens, *options, listen=listen, config=self.settings)
+        host = self.broker("--tls-certificate", self.pki / f"{server}.crt", "--tls-key", self.pki / f"{server}.key",
+                           "--tls-client-ca",
+                           self.pki / "ca.crt", "--token-file", self.tokens, *options, listen=listen,
+                           config=self.settings)
         if listen.startswith("tls://"):
             host.pool = "tls://" + host.pool
         return host
@@ -52,7 +56,8 @@ class Identity(SystemTest):
         self.assertEqual(client.ask("init"), code)
         for word in words:
             client.says(word)
-        self.assertEqual(fargpu("run", "--", "true", pool=host if isinstance(host, str) else host.pool, env=environment).code, exit_code)
+        self.assertEqual(fargpu("run", "--", "true", pool=host if isinstance(host, str) else host.pool,
+                                env=environment).code, exit_code)
 
     def assert_works(self, host, environment, tenant):
         client = self.client(host, "init", "context", "alloc a 100000", "write a 7", env=environment)
@@ -76,23 +81,28 @@ class Identity(SystemTest):
         file = self.folder / "my token"
         file.write_text(token + "\n")
         self.assert_works(host, self.trusting(token_file=file), "lab")
-        done = fargpu("run", "--", paths.PROGRAMS / "lives", "--help", pool=host.pool, env=self.trusting(token_file=file))
+        done = fargpu("run", "--", paths.PROGRAMS / "lives", "--help", pool=host.pool,
+                      env=self.trusting(token_file=file))
         self.assertNotEqual(done.code, 126, done.err)
 
     def test_large_transfers(self):
         host = self.host()
-        client = self.client(host, "init", "context", f"alloc a {48 * MIB}", "write a 9", env=self.trusting(token=self.token("t")))
+        client = self.client(host, "init", "context", f"alloc a {48 * MIB}", "write a 9",
+                             env=self.trusting(token=self.token("t")))
         self.assert_lives(client)
 
     def test_large_copies_by_lanes(self):
         """Further connections, each with a handshake of its own."""
         def connections(pid):
-            return sum(os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:") for number in os.listdir(f"/proc/{pid}/fd"))
+            return sum(os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:")
+                       for number in os.listdir(f"/proc/{pid}/fd"))
 
         host = self.host()
         environment = self.trusting(token=self.token("t"))
-        alone = self.client(host, "init", "context", f"alloc a {24 * MIB}", "write a 9", env={**environment, "FARGPU_LANES": "0"})
-        many = self.client(host, "init", "context", f"alloc a {24 * MIB}", "write a 9", env={**environment, "FARGPU_LANES": "4"})
+        alone = self.client(host, "init", "context", f"alloc a {24 * MIB}", "write a 9",
+                            env={**environment, "FARGPU_LANES": "0"})
+        many = self.client(host, "init", "context", f"alloc a {24 * MIB}", "write a 9",
+                           env={**environment, "FARGPU_LANES": "4"})
         for client in (alone, many):
             self.assert_lives(client)
         self.assertEqual(connections(many.pid), connections(alone.pid) + 4)
@@ -197,7 +207,8 @@ class Identity(SystemTest):
         self.must("pki", "issue", "--folder", other, "--tenant", "lab")
         host = self.host()
         self.assert_refused(host, self.trusting(cert=other / "lab.crt", key=other / "lab.key"),
-                            f"does not accept the certificate of FARGPU_CERT '{other}/lab.crt' (tlsv1 alert unknown ca)")
+                            f"does not accept the certificate of FARGPU_CERT '{other}/lab.crt' (tlsv1 alert unknown "
+                            "ca)")
         host.log("connection refused")
 
     def test_nothing_by_which_to_know_the_host(self):
@@ -205,10 +216,12 @@ class Identity(SystemTest):
 
     def test_files_that_are_not_there(self):
         host = self.host()
-        self.assert_refused(host, self.trusting(token_file=self.folder / "none"), "FARGPU_TOKEN_FILE names", exit_code=125)
+        self.assert_refused(host, self.trusting(token_file=self.folder / "none"), "FARGPU_TOKEN_FILE names",
+                            exit_code=125)
         self.assert_refused(host, {"FARGPU_CA": self.folder / "none"}, "FARGPU_CA names", exit_code=125)
         self.assert_refused(host, {"FARGPU_FINGERPRINT": "beef"}, "FARGPU_FINGERPRINT is 'beef'", exit_code=125)
-        self.assertIn("`fargpu pki init` makes an authority", fargpu("pki", "issue", "--folder", self.folder / "none", "--tenant", "lab").err)
+        self.assertIn("`fargpu pki init` makes an authority",
+                      fargpu("pki", "issue", "--folder", self.folder / "none", "--tenant", "lab").err)
         self.assertEqual(fargpu("token", "list", "--file", self.folder / "none").out, "")
         self.assert_refused(host, self.trusting(cert=self.pki / "ca.crt"), "belong together", exit_code=125)
 
@@ -220,7 +233,8 @@ class Identity(SystemTest):
         host = self.host(listen="127.0.0.1:0")
         env = self.trusting(token=self.token("t"))
         self.assert_refused("tls://" + host.pool, env, "no TLS", "write tcp://")
-        self.assertIn(f"if its fargpud serves without TLS, write tcp://{host.pool}", fargpu("doctor", pool="tls://" + host.pool, env=env).out)
+        self.assertIn(f"if its fargpud serves without TLS, write tcp://{host.pool}",
+                      fargpu("doctor", pool="tls://" + host.pool, env=env).out)
 
     def test_other_services_where_tls_is_expected(self):
         """Each cause has a line of its own, and a repair that fits it."""
@@ -230,8 +244,10 @@ class Identity(SystemTest):
 
         for serve, cause, repair in (
                 (web, "no TLS: what it sends is not TLS", "if its fargpud serves without TLS, write tcp://127.0.0.1:"),
-                (lambda connection: connection.recv(1 << 16), "no TLS: it closed the connection", "if its fargpud serves without TLS"),
-                (lambda connection: connection.recv(1 << 16) and connection.recv(1), "does not answer during the handshake; is it fargpud?",
+                (lambda connection: connection.recv(1 << 16), "no TLS: it closed the connection",
+                 "if its fargpud serves without TLS"),
+                (lambda connection: connection.recv(1 << 16) and connection.recv(1),
+                 "does not answer during the handshake; is it fargpud?",
                  "open the port in its firewall")):
             with self.subTest(cause=cause), listener(serve) as pool:
                 report = fargpu("doctor", pool="tls://" + pool, env=self.trusting()).out
@@ -240,10 +256,12 @@ class Identity(SystemTest):
     def test_the_doctor_tells_by_what_each_knows_the_other(self):
         host = self.host()
         report = fargpu("doctor", pool=host.pool, env=self.trusting(token=self.token("t"))).out
-        self.assertIn(f"  ok    its broker is reached by TCP with TLS 1.3; the host is known by the authority in {self.pki / 'ca.crt'}\n", report)
+        self.assertIn("  ok    its broker is reached by TCP with TLS 1.3; the host is known by the authority in "
+                      f"{self.pki / 'ca.crt'}\n", report)
         self.assertIn("  ok    tenant 'lab' (shown to it: a token)\n", report)
         report = fargpu("doctor", pool=host.pool, env={}).out
-        self.assertRegex(report, r"(?m)^  FAIL  \S+ is to be spoken to by TLS, but nothing says how to know it\n        set FARGPU_CA to the certificate")
+        self.assertRegex(report, r"(?m)^  FAIL  \S+ is to be spoken to by TLS, but nothing says how to know it\n       "
+                                 r" set FARGPU_CA to the certificate")
 
     # --- strangers ---------------------------------------------------------------------------------------------------
 
@@ -252,7 +270,8 @@ class Identity(SystemTest):
         half = self.connection(host)
         half.send(bytes.fromhex("16030100c8"))
         for data in (os.urandom(500), b"GET / HTTP/1.1\r\n\r\n", bytes.fromhex("16030100c801") + os.urandom(300),
-                     frame(control(f'(attach = (ticket = "", {VERSION}))')), frame(control('(route = (ticketName = 0x"00112233445566778899aabbccddeeff"))')),
+                     frame(control(f'(attach = (ticket = "", {VERSION}))')),
+                     frame(control('(route = (ticketName = 0x"00112233445566778899aabbccddeeff"))')),
                      frame(control('(route = (ticketName = ""))')), frame(control("(leaseRequest = ())")), b""):
             stranger = self.connection(host)
             stranger.send(data)
@@ -288,10 +307,12 @@ class Identity(SystemTest):
     # --- the host's own ----------------------------------------------------------------------------------------------
 
     def test_off_the_loopback_tls_is_what_there_is(self):
-        done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "0.0.0.0:0", "--config", os.devnull])
+        done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "0.0.0.0:0", "--config",
+                           os.devnull])
         self.assertEqual(done.wait(), 2)
         self.assertIn("`fargpu pki` makes them", done.err.text())
-        done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "tcp://0.0.0.0:0", "--config", os.devnull])
+        done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "tcp://0.0.0.0:0", "--config",
+                           os.devnull])
         self.assertEqual(done.wait(), 2)
         self.assertIn("--insecure", done.err.text())
 

@@ -28,7 +28,8 @@ class Installed(SystemTest):
     def assert_works(self):
         """A session between installed parts alone."""
         worker = self.prefix / "libexec" / "fargpu" / "fargpu-worker"
-        host = self.start([self.prefix / "bin" / "fargpud", "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config", os.devnull,
+        host = self.start([self.prefix / "bin" / "fargpud", "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0",
+                           "--config", os.devnull,
                            "--image-folder", ""])
         port = host.err.find(lambda line: " listening " in line and line.rsplit("port=", 1)[1])[0]
         children = Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text(encoding="ascii").split()
@@ -57,19 +58,23 @@ class Installed(SystemTest):
         self.assert_works()
 
     def test_what_is_there(self):
-        texts = [f"share/man/{page}" for page in ("man1/fargpu.1", "man5/fargpud.toml.5", "man7/fargpu-environment.7", "man8/fargpud.8")]
+        texts = [f"share/man/{page}" for page in ("man1/fargpu.1", "man5/fargpud.toml.5", "man7/fargpu-environment.7",
+                                                  "man8/fargpud.8")]
         for program in ("fargpu", "fargpud"):
             texts += [f"share/bash-completion/completions/{program}", f"share/zsh/site-functions/_{program}",
                       f"share/zsh/vendor-completions/_{program}", f"share/fish/vendor_completions.d/{program}.fish"]
         texts += [f"share/doc/fargpu-{component}/copyright" for component in ("client", "dev", "server", "softgpu")]
-        texts += [f"share/doc/fargpu-dev/examples/{name}" for name in ("graph.cu", "vector_add_driver.cpp", "vector_add_runtime.cu")]
-        texts += ["share/fargpu/example-site/fargpud.toml", "share/fargpu/example-site/make-credentials", "libexec/fargpu/vector_add_runtime"]
+        texts += [f"share/doc/fargpu-dev/examples/{name}"
+                  for name in ("graph.cu", "vector_add_driver.cpp", "vector_add_runtime.cu")]
+        texts += ["share/fargpu/example-site/fargpud.toml", "share/fargpu/example-site/make-credentials",
+                  "libexec/fargpu/vector_add_runtime"]
         files = sorted(str(p.relative_to(self.prefix)) for p in self.prefix.rglob("*") if not p.is_dir())
         library = str(self.only("lib*/**/fargpu/libcuda.so.1").parent.relative_to(self.prefix))
         if paths.SANITIZED:  # with one there are no packages, nor what comes with them
             texts = []
         self.assertEqual(sorted(f for f in files if not f.endswith((".so",))), sorted([
-            "bin/fargpu", "bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/systemd/system/fargpud.service", "lib/sysusers.d/fargpud.conf", "share/fargpu/fargpud.toml",
+            "bin/fargpu", "bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/systemd/system/fargpud.service",
+            "lib/sysusers.d/fargpud.conf", "share/fargpu/fargpud.toml",
             f"{library}/libcuda.so.1", f"{library}/libnvidia-ml.so.1", *texts]))
         for path in self.prefix.rglob("*"):
             self.assertFalse(path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH | stat.S_ISUID | stat.S_ISGID), path)
@@ -103,8 +108,10 @@ class Installed(SystemTest):
         self.assertEqual((same.code, same.err), (0, ""))
         settings, tenants = same.out.split("\n\n", 1)
         self.assertIn("[tenant.lab]", tenants)
-        values = [line.split("   # ")[0] for line in settings.splitlines() if not line.startswith(("image_folder", "worker "))]
-        self.assertEqual(values, [line.split("   # ")[0] for line in done.out.splitlines() if not line.startswith(("image_folder", "worker "))])
+        values = [line.split("   # ")[0] for line in settings.splitlines()
+                  if not line.startswith(("image_folder", "worker "))]
+        self.assertEqual(values, [line.split("   # ")[0] for line in done.out.splitlines()
+                                  if not line.startswith(("image_folder", "worker "))])
         self.assertNotIn("# default", settings)
 
 

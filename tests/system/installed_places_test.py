@@ -28,7 +28,8 @@ class InstalledPlaces(unittest.TestCase):
         return fargpu
 
     def loaders_path(self, fargpu):
-        done = run([fargpu, "run", "--no-check", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"], env={"FARGPU_POOL": "127.0.0.1:1"})
+        done = run([fargpu, "run", "--no-check", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"],
+                   env={"FARGPU_POOL": "127.0.0.1:1"})
         self.assertEqual(done.code, 0, done.err)
         return done.out.strip()
 

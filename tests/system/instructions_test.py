@@ -1,4 +1,5 @@
-"""What a call costs the thread of the program that makes it, in instructions, watched against growth. See programs/counted.cpp.
+"""What a call costs the thread of the program that makes it, in instructions, watched against growth. See
+programs/counted.cpp.
 
     /usr/bin/python3 tests/system/instructions_test.py --renew
 
@@ -19,15 +20,17 @@ from rig import Broker, paths  # noqa: E402
 FIGURES = Path(__file__).resolve().parent / "instructions.md"
 CALLS = 200  # of a kind, and then twice as many
 GROWTH = 0.10  # that is let pass: another compiler of the same release
-ATTEMPTS = 5  # How many sends fall among the calls counted depends on what the other threads do just then; the least is what must not grow.
+# How many sends fall among the calls counted depends on what the other threads do just then; the least is what must not
+# grow.
+ATTEMPTS = 5
 TRANSPORTS = ("tcp", "shm")
 COLUMNS = ("instructions by TCP", "by shared memory", "clock reads", "allocations")
 HEAD = f"""# What a call costs the program's thread
 
 Instructions in the client library, and in the C library for it, of one call by the thread that makes it; how often the
-call reads the clock, and how often it asks for memory. Counted by callgrind: the difference of {CALLS} and {2 * CALLS} calls, on
-the recording fake driver. The service thread and waiting are not counted. `system.instructions` of ctest allows {GROWTH:.0%}
-more. Written by `tests/system/instructions_test.py --renew`.
+call reads the clock, and how often it asks for memory. Counted by callgrind: the difference of {CALLS} and
+{2 * CALLS} calls, on the recording fake driver. The service thread and waiting are not counted. `system.instructions`
+of ctest allows {GROWTH:.0%} more. Written by `tests/system/instructions_test.py --renew`.
 
 """
 
@@ -42,7 +45,8 @@ def measure(transport):
                 ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out", "--separate-threads=yes",
                  "--dump-after=counting_begins", "--dump-after=counting_ends", program, str(CALLS)],
                 # Of the C library's copying routines those that every processor has.
-                env={**os.environ, "FARGPU_POOL": broker.pool, "LD_LIBRARY_PATH": str(paths.LIBRARIES), "FARGPU_TRANSPORT": transport,
+                env={**os.environ, "FARGPU_POOL": broker.pool, "LD_LIBRARY_PATH": str(paths.LIBRARIES),
+                     "FARGPU_TRANSPORT": transport,
                      "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-AVX,-AVX512VL,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM"},
                 capture_output=True, text=True, timeout=120, check=False)
             if done.returncode != 0:
@@ -97,14 +101,16 @@ class Instructions(unittest.TestCase):
         self.assertTrue(shutil.which("valgrind"), "valgrind is missing: tests/install_packages installs it")
         now = {transport: measure(transport) for transport in TRANSPORTS}
         before = kept()
-        self.assertEqual(sorted(now["tcp"]), sorted(before), "other calls are counted than instructions.md has: renew it")
+        self.assertEqual(sorted(now["tcp"]), sorted(before),
+                         "other calls are counted than instructions.md has: renew it")
         for _ in range(ATTEMPTS - 1):
             if not grown(before, now):
                 return
             now = least(now, {transport: measure(transport) for transport in TRANSPORTS})
-        self.assertFalse(grown(before, now), "\n".join(["calls cost their thread more than before; if that is worth it, "
-                                                        "/usr/bin/python3 tests/system/instructions_test.py --renew:",
-                                                        *grown(before, now)]))
+        self.assertFalse(grown(before, now),
+                         "\n".join(["calls cost their thread more than before; if that is worth it, "
+                                    "/usr/bin/python3 tests/system/instructions_test.py --renew:",
+                                    *grown(before, now)]))
 
 
 if __name__ == "__main__":

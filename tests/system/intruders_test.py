@@ -1,4 +1,5 @@
-"""Strangers at the broker's port: whatever they send or do not send, clients are served meanwhile and nothing is left of them."""
+"""Strangers at the broker's port: whatever they send or do not send, clients are served meanwhile and nothing is left
+of them."""
 
 import os
 import random
@@ -87,12 +88,14 @@ class Intruders(SystemTest):
             with self.subTest(name):
                 # At once if it can be told at once; what merely looks unfinished has its time.
                 self.assertTrue(connection.is_closed())
-        wait_until(lambda: len(self.host.logged("connection refused")) > len(cases) // 2, "what was wrong with them in the log")
+        wait_until(lambda: len(self.host.logged("connection refused")) > len(cases) // 2,
+                   "what was wrong with them in the log")
         self.assert_serves()
 
     def test_the_same_at_random(self):
         noise = random.Random(20_24)
-        good = [frame(control(HELLO)), frame(control(LEASE), sequence=2), frame(control("(statusRequest = void)"), sequence=3)]
+        good = [frame(control(HELLO)), frame(control(LEASE), sequence=2),
+                frame(control("(statusRequest = void)"), sequence=3)]
         connections = [self.connection(self.host) for _ in range(60)]
         for connection in connections:
             data = bytearray(b"".join(good[:noise.randrange(1, 4)]))
@@ -114,7 +117,8 @@ class Intruders(SystemTest):
         self.host.log("connection refused", reason="a second hello")
 
     def test_wishes_that_make_no_sense(self):
-        for wish in ("gpus = 4294967295, memoryBytes = 18446744073709551615", "computePercent = 4294967295", "priority = latencyCritical, gpus = 77",
+        for wish in ("gpus = 4294967295, memoryBytes = 18446744073709551615", "computePercent = 4294967295",
+                     "priority = latencyCritical, gpus = 77",
                      "hold = true", "gpus = 65, waitMs = 4294967295"):
             with self.subTest(wish):
                 connection = self.welcome()
@@ -130,18 +134,21 @@ class Intruders(SystemTest):
         connection.say('(hello = (protocolVersion = 999, program = "a\\x1b]0;b\\x7f", hostName = "h"))')
         answer = connection.hear()
         self.assertIn("versionMismatch", answer)
-        self.assertRegex(answer, r"this host has an older fargpu \([0-9.]+, protocol 3\) than the client \(protocol 999\); update fargpu on the GPU host")
+        self.assertRegex(answer, r"this host has an older fargpu \([0-9.]+, protocol 3\) than the client \(protocol "
+                                 r"999\); update fargpu on the GPU host")
         self.assertTrue(connection.is_closed())
         self.assertEqual(self.host.log("client of another version")["protocol"], "999")
 
     def test_an_older_client_is_told_that_it_is_older(self):
         connection = self.connection(self.host)
         connection.say('(hello = (protocolVersion = 1, program = "p", hostName = "h"))')
-        self.assertRegex(connection.hear(), r"the client has an older fargpu \(protocol 1\) than this host .*; update fargpu on the client")
+        self.assertRegex(connection.hear(), r"the client has an older fargpu \(protocol 1\) than this host .*; update "
+                                            r"fargpu on the client")
 
     def test_a_newer_client_that_speaks_this_hosts_protocol_too_is_welcome(self):
         connection = self.connection(self.host)
-        connection.say(f'(hello = (protocolVersion = 999, oldestProtocol = {VERSION.split(" = ")[1]}, program = "p", hostName = "h"))')
+        connection.say(f'(hello = (protocolVersion = 999, oldestProtocol = {VERSION.split(" = ")[1]}, program = "p", '
+                       'hostName = "h"))')
         answer = connection.hear()
         self.assertIn(VERSION, answer)
         self.assertNotIn("versionMismatch", answer)
@@ -210,7 +217,8 @@ class Intruders(SystemTest):
 
     def test_tickets_are_good_once(self):
         _, ticket = self.leased()
-        wrong = ["", "00" * 32, ticket[:-2], ticket + "00", ("ff" if ticket[:2] != "ff" else "00") + ticket[2:], ticket[:-1] + ("0" if ticket[-1] != "0" else "1")]
+        wrong = ["", "00" * 32, ticket[:-2], ticket + "00", ("ff" if ticket[:2] != "ff" else "00") + ticket[2:],
+                 ticket[:-1] + ("0" if ticket[-1] != "0" else "1")]
         for guess in wrong:
             connection = self.connection(self.host)
             connection.say(attach_with(guess))
@@ -273,8 +281,10 @@ class Intruders(SystemTest):
     # --- what clients may say of their workers' environment ----------------------------------------------------------
 
     def test_only_harmless_variables_reach_a_worker(self):
-        for name, value in (("LD_PRELOAD", "/tmp/evil.so"), ("LD_LIBRARY_PATH", "/tmp"), ("PATH", "/tmp"), ("CUDA_VISIBLE_DEVICES", ""),
-                            ("CUDA_INJECTION64_PATH", "/tmp/evil.so"), ("CUDA_CACHE_PATH", "/"), ("FARGPUD_DRIVER", "/tmp/evil.so"),
+        for name, value in (("LD_PRELOAD", "/tmp/evil.so"), ("LD_LIBRARY_PATH", "/tmp"), ("PATH", "/tmp"),
+                            ("CUDA_VISIBLE_DEVICES", ""),
+                            ("CUDA_INJECTION64_PATH", "/tmp/evil.so"), ("CUDA_CACHE_PATH", "/"),
+                            ("FARGPUD_DRIVER", "/tmp/evil.so"),
                             ("CUDA_MODULE_LOADING=X\\nLD_PRELOAD", "x"), ("", "x"), ("CUDA_CACHE_DISABLE", "1" * 65)):
             connection = self.welcome()
             connection.say(lease_with(name, value))
@@ -282,7 +292,8 @@ class Intruders(SystemTest):
             self.assertIn("badRequest", answer, name)
             self.assertTrue(connection.is_closed())
         many = self.welcome()
-        many.say("(leaseRequest = (environment = [" + ",".join('(name = "CUDA_CACHE_DISABLE", value = "1")' for _ in range(65)) + "]))")
+        many.say("(leaseRequest = (environment = [" +
+                 ",".join('(name = "CUDA_CACHE_DISABLE", value = "1")' for _ in range(65)) + "]))")
         self.assertIn("too many", many.hear())
         self.assertEqual(len(self.host.workers()), 1)
 
@@ -307,7 +318,8 @@ class Workers(SystemTest):
         self.addCleanup(folder.cleanup)
         worker = Path(folder.name, "worker")
         real = paths.FARGPUD.parent / "fargpu-worker"
-        worker.write_text(f'#!/bin/sh\n[ -e {folder.name}/odd ] || exec {real} "$@"\n{script.format(real=real)}\n', encoding="utf-8")
+        worker.write_text(f'#!/bin/sh\n[ -e {folder.name}/odd ] || exec {real} "$@"\n{script.format(real=real)}\n',
+                          encoding="utf-8")
         worker.chmod(0o755)
         host = self.broker("--worker", worker, *options)
         Path(folder.name, "odd").touch()

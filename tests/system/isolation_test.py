@@ -23,8 +23,10 @@ class Neighbours(SystemTest):
         """The worker ends, and with it everything it held."""
         wait_gone(worker)
         self.host.log("session ended", worker=worker)
-        wait_until(lambda: [s["pid"] for s in self.host.sessions()] == [self.neighbour.pid], "only the neighbour's session")
-        wait_until(lambda: self.host.status()["devices"][0]["used_bytes"] < 32 * MIB, "the dead client's memory free again")
+        wait_until(lambda: [s["pid"] for s in self.host.sessions()] == [self.neighbour.pid],
+                   "only the neighbour's session")
+        wait_until(lambda: self.host.status()["devices"][0]["used_bytes"] < 32 * MIB,
+                   "the dead client's memory free again")
         self.assert_lives(self.neighbour)
 
     def kill_while(self, command):
@@ -55,7 +57,8 @@ class Neighbours(SystemTest):
             time.sleep(milliseconds / 1000)  # not a wait for anything: the moment at which it dies
             client.process.kill()
             client.process.wait()
-        wait_until(lambda: [s["pid"] for s in self.host.sessions()] == [self.neighbour.pid], "only the neighbour's session")
+        wait_until(lambda: [s["pid"] for s in self.host.sessions()] == [self.neighbour.pid],
+                   "only the neighbour's session")
         self.assert_lives(self.neighbour)
         self.client(self.host, "init")
 

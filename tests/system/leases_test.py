@@ -103,7 +103,8 @@ class Leases(SystemTest):
 
     def test_wrong_wishes_are_named(self):
         host = self.host_of()
-        for name, value in {"FARGPU_GPUS": "0", "FARGPU_MEM": "much", "FARGPU_COMPUTE": "101%", "FARGPU_PRIORITY": "high",
+        for name, value in {"FARGPU_GPUS": "0", "FARGPU_MEM": "much", "FARGPU_COMPUTE": "101%",
+                            "FARGPU_PRIORITY": "high",
                             "FARGPU_WAIT": "long", "FARGPU_JOB": "mine"}.items():
             with self.subTest(name):
                 client = self.client(host, env={name: value})
@@ -119,7 +120,8 @@ class Leases(SystemTest):
     def test_processes_of_one_run_share_one_lease(self):
         """The sum of what they hold counts, and they see the same devices."""
         host = self.host_of(devices=3)
-        job = self.start([paths.FARGPU, "run", "-n", "2", "-m", "64MiB", "--", "sh", "-c", "echo $FARGPU_JOB; read line"],
+        job = self.start([paths.FARGPU, "run", "-n", "2", "-m", "64MiB", "--", "sh", "-c",
+                          "echo $FARGPU_JOB; read line"],
                          env={"FARGPU_POOL": host.pool})
         name, _ = job.out.find(lambda line: line)
         self.assertEqual(len(name), 32)
@@ -142,7 +144,8 @@ class Leases(SystemTest):
     def test_what_is_run_is_in_the_job(self):
         host = self.host_of()
         program = paths.PROGRAMS / "commanded"
-        done = fargpu("run", "-n", "1", "-m", "32MiB", "--", "sh", "-c", f'for i in 1 2; do printf "init\\ntotal_bytes 0\\ncount\\nexit 0\\n" | {program}; done',
+        done = fargpu("run", "-n", "1", "-m", "32MiB", "--", "sh", "-c",
+                      f'for i in 1 2; do printf "init\\ntotal_bytes 0\\ncount\\nexit 0\\n" | {program}; done',
                       pool=host.pool)
         self.assertEqual(done.out.split("\n")[:6], ["SUCCESS", f"SUCCESS {32 * MIB}", "SUCCESS 1"] * 2, done.err)
         self.assertEqual(len({f["lease"] for f in host.logged("session started")}), 1)
@@ -151,10 +154,12 @@ class Leases(SystemTest):
         host = self.host_of(devices=1)
         most = self.capacity(host) * 3 // 4
         program = paths.PROGRAMS / "commanded"
-        job = self.start([paths.FARGPU, "run", "-m", str(most), "--", "sh", "-c", f'printf "init\\nexit 0\\n" | {program}; read line'],
+        job = self.start([paths.FARGPU, "run", "-m", str(most), "--", "sh", "-c",
+                          f'printf "init\\nexit 0\\n" | {program}; read line'],
                          env={"FARGPU_POOL": host.pool})
         host.log("session ended")
-        self.assertEqual([l["sessions"] for l in wait_until(lambda: [l for l in host.status()["leases"] if not l["sessions"]], "no session")], [0])
+        ended = wait_until(lambda: [l for l in host.status()["leases"] if not l["sessions"]], "no session")
+        self.assertEqual([l["sessions"] for l in ended], [0])
         late = fargpu("run", "-m", str(most), "--", "true", pool=host.pool)
         self.assertEqual(late.code, 75)
         job.send_line("on")
@@ -166,7 +171,8 @@ class Leases(SystemTest):
         host = self.host_of(devices=1)
         most = self.capacity(host) * 3 // 4
         first = self.client(host, "init", env=asking(mem=most))
-        job = self.start([paths.FARGPU, "run", "-m", str(most), "--wait", "1min", "--", "true"], env={"FARGPU_POOL": host.pool})
+        job = self.start([paths.FARGPU, "run", "-m", str(most), "--wait", "1min", "--", "true"],
+                         env={"FARGPU_POOL": host.pool})
         host.log("lease waits")
         first.finish()
         self.assertEqual(job.wait(), 0)
@@ -175,7 +181,8 @@ class Leases(SystemTest):
         host = self.host_of()
         self.client(host, "init", env=asking(gpus=1, mem="64MiB", compute="50%", priority="best-effort"))
         (lease,) = host.status()["leases"]
-        self.assertEqual((lease["memory_bytes"], lease["compute_percent"], lease["priority"], lease["sessions"], len(lease["devices"])),
+        self.assertEqual((lease["memory_bytes"], lease["compute_percent"], lease["priority"], lease["sessions"],
+                          len(lease["devices"])),
                          (64 * MIB, 50, "best-effort", 1, 1))
         table = fargpu("ls", pool=host.pool).out
         self.assertIn("best-effort", table)
@@ -195,8 +202,10 @@ class Leases(SystemTest):
 
     def test_a_session_for_which_the_driver_takes_too_much(self):
         with tempfile.NamedTemporaryFile("w", suffix=".nvml") as file:
-            host = self.broker("--nvml", paths.PROGRAMS / "libfargpu-host-nvml.so", "--driver-bytes-max", str(40 * MIB), env={"FARGPU_TEST_NVML": file.name})
-            client = self.client(host, "init", "context", f"alloc a {16 * MIB}", "write a 3", env=asking(gpus=1, mem="64MiB"))
+            host = self.broker("--nvml", paths.PROGRAMS / "libfargpu-host-nvml.so", "--driver-bytes-max", str(40 * MIB),
+                               env={"FARGPU_TEST_NVML": file.name})
+            client = self.client(host, "init", "context", f"alloc a {16 * MIB}", "write a 3",
+                                 env=asking(gpus=1, mem="64MiB"))
             other = self.client(host, "init", "context", "alloc a 4096", "write a 1")
 
             def taken(by_driver):
@@ -252,18 +261,23 @@ class Leases(SystemTest):
 
     def test_wrong_tenants_in_the_file(self):
         with settings_file("[tenant.lab]\nmemory = \"lots\"\n") as file:
-            done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config", file])
+            done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config",
+                               file])
             self.assertEqual(done.wait(), 2)
             self.assertIn("memory of tenant 'lab' is the text", done.err.text())
 
     def test_settings_that_nobody_means(self):
-        for tenant, words in (("memory = 5", "memory of tenant 'lab' is the number 5; give an amount such as \"40GiB\", with its unit: this is 5 byte"),
-                              ("host_memory = \"4k\"", "host_memory of tenant 'lab' is the text \"4k\"; give an amount such as \"16GiB\", with its unit")):
+        for tenant, words in (("memory = 5", "memory of tenant 'lab' is the number 5; give an amount such as "
+                                             "\"40GiB\", with its unit: this is 5 byte"),
+                              ("host_memory = \"4k\"", "host_memory of tenant 'lab' is the text \"4k\"; give an amount "
+                                                       "such as \"16GiB\", with its unit")):
             with self.subTest(tenant), settings_file(f"[tenant.lab]\n{tenant}\n") as file:
-                done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config", file])
+                done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config",
+                                   file])
                 self.assertEqual(done.wait(), 2)
                 self.assertIn(words, done.err.text())
-        done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config", os.devnull, "--token-file", "/nowhere/tokens"])
+        done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config",
+                           os.devnull, "--token-file", "/nowhere/tokens"])
         self.assertEqual(done.wait(), 2)
         self.assertIn("token_file: cannot read /nowhere/tokens", done.err.text())
         self.assertIn("`fargpu token create --file /nowhere/tokens` makes one", done.err.text())
@@ -288,7 +302,8 @@ class Leases(SystemTest):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         script = Path(folder.name, "worker")
-        script.write_text(f'#!/bin/sh\n{paths.FARGPUD.parent}/fargpu-worker "$@"\nexec sleep {seconds}\n', encoding="utf-8")
+        script.write_text(f'#!/bin/sh\n{paths.FARGPUD.parent}/fargpu-worker "$@"\nexec sleep {seconds}\n',
+                          encoding="utf-8")
         script.chmod(0o755)
         return self.broker("--worker", script)
 
@@ -307,7 +322,8 @@ class Leases(SystemTest):
         with settings_file('[tenant.default]\nsessions = 1\nbandwidth = "3MiB"\n') as file:
             host = self.broker(config=file)
         for _ in range(3):
-            client = self.client(host, "init", "context", f"alloc a {4 * MIB}", "write a 5", through_run=True, env={"FARGPU_COMPRESS": "off"})
+            client = self.client(host, "init", "context", f"alloc a {4 * MIB}", "write a 5", through_run=True,
+                                 env={"FARGPU_COMPRESS": "off"})
             self.assertEqual(client.finish(), 0, client.errors())
         self.assertEqual(len(host.logged("lease refused")), 0)
 

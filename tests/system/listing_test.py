@@ -69,7 +69,8 @@ class Listing(SystemTest):
         for what, end, code in ends:
             with self.subTest(what):
                 # The terminal is its own, and it is in front there.
-                top = subprocess.Popen([paths.FARGPU, "top", "--delay", "0.1", "--pool", host.pool], stdin=terminal, stdout=terminal,
+                top = subprocess.Popen([paths.FARGPU, "top", "--delay", "0.1", "--pool", host.pool], stdin=terminal,
+                                       stdout=terminal,
                                        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
                 try:
                     shown(top)
@@ -97,7 +98,8 @@ class Listing(SystemTest):
                 os.tcsetpgrp(0, os.getpid())
                 signal.signal(signal.SIGTTOU, signal.SIG_DFL)
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            top = subprocess.Popen([{str(paths.FARGPU)!r}, "top", "--delay", "0.1", "--pool", {host.pool!r}], preexec_fn=in_front)
+            top = subprocess.Popen([{str(paths.FARGPU)!r}, "top", "--delay", "0.1", "--pool", {host.pool!r}],
+                                   preexec_fn=in_front)
             print("stopped", os.WIFSTOPPED(os.waitpid(top.pid, os.WUNTRACED)[1]), file=sys.stderr, flush=True)
             os.read(int(sys.argv[1]), 1)
             os.kill(top.pid, signal.SIGCONT)
@@ -105,8 +107,8 @@ class Listing(SystemTest):
             """
         wait, go_on = os.pipe()
         self.addCleanup(os.close, go_on)
-        started = subprocess.Popen([sys.executable, "-c", shell, str(wait)], stdin=terminal, stdout=terminal, stderr=subprocess.PIPE, text=True,
-                                   start_new_session=True, pass_fds=[wait])
+        started = subprocess.Popen([sys.executable, "-c", shell, str(wait)], stdin=terminal, stdout=terminal,
+                                   stderr=subprocess.PIPE, text=True, start_new_session=True, pass_fds=[wait])
         os.close(wait)
         self.addCleanup(started.stderr.close)
         self.addCleanup(started.wait)
@@ -124,7 +126,8 @@ class Listing(SystemTest):
     def test_silent_hosts_are_waited_for_together_and_once(self):
         """Each takes five seconds to be given up."""
         host = self.broker()
-        with deaf_host() as deaf, listener(lambda connection: connection.recv(1 << 16) and connection.recv(1)) as silent:
+        with deaf_host() as deaf, listener(lambda connection: connection.recv(1 << 16)
+                                           and connection.recv(1)) as silent:
             for verb in (("ls",), ("top", "--once")):
                 begin = time.monotonic()
                 done = fargpu(*verb, "-o", "json", pool=f"{deaf},{silent},{host.pool}")
@@ -143,7 +146,8 @@ class Listing(SystemTest):
         other = self.client(host, "init")
 
         # What a session holds is told to the broker now and then, also when the program makes no more calls.
-        listed = wait_until(lambda: [h for h in self.json(host.pool) if h["devices"][0]["used_bytes"]], "memory in use", seconds=2)[0]
+        listed = wait_until(lambda: [h for h in self.json(host.pool) if h["devices"][0]["used_bytes"]], "memory in use",
+                            seconds=2)[0]
         self.assertEqual([d["name"] for d in listed["devices"]], ["Fake GPU 0", "Fake GPU 1"])
         self.assertEqual((listed["driver_version"], listed["draining"], listed["sessions_max"]), (13000, False, 256))
         self.assertEqual({s["pid"] for s in listed["sessions"]}, {client.pid, other.pid})
@@ -191,7 +195,8 @@ class Listing(SystemTest):
         pool = f"127.0.0.1:1,{busy.pool}"
         run = fargpu("run", "--", "true", pool=pool, env={"FARGPU_MEM": "1GiB"})
         self.assertEqual(run.code, 75, run.err)
-        self.assertRegex(run.err, rf"^fargpu: none of the 2 hosts .*\(1\) cannot connect to 127.0.0.1:1 .*\(2\) {busy.pool}: the only session of this host")
+        self.assertRegex(run.err, r"^fargpu: none of the 2 hosts .*\(1\) cannot connect to 127.0.0.1:1 .*\(2\) "
+                                  rf"{busy.pool}: the only session of this host")
         self.assertEqual(run.err.count("\n"), 1)
         smi = fargpu("smi", pool="127.0.0.1:1,127.0.0.1:2")
         self.assertEqual(smi.code, 125)

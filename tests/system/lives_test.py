@@ -26,13 +26,15 @@ class Lives(SystemTest):
 
     def test_a_child_has_no_session_and_leaves_its_parents_alone(self):
         self.assertEqual(self.lives("fork-after"), [
-            "parent 0", f"child {NOT_INITIALIZED} ", f"grandchild {NOT_INITIALIZED} ", "child ended with 0", "child ended with 7",
+            "parent 0", f"child {NOT_INITIALIZED} ", f"grandchild {NOT_INITIALIZED} ", "child ended with 0",
+            "child ended with 7",
             "parent 0", "child ended by signal 6", "parent 0"])
         self.assertEqual(self.reasons, ["the client left"])
 
     def test_a_child_from_before_may_have_its_own(self):
         self.assertEqual(self.lives("fork-before", sessions=2), [
-            "child 0 0", "child ended with 0", "parent 0 0", f"child {NOT_INITIALIZED} ", "child ended with 0", "parent 0"])
+            "child 0 0", "child ended with 0", "parent 0 0", f"child {NOT_INITIALIZED} ", "child ended with 0",
+            "parent 0"])
 
     def test_children_in_the_middle_of_calls(self):
         self.assertEqual(self.lives("fork-busy"), ["parent 0", "bad children 0, failures 0", "parent 0"])
@@ -42,26 +44,30 @@ class Lives(SystemTest):
 
     def test_programs_that_are_started_meanwhile_neither(self):
         with deaf_host() as pool:
-            done = run([paths.PROGRAMS / "lives", "spawn-connecting"], env={"FARGPU_POOL": pool, "LD_LIBRARY_PATH": paths.LIBRARIES})
+            done = run([paths.PROGRAMS / "lives", "spawn-connecting"],
+                       env={"FARGPU_POOL": pool, "LD_LIBRARY_PATH": paths.LIBRARIES})
         self.assertEqual((done.code, done.out), (0, "0\ninit 802\n"))
         self.assertIn("timed out", done.err)
 
     def test_exec_ends_the_session(self):
         self.assertEqual(self.lives("exec", sessions=2), ["before 0 0", "after 0 0"])
-        self.assertEqual(sorted(reason.split(" ", 1)[1] for reason in self.reasons), ["client left", "closed the connection"])
+        self.assertEqual(sorted(reason.split(" ", 1)[1] for reason in self.reasons),
+                         ["client left", "closed the connection"])
 
     def test_the_exit_code_is_the_programs(self):
         self.assertEqual(self.lives("exit-code", code=23), ["main 0"])
         self.assertEqual(self.reasons, ["the client left"])
 
     def test_calls_after_the_end(self):
-        """Handlers and destructors that were there before cuInit run after the library's end; those from later still have a session."""
+        """Handlers and destructors that were there before cuInit run after the library's end; those from later still
+        have a session."""
         self.assertEqual(self.lives("late-calls"),
                          ["main 0", "early 0", f"destructor {DEINITIALIZED} ", f"atexit {DEINITIALIZED} "])
 
     def test_exit_while_threads_are_busy(self):
         for _ in range(5):
-            done = run([paths.PROGRAMS / "lives", "threads"], env={"FARGPU_POOL": self.host.pool, "LD_LIBRARY_PATH": paths.LIBRARIES})
+            done = run([paths.PROGRAMS / "lives", "threads"],
+                       env={"FARGPU_POOL": self.host.pool, "LD_LIBRARY_PATH": paths.LIBRARIES})
             self.assertEqual((done.code, done.out, done.err), (5, "main 0\n", ""))
         wait_until(lambda: not self.host.sessions(), "no session left")
 

@@ -1,4 +1,5 @@
-"""libnvidia-ml.so.1 as programs use it, and `fargpu smi`: what the host's NVML says of its devices, and what fargpu knows itself."""
+"""libnvidia-ml.so.1 as programs use it, and `fargpu smi`: what the host's NVML says of its devices, and what fargpu
+knows itself."""
 
 import json
 import sys
@@ -12,8 +13,8 @@ from rig.process import run
 HOST_NVML = paths.PROGRAMS / "libfargpu-host-nvml.so"
 NOT_SUPPORTED, NO_PERMISSION, INVALID_ARGUMENT, UNINITIALIZED = 3, 4, 2, 1
 
-# A program that loads the library and prints, for each question on its command line, what came back: FUNCTION or FUNCTION:ARGUMENT, with
-# the device's number, and how the answer looks.
+# A program that loads the library and prints, for each question on its command line, what came back: FUNCTION or
+# FUNCTION:ARGUMENT, with the device's number, and how the answer looks.
 PROGRAM = """
 import ctypes, json, sys
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -38,7 +39,8 @@ print(json.dumps(answers))
 
 
 def environment(broker):
-    return {"FARGPU_POOL": broker.pool, "LD_LIBRARY_PATH": paths.LIBRARIES, "LD_PRELOAD": paths.SANITIZER_RUNTIME or None}
+    return {"FARGPU_POOL": broker.pool, "LD_LIBRARY_PATH": paths.LIBRARIES,
+            "LD_PRELOAD": paths.SANITIZER_RUNTIME or None}
 
 
 class Nvml(SystemTest):
@@ -65,21 +67,27 @@ class Nvml(SystemTest):
 
     def test_readings_are_the_hosts(self):
         host = self.host()
-        self.say({"utilisation": 37, "memory_utilisation": 12, "nvmlDeviceGetTemperature0": 41, "nvmlDeviceGetPowerUsage": 120_500,
+        self.say({"utilisation": 37, "memory_utilisation": 12, "nvmlDeviceGetTemperature0": 41,
+                  "nvmlDeviceGetPowerUsage": 120_500,
                   "nvmlDeviceGetEnforcedPowerLimit": 700_000, "nvmlDeviceGetPowerManagementLimit": 700_001,
                   "nvmlDeviceGetPowerManagementDefaultLimit": 700_002, "nvmlDeviceGetTotalEnergyConsumption": 1 << 40,
                   "nvmlDeviceGetClockInfo0": 1500, "nvmlDeviceGetClockInfo1": 1510, "nvmlDeviceGetClockInfo2": 2600,
-                  "nvmlDeviceGetClockInfo3": 1400, "nvmlDeviceGetMaxClockInfo0": 1980, "nvmlDeviceGetMaxClockInfo2": 3201,
+                  "nvmlDeviceGetClockInfo3": 1400, "nvmlDeviceGetMaxClockInfo0": 1980,
+                  "nvmlDeviceGetMaxClockInfo2": 3201,
                   "nvmlDeviceGetFanSpeed": 30, "nvmlDeviceGetPerformanceState": 0, "nvmlDeviceGetPersistenceMode": 1,
                   "nvmlDeviceGetComputeMode": 0, "nvmlDeviceGetBrand": 14, "nvmlDeviceGetCurrPcieLinkGeneration": 5,
-                  "nvmlDeviceGetCurrPcieLinkWidth": 16, "nvmlDeviceGetMaxPcieLinkGeneration": 5, "nvmlDeviceGetMaxPcieLinkWidth": 16,
-                  "nvmlDeviceGetCurrentClocksThrottleReasons": 4, "nvmlDeviceGetEccMode0": 1, "nvmlDeviceGetEccMode1": 0,
-                  "nvmlDeviceGetEncoderUtilization0": 3, "nvmlDeviceGetEncoderUtilization1": 9, "nvmlDeviceGetDecoderUtilization0": 2,
+                  "nvmlDeviceGetCurrPcieLinkWidth": 16, "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+                  "nvmlDeviceGetMaxPcieLinkWidth": 16,
+                  "nvmlDeviceGetCurrentClocksThrottleReasons": 4, "nvmlDeviceGetEccMode0": 1,
+                  "nvmlDeviceGetEccMode1": 0,
+                  "nvmlDeviceGetEncoderUtilization0": 3, "nvmlDeviceGetEncoderUtilization1": 9,
+                  "nvmlDeviceGetDecoderUtilization0": 2,
                   "nvmlDeviceGetDecoderUtilization1": 9})
         one, two, d = "c_uint", "c_uint+c_uint", self.device()
         expected = [
             (["nvmlDeviceGetTemperature", one, d, 0], [41]), (["nvmlDeviceGetPowerUsage", one, d], [120_500]),
-            (["nvmlDeviceGetEnforcedPowerLimit", one, d], [700_000]), (["nvmlDeviceGetPowerManagementLimit", one, d], [700_001]),
+            (["nvmlDeviceGetEnforcedPowerLimit", one, d], [700_000]),
+            (["nvmlDeviceGetPowerManagementLimit", one, d], [700_001]),
             (["nvmlDeviceGetPowerManagementDefaultLimit", one, d], [700_002]),
             (["nvmlDeviceGetTotalEnergyConsumption", "c_ulonglong", d], [1 << 40]),
             (["nvmlDeviceGetClockInfo", one, d, 0], [1500]), (["nvmlDeviceGetClockInfo", one, d, 1], [1510]),
@@ -138,13 +146,16 @@ class Nvml(SystemTest):
     def test_facts(self):
         self.say({"topology": 20})
         d, other = self.device(), self.device(1)
-        answers = dict(zip(("count", "architecture", "cores", "bus", "mig", "mig count", "units", "display", "events", "p2p", "topology",
+        answers = dict(zip(("count", "architecture", "cores", "bus", "mig", "mig count", "units", "display", "events",
+                            "p2p", "topology",
                             "graphics"), self.ask(
             self.host(), ["nvmlDeviceGetCount_v2", "c_uint"], ["nvmlDeviceGetArchitecture", "c_uint", d],
             ["nvmlDeviceGetNumGpuCores", "c_uint", d], ["nvmlDeviceGetMemoryBusWidth", "c_uint", d],
-            ["nvmlDeviceIsMigDeviceHandle", "c_uint", d], ["nvmlDeviceGetMaxMigDeviceCount", "c_uint", d], ["nvmlUnitGetCount", "c_uint"],
+            ["nvmlDeviceIsMigDeviceHandle", "c_uint", d], ["nvmlDeviceGetMaxMigDeviceCount", "c_uint", d],
+            ["nvmlUnitGetCount", "c_uint"],
             ["nvmlDeviceGetDisplayMode", "c_uint", d], ["nvmlDeviceGetSupportedEventTypes", "c_ulonglong", d],
-            ["nvmlDeviceGetP2PStatus", "c_uint", d, other, 0], ["nvmlDeviceGetTopologyCommonAncestor", "c_uint", d, other],
+            ["nvmlDeviceGetP2PStatus", "c_uint", d, other, 0],
+            ["nvmlDeviceGetTopologyCommonAncestor", "c_uint", d, other],
             ["nvmlDeviceGetGraphicsRunningProcesses_v3", "c_uint", d]), strict=True))
         self.assertEqual(answers["count"], [0, 2])
         self.assertEqual(answers["architecture"], [0, 9])
@@ -154,14 +165,18 @@ class Nvml(SystemTest):
         more = self.ask(
             self.host(), ["nvmlDeviceGetDisplayActive", "c_uint", d], ["nvmlGetExcludedDeviceCount", "c_uint"],
             ["nvmlGetBlacklistDeviceCount", "c_uint"], ["nvmlDeviceGetGraphicsRunningProcesses", "c_uint", d],
-            ["nvmlDeviceGetGraphicsRunningProcesses_v2", "c_uint", d], ["nvmlDeviceGetMPSComputeRunningProcesses", "c_uint", d],
-            ["nvmlDeviceGetMPSComputeRunningProcesses_v2", "c_uint", d], ["nvmlDeviceGetMPSComputeRunningProcesses_v3", "c_uint", d],
+            ["nvmlDeviceGetGraphicsRunningProcesses_v2", "c_uint", d],
+            ["nvmlDeviceGetMPSComputeRunningProcesses", "c_uint", d],
+            ["nvmlDeviceGetMPSComputeRunningProcesses_v2", "c_uint", d],
+            ["nvmlDeviceGetMPSComputeRunningProcesses_v3", "c_uint", d],
             ["nvmlDeviceOnSameBoard", "c_int", d, other])
         self.assertEqual(more, [[0, 0]] * len(more))
         # Devices reach each other, with atomic accesses too; over which wires is not known.
-        self.assertEqual(self.ask(self.host(), *(["nvmlDeviceGetP2PStatus", "c_uint", d, other, index] for index in range(6))),
+        self.assertEqual(self.ask(self.host(), *(["nvmlDeviceGetP2PStatus", "c_uint", d, other, index]
+                                                 for index in range(6))),
                          [[0, 0], [0, 0], [0, 5], [0, 0], [0, 5], [INVALID_ARGUMENT]])
-        self.assertEqual(self.ask(self.host(), ["nvmlDeviceOnSameBoard", "c_int", d, d], ["nvmlDeviceGetP2PStatus", "c_uint", d, d, 0]),
+        self.assertEqual(self.ask(self.host(), ["nvmlDeviceOnSameBoard", "c_int", d, d],
+                                  ["nvmlDeviceGetP2PStatus", "c_uint", d, d, 0]),
                          [[0, 1], [0, 0]])
         # The fake driver's devices are on no bus, and nobody knows of a board.
         self.assertEqual(self.ask(self.host(), ["nvmlDeviceGetBusType", "c_uint", d]), [[NOT_SUPPORTED]])
@@ -179,10 +194,11 @@ class Memory(ctypes.Structure):
 class MemoryV2(ctypes.Structure):
     _fields_ = [("version", ctypes.c_uint), *((n, ctypes.c_ulonglong) for n in ("total", "reserved", "free", "used"))]
 class Process(ctypes.Structure):
-    _fields_ = [("pid", ctypes.c_uint), ("bytes", ctypes.c_ulonglong), ("gpu", ctypes.c_uint), ("compute", ctypes.c_uint)]
+    _fields_ = [("pid", ctypes.c_uint), ("bytes", ctypes.c_ulonglong), ("gpu", ctypes.c_uint),
+                ("compute", ctypes.c_uint)]
 class Field(ctypes.Structure):
-    _fields_ = [("id", ctypes.c_uint), ("scope", ctypes.c_uint), ("time", ctypes.c_longlong), ("latency", ctypes.c_longlong),
-                ("type", ctypes.c_int), ("result", ctypes.c_int), ("value", ctypes.c_ulonglong)]
+    _fields_ = [("id", ctypes.c_uint), ("scope", ctypes.c_uint), ("time", ctypes.c_longlong),
+                ("latency", ctypes.c_longlong), ("type", ctypes.c_int), ("result", ctypes.c_int), ("value", ctypes.c_ulonglong)]
 assert nvml.nvmlInit_v2() == 0
 handle, name, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96), ctypes.create_string_buffer(96)
 assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
@@ -201,7 +217,8 @@ assert count.value == 0 or nvml.nvmlSystemGetProcessName(processes[0].pid, path,
 class Temperature(ctypes.Structure):
     _fields_ = [("version", ctypes.c_uint), ("sensor", ctypes.c_uint), ("degrees", ctypes.c_int)]
 class Pci(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint), *((n, ctypes.c_uint) for n in ("domain", "bus", "device", "id", "subsystem", "base", "sub")),
+    _fields_ = [("version", ctypes.c_uint),
+                *((n, ctypes.c_uint) for n in ("domain", "bus", "device", "id", "subsystem", "base", "sub")),
                 ("text", ctypes.c_char * 32)]
 temperature, pci = Temperature(), Pci()
 assert nvml.nvmlDeviceGetTemperatureV(handle, ctypes.byref(temperature)) == 25
@@ -235,7 +252,8 @@ print(json.dumps({"name": name.value.decode(), "uuid": uuid.value.decode(), "tot
     def test_versions_and_places(self):
         d = self.device(1)
         self.assertEqual(
-            self.ask(self.host(), ["nvmlSystemGetCudaDriverVersion_v2", "c_int"], ["nvmlSystemGetCudaDriverVersion", "c_int"],
+            self.ask(self.host(), ["nvmlSystemGetCudaDriverVersion_v2", "c_int"],
+                     ["nvmlSystemGetCudaDriverVersion", "c_int"],
                      ["nvmlDeviceGetIndex", "c_uint", d], ["nvmlDeviceGetCudaComputeCapability", "c_int+c_int", d],
                      ["nvmlInitWithFlags", "", 0], ["nvmlShutdown", ""], ["nvmlShutdown", ""], ["nvmlShutdown", ""]),
             [[0, 13000], [0, 13000], [0, 1], [0, 9, 0], [0], [0], [0], [UNINITIALIZED]])
@@ -244,7 +262,8 @@ import ctypes
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
 assert nvml.nvmlInit_v2() == 0
 class Pci(ctypes.Structure):
-    _fields_ = [("legacy", ctypes.c_char * 16), *((n, ctypes.c_uint) for n in ("domain", "bus", "device", "id", "subsystem")),
+    _fields_ = [("legacy", ctypes.c_char * 16),
+                *((n, ctypes.c_uint) for n in ("domain", "bus", "device", "id", "subsystem")),
                 ("text", ctypes.c_char * 32)]
 handle, same, board = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint()
 assert nvml.nvmlDeviceGetHandleByIndex(0, ctypes.byref(handle)) == 0
@@ -273,14 +292,17 @@ assert nvml.nvmlSystemGetDriverVersion(text, 80) == 3 and nvml.nvmlSystemGetNVML
 
     def test_smi(self):
         host = self.host()
-        self.say({"utilisation": 37, "memory_utilisation": 2, "nvmlDeviceGetTemperature0": 41, "nvmlDeviceGetPowerUsage": 120_500,
+        self.say({"utilisation": 37, "memory_utilisation": 2, "nvmlDeviceGetTemperature0": 41,
+                  "nvmlDeviceGetPowerUsage": 120_500,
                   "nvmlDeviceGetEnforcedPowerLimit": 700_000})
         client = self.client(host, "init", "context", f"alloc a {64 << 20}", "write a 1")
         shown = wait_until(lambda: [j for j in [self.smi_json(host)] if j["processes"]], "the program", seconds=5)[0]
         self.assertEqual([d["name"] for d in shown["devices"]], ["Fake GPU 0", "Fake GPU 1"])
-        self.assertEqual((shown["devices"][0]["utilisation_percent"], shown["devices"][1]["temperature_celsius"]), (37, 42))
+        self.assertEqual((shown["devices"][0]["utilisation_percent"], shown["devices"][1]["temperature_celsius"]),
+                         (37, 42))
         self.assertIsNone(shown["devices"][0]["fan_percent"])
-        self.assertEqual([(p["pid"], p["program"], p["device"]) for p in shown["processes"]], [(client.pid, "commanded", 0)])
+        self.assertEqual([(p["pid"], p["program"], p["device"]) for p in shown["processes"]],
+                         [(client.pid, "commanded", 0)])
         self.assertGreaterEqual(shown["devices"][0]["used_bytes"], 64 << 20)
         done = fargpu("smi", pool=host.pool)
         self.assertEqual((done.code, done.err), (0, ""))

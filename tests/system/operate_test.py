@@ -1,4 +1,5 @@
-"""Operating a host: ending sessions, draining, quotas, certificates that end, what the service manager and monitors are told."""
+"""Operating a host: ending sessions, draining, quotas, certificates that end, what the service manager and monitors are
+told."""
 
 import json
 import os
@@ -29,7 +30,8 @@ class Operating(SystemTest):
     def tokens_of(self, folder, *tenants):
         """The name of a file of tokens, and a token of each tenant."""
         file = Path(folder, "tokens")
-        return file, {tenant: self.must("token", "create", "--file", file, "--name", tenant, "--tenant", tenant, "--ttl", "1h").strip()
+        return file, {tenant: self.must("token", "create", "--file", file, "--name", tenant, "--tenant", tenant,
+                                        "--ttl", "1h").strip()
                       for tenant in tenants}
 
     def folder(self):
@@ -158,11 +160,14 @@ class Quotas(Operating):
         lab, ops = ({"FARGPU_TOKEN": token[tenant]} for tenant in ("lab", "ops"))
         self.client(host, "init", env={**lab, "FARGPU_MEM": "32MiB", "FARGPU_COMPUTE": "50%"})
         waiting = self.start([paths.FARGPU, "run", "--wait", "1h", "--", "true"], env={"FARGPU_POOL": host.pool, **lab})
-        wait_until(lambda: json.loads(self.must("quota", "-o", "json", host=host, env=lab))[0]["tenants"][0]["waiting"], "one that waits")
-        shown = {one["name"]: one for one in json.loads(self.must("quota", "-o", "json", host=host, env=ops))[0]["tenants"]}
+        wait_until(lambda: json.loads(self.must("quota", "-o", "json", host=host, env=lab))[0]["tenants"][0]["waiting"],
+                   "one that waits")
+        shown = {one["name"]: one
+                 for one in json.loads(self.must("quota", "-o", "json", host=host, env=ops))[0]["tenants"]}
         self.assertEqual(set(shown), {"lab", "ops"})
         lease = shown["lab"]
-        self.assertEqual((lease["memory_bytes"] % (32 * MIB), lease["memory_limit_bytes"], lease["compute_limit_percent"], lease["sessions"],
+        self.assertEqual((lease["memory_bytes"] % (32 * MIB), lease["memory_limit_bytes"],
+                          lease["compute_limit_percent"], lease["sessions"],
                           lease["sessions_limit"], lease["leases"], lease["waiting"], lease["weight"]),
                          (0, 64 * MIB, 150, 1, 1, 1, 1, 200))
         self.assertGreater(lease["memory_bytes"], 0)
@@ -171,7 +176,8 @@ class Quotas(Operating):
         self.assertNotIn("ops", table)
         listed = json.loads(self.must("ls", "-o", "json", host=host, env=lab))[0]
         self.assertIn("the only session of tenant 'lab' is taken", listed["waiting"][0]["reason"])
-        self.assertRegex(self.must("ls", host=host, env=lab), r"waiting since \d+ s: lab, fargpu of \d+ on .*: the only session")
+        self.assertRegex(self.must("ls", host=host, env=lab),
+                         r"waiting since \d+ s: lab, fargpu of \d+ on .*: the only session")
         waiting.kill()
         self.assertEqual(fargpu("quota", "--weight", "3", pool=host.pool).code, 125)
 
@@ -201,7 +207,8 @@ class OutOfMemory(Operating):
         client = self.client(host, "init", "context", f"alloc a {24 * MIB}", env={"FARGPU_MEM": "32MiB"})
         for _ in range(2):
             self.assertEqual(client.ask(f"alloc b {24 * MIB}"), "OUT_OF_MEMORY")
-        client.says("24.0 MiB of device memory is asked for, the lease has 8.0 MiB of its 32.0 MiB left; ask for more (`fargpu run -m`, FARGPU_MEM)")
+        client.says("24.0 MiB of device memory is asked for, the lease has 8.0 MiB of its 32.0 MiB left; ask for more "
+                    "(`fargpu run -m`, FARGPU_MEM)")
         self.assertEqual(client.finish(), 0)
         self.assertEqual(client.errors().count("is asked for"), 1)
 
@@ -235,17 +242,19 @@ class Certificates(Operating):
     def host(self, life, *options):
         self.must("pki", "init", "--folder", self.pki)
         self.must("pki", "issue", "--folder", self.pki, "--server", "gpuhost", "--host", "127.0.0.1", "--life", life)
-        return self.broker("--tls-certificate", self.pki / "gpuhost.crt", "--tls-key", self.pki / "gpuhost.key", "--tls-client-ca",
-                           self.pki / "ca.crt", *options)
+        return self.broker("--tls-certificate", self.pki / "gpuhost.crt", "--tls-key", self.pki / "gpuhost.key",
+                           "--tls-client-ca", self.pki / "ca.crt", *options)
 
     def test_one_that_ends_soon_is_told_of(self):
         host = self.host("20d", "--metrics-listen", "127.0.0.1:0")
         told = host.log("certificate expires")
         self.assertEqual((told["setting"], told["file"]), ("tls_certificate", str(self.pki / "gpuhost.crt")))
-        self.assertIn(told["left"], ("19 days", "20 days"))  # less the time since it was issued, or nothing of it within a second
+        # less the time since it was issued, or nothing of it within a second
+        self.assertIn(told["left"], ("19 days", "20 days"))
         self.assertEqual(len(host.logged("certificate expires")), 1)  # the authority lasts ten years
         with urllib.request.urlopen(f"http://127.0.0.1:{host.log('metrics')['port']}/metrics", timeout=10) as answer:
-            ends = {line.split('setting="')[1].split('"')[0]: float(line.split()[-1]) for line in answer.read().decode().splitlines()
+            ends = {line.split('setting="')[1].split('"')[0]: float(line.split()[-1])
+                    for line in answer.read().decode().splitlines()
                     if line.startswith("fargpu_certificate_expiry_timestamp_seconds{")}
         days = {setting: (end - time.time()) / 86400 for setting, end in ends.items()}
         self.assertAlmostEqual(days["tls_certificate"], 20, delta=0.1)
@@ -265,7 +274,8 @@ class Certificates(Operating):
 
     def test_doctor_looks_at_the_clients_own(self):
         self.host("20d")
-        done = fargpu("doctor", pool="none", env={"FARGPU_CA": self.pki / "ca.crt", "FARGPU_CERT": self.pki / "gpuhost.crt"})
+        done = fargpu("doctor", pool="none", env={"FARGPU_CA": self.pki / "ca.crt",
+                                                  "FARGPU_CERT": self.pki / "gpuhost.crt"})
         self.assertIn(f"note  FARGPU_CERT '{self.pki}/gpuhost.crt' expires on 2", done.out)
         self.assertNotIn("ca.crt", done.out)
 
@@ -317,7 +327,8 @@ class Service(Operating):
         for text, options, said in (("[tenant.lab]\nmemroy = 3\n", (), "has no setting 'memroy'"),
                                     ("", ("--worker", "/no/such"), "worker is '/no/such'"),
                                     ("", ("--token-file", "/no/such"), "cannot read /no/such"),
-                                    ("", ("--tls-certificate", "/dev/null", "--tls-key", "/dev/null"), "'/dev/null' cannot be used")):
+                                    ("", ("--tls-certificate", "/dev/null", "--tls-key", "/dev/null"),
+                                     "'/dev/null' cannot be used")):
             done = check(text, *options)
             self.assertEqual(done.code, 2, done.out)
             self.assertIn(said, done.err)

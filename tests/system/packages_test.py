@@ -1,5 +1,5 @@
-"""The packages as people get them: what is in them, and that they install, run and go again. The systems that they are installed into are
-folders, which know of no other package than a C library."""
+"""The packages as people get them: what is in them, and that they install, run and go again. The systems that they are
+installed into are folders, which know of no other package than a C library."""
 
 import hashlib
 import os
@@ -20,23 +20,27 @@ SOURCE = Path(__file__).resolve().parents[2]
 COMPONENTS = ("client", "server", "softgpu", "dev")
 IN_PACKAGE = {
     "client": ["bin/fargpu", "lib/fargpu/libcuda.so.1", "lib/fargpu/libnvidia-ml.so.1", "share/man/man1/fargpu.1",
-               "share/man/man7/fargpu-environment.7", "share/bash-completion/completions/fargpu", "share/zsh/site-functions/_fargpu",
+               "share/man/man7/fargpu-environment.7", "share/bash-completion/completions/fargpu",
+               "share/zsh/site-functions/_fargpu",
                "share/zsh/vendor-completions/_fargpu", "share/fish/vendor_completions.d/fargpu.fish"],
     "server": ["bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/systemd/system/fargpud.service", "lib/sysusers.d/fargpud.conf",
                "share/fargpu/fargpud.toml", "share/fargpu/example-site/fargpud.toml", "share/fargpu/example-site/make-credentials",
                "share/fargpu/monitoring/fargpu-dashboard.json", "share/fargpu/monitoring/fargpu-alerts.yaml",
                "share/man/man8/fargpud.8", "share/man/man5/fargpud.toml.5", "share/bash-completion/completions/fargpud",
-               "share/zsh/site-functions/_fargpud", "share/zsh/vendor-completions/_fargpud", "share/fish/vendor_completions.d/fargpud.fish"],
+               "share/zsh/site-functions/_fargpud", "share/zsh/vendor-completions/_fargpud",
+               "share/fish/vendor_completions.d/fargpud.fish"],
     "softgpu": ["libexec/fargpu/libfargpu-softgpu.so", "libexec/fargpu/vector_add_runtime"],
     "dev": ["lib/fargpu/libcuda.so", "lib/fargpu/libnvidia-ml.so"] +
-           [f"share/doc/fargpu-dev/examples/{name}" for name in ("graph.cu", "vector_add_driver.cpp", "vector_add_runtime.cu")],
+           [f"share/doc/fargpu-dev/examples/{name}"
+            for name in ("graph.cu", "vector_add_driver.cpp", "vector_add_runtime.cu")],
 }
 for component, files in IN_PACKAGE.items():
     files.append(f"share/doc/fargpu-{component}/copyright")
 
 
 def command(*arguments):
-    return subprocess.run(list(map(str, arguments)), check=True, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}).stdout
+    return subprocess.run(list(map(str, arguments)), check=True, capture_output=True, text=True,
+                          env={**os.environ, "LC_ALL": "C"}).stdout
 
 
 class Packages(SystemTest):
@@ -67,7 +71,8 @@ class Packages(SystemTest):
         for component in COMPONENTS:
             self.assertLessEqual(set(IN_PACKAGE[component]), set(files), component)
         self.assertEqual(set(files) - {one for some in IN_PACKAGE.values() for one in some}, set())
-        for name in ("bin/fargpu", "bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/fargpu/libcuda.so.1", "lib/fargpu/libnvidia-ml.so.1",
+        for name in ("bin/fargpu", "bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/fargpu/libcuda.so.1",
+                     "lib/fargpu/libnvidia-ml.so.1",
                      "libexec/fargpu/libfargpu-softgpu.so"):
             sections = command("readelf", "--wide", "--sections", prefix / name)
             self.assertNotIn(" .symtab ", sections, f"{name} is not stripped")
@@ -77,11 +82,13 @@ class Packages(SystemTest):
 
     def assert_runs(self, prefix):
         """The installed parts alone serve a CUDA program, and each finds the others."""
-        host = self.start([prefix / "bin" / "fargpud", "--driver", prefix / "libexec" / "fargpu" / "libfargpu-softgpu.so", "--listen",
+        host = self.start([prefix / "bin" / "fargpud", "--driver",
+                           prefix / "libexec" / "fargpu" / "libfargpu-softgpu.so", "--listen",
                            "127.0.0.1:0", "--config", os.devnull, "--image-folder", ""])
         port = host.err.find(lambda line: " listening " in line and line.rsplit("port=", 1)[1])[0]
         environment = {"FARGPU_POOL": f"127.0.0.1:{port}"}
-        done = run([prefix / "bin" / "fargpu", "run", "--", prefix / "libexec" / "fargpu" / "vector_add_runtime"], env=environment)
+        done = run([prefix / "bin" / "fargpu", "run", "--", prefix / "libexec" / "fargpu" / "vector_add_runtime"],
+                   env=environment)
         self.assertEqual(done.code, 0, done.err)
         self.assertIn("PASSED", done.out)
         done = run([prefix / "bin" / "fargpu", "run", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"], env=environment)
@@ -89,11 +96,13 @@ class Packages(SystemTest):
         host.close()
 
     def service_program(self, prefix):
-        return re.search(r"^ExecStart=(\S+)", (prefix / "lib" / "systemd" / "system" / "fargpud.service").read_text(), re.M)[1]
+        return re.search(r"^ExecStart=(\S+)", (prefix / "lib" / "systemd" / "system" / "fargpud.service").read_text(),
+                         re.M)[1]
 
     def dpkg(self, *arguments):
         """Without a change of root, for which the folder would need a shell."""
-        return subprocess.run(["dpkg", f"--root={self.root}", "--force-script-chrootless", "--force-not-root", "--log=/dev/null", *map(str, arguments)],
+        return subprocess.run(["dpkg", f"--root={self.root}", "--force-script-chrootless", "--force-not-root",
+                               "--log=/dev/null", *map(str, arguments)],
                               capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
 
     def libc_of(self, version, root=None):
@@ -103,7 +112,8 @@ class Packages(SystemTest):
         for folder in (state / "info", state / "updates", root / "etc"):
             folder.mkdir(parents=True, exist_ok=True)
         (state / "status").write_text("".join(
-            f"Package: {name}\nStatus: install ok installed\nMaintainer: none\nArchitecture: amd64\nVersion: {version}\nDescription: a stand-in\n\n"
+            f"Package: {name}\nStatus: install ok installed\nMaintainer: none\nArchitecture: amd64\nVersion: "
+            f"{version}\nDescription: a stand-in\n\n"
             for name in ("libc6", "libstdc++6", "libgcc-s1")))
         (state / "info" / "format").write_text("1\n")
 
@@ -137,10 +147,12 @@ class Packages(SystemTest):
         packages = [self.package(component, ".rpm") for component in COMPONENTS]
         command("rpm", "--root", self.root, "--install", "--nodeps", "--noscripts", *packages)
         prefix = self.root / "usr"
-        self.assert_all_is_there(Path(shutil.copytree(prefix, self.root / "copy", ignore=shutil.ignore_patterns("sysimage"), symlinks=True)))
+        self.assert_all_is_there(Path(shutil.copytree(prefix, self.root / "copy",
+                                                      ignore=shutil.ignore_patterns("sysimage"), symlinks=True)))
         self.assertEqual(self.service_program(prefix), "/usr/bin/fargpud")
         self.assert_runs(prefix)
-        command("rpm", "--root", self.root, "--erase", "--nodeps", "--noscripts", *(f"fargpu-{component}" for component in COMPONENTS))
+        command("rpm", "--root", self.root, "--erase", "--nodeps", "--noscripts",
+                *(f"fargpu-{component}" for component in COMPONENTS))
         self.assertEqual([name for name in self.files(prefix) if "sysimage" not in name], [])
 
     def test_rpm_says_what_it_needs_and_offers_nobodys_library(self):
@@ -253,7 +265,8 @@ class Packages(SystemTest):
             names = tar.getnames()
         for name in ("bin/fargpu", "bin/fargpud", "bin/fargpu-worker", "lib/libcuda.so.1", "lib/libnvidia-ml.so.1"):
             number = re.search(r"Build ID: (\w+)", command("readelf", "--notes", paths.BUILD / name))[1]
-            self.assertEqual(len([one for one in names if one.endswith(f"/lib/debug/.build-id/{number[:2]}/{number[2:]}.debug")]), 1, name)
+            self.assertEqual(len([one for one in names
+                                  if one.endswith(f"/lib/debug/.build-id/{number[:2]}/{number[2:]}.debug")]), 1, name)
 
     def test_the_example_of_a_site_is_one(self):
         command("tar", "-C", self.root, "--strip-components=1", "-xzf", self.package("client", ".tar.gz"))

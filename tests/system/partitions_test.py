@@ -1,4 +1,5 @@
-"""Multiprocessors of their own for a tenant's leases (sm_partitions). No MPS daemon is there, but its pipe: neither driver asks for more."""
+"""Multiprocessors of their own for a tenant's leases (sm_partitions). No MPS daemon is there, but its pipe: neither
+driver asks for more."""
 
 import os
 import signal
@@ -36,7 +37,8 @@ class Partitions(SystemTest):
         worker = Path("/proc") / session["worker"]
         arguments = (worker / "cmdline").read_bytes().split(b"\0")
         self.assertEqual(arguments[arguments.index(b"--sm-groups") + 1].decode(), told)
-        environment = dict(variable.split(b"=", 1) for variable in (worker / "environ").read_bytes().split(b"\0") if variable)
+        environment = dict(variable.split(b"=", 1)
+                           for variable in (worker / "environ").read_bytes().split(b"\0") if variable)
         self.assertEqual(environment[b"CUDA_MPS_PIPE_DIRECTORY"], self.mps.encode())
         self.assertNotIn(b"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", environment)  # with it there are no groups
         return [int(group) for group in told.split(":")[0].split(",")]
@@ -82,14 +84,16 @@ class Partitions(SystemTest):
     def test_a_part_comes_back_however_its_session_ends(self):
         with tempfile.TemporaryDirectory() as folder:
             broken, script = Path(folder, "broken"), Path(folder, "worker")
-            script.write_text(f'#!/bin/sh\n[ ! -e {broken} ] || exit 1\nexec {paths.FARGPUD.parent}/fargpu-worker "$@"\n', encoding="utf-8")
+            script.write_text(f'#!/bin/sh\n[ ! -e {broken} ] || exit 1\nexec {paths.FARGPUD.parent}/fargpu-worker '
+                              '"$@"\n', encoding="utf-8")
             script.chmod(0o755)
             host = self.host("--worker", script)
             everything = {"FARGPU_COMPUTE": "100%", "FARGPU_WAIT": "60s"}
             client = self.client(host, "init", "context", env=everything)
             os.kill(self.worker_of(host, client), signal.SIGKILL)
             broken.touch()
-            self.assertEqual(self.client(host, env=everything).ask("init"), "SYSTEM_NOT_READY")  # its worker does not start
+            # its worker does not start
+            self.assertEqual(self.client(host, env=everything).ask("init"), "SYSTEM_NOT_READY")
             broken.unlink()
             client = self.client(host, "init", "context", env=everything)
             self.assertEqual(self.groups_of(host, client), list(range(self.groups)))
@@ -99,7 +103,8 @@ class Partitions(SystemTest):
 
     def test_processes_of_a_job_have_one_part(self):
         host = self.host()
-        one, other = (self.client(host, "init", "context", env={"FARGPU_COMPUTE": "50%", "FARGPU_JOB": "5d" * 16}) for _ in range(2))
+        one, other = (self.client(host, "init", "context", env={"FARGPU_COMPUTE": "50%", "FARGPU_JOB": "5d" * 16})
+                      for _ in range(2))
         self.assertEqual(self.groups_of(host, one), self.groups_of(host, other))
 
     def test_who_asks_for_no_percentage(self):
@@ -125,7 +130,8 @@ class PartitionsOfTheSoftwareGpu(Partitions):
                               f'exec {paths.FARGPUD.parent}/fargpu-worker "$@"\n', encoding="utf-8")
             script.chmod(0o755)
             host = self.host("--worker", script)
-            one = self.client(host, "init", "context", env={"FARGPU_COMPUTE": "25%", "CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+            one = self.client(host, "init", "context",
+                              env={"FARGPU_COMPUTE": "25%", "CUDA_DEVICE_MAX_CONNECTIONS": "1"})
             self.assertEqual(self.groups_of(host, one), [0])
             other = self.client(host, "init", "context", env={"FARGPU_COMPUTE": "50%"})
             self.assertEqual(self.groups_of(host, other), [1, 2])

@@ -16,7 +16,8 @@ RUNTIME_PROGRAM = paths.PROGRAMS / "runtime"
 class Programs(SystemTest):
     def test_driver_api_through_run(self):
         broker = self.broker()
-        client = self.client(broker, "init", "context", "load", "alloc a 4096", "write a 7", "launch a", "sync", through_run=True)
+        client = self.client(broker, "init", "context", "load", "alloc a 4096", "write a 7", "launch a", "sync",
+                             through_run=True)
         # The kernel fills the first 64 bytes with something else.
         self.assertEqual(client.ask("check a"), "SUCCESS different")
         self.assertEqual(client.finish(), 0)
@@ -32,7 +33,8 @@ class Programs(SystemTest):
         broker = self.broker()
         preload = {"LD_PRELOAD": paths.SANITIZER_RUNTIME or None}
         for done in (fargpu("run", "--", RUNTIME_PROGRAM, pool=broker.pool, env=preload),
-                     run([RUNTIME_PROGRAM], env={"FARGPU_POOL": broker.pool, "LD_LIBRARY_PATH": paths.LIBRARIES, **preload})):
+                     run([RUNTIME_PROGRAM], env={"FARGPU_POOL": broker.pool, "LD_LIBRARY_PATH": paths.LIBRARIES,
+                                                 **preload})):
             self.assertEqual((done.code, done.out, done.err), (0, "2 devices, copied 1048576 numbers\n", ""))
 
     def test_examples_reach_their_kernels(self):
@@ -83,7 +85,8 @@ class ExitCodes(SystemTest):
         self.assertEqual(self.run_code("sh", "-c", "kill -SEGV $$"), (-11, ""))
 
     def test_death_by_signal_as_shells_tell_it(self):
-        done = run(["sh", "-c", f"{paths.FARGPU} run -- sh -c 'kill -9 $$'; exit $?"], env={"FARGPU_POOL": self.host.pool})
+        done = run(["sh", "-c", f"{paths.FARGPU} run -- sh -c 'kill -9 $$'; exit $?"],
+                   env={"FARGPU_POOL": self.host.pool})
         self.assertEqual(done.code, 128 + 9)
 
     def test_arguments_arrive_as_they_are(self):
@@ -104,7 +107,8 @@ class ExitCodes(SystemTest):
             self.assertEqual(self.run_code("/")[0], 126)
 
     def test_own_errors(self):
-        for pool, words in (("", "set FARGPU_POOL="), ("none", "no GPU is to be used"), ("host:port", "'port' is no port"),
+        for pool, words in (("", "set FARGPU_POOL="), ("none", "no GPU is to be used"),
+                            ("host:port", "'port' is no port"),
                             ("127.0.0.1:1", "is fargpud running there"), ("no-such-host.invalid", "check FARGPU_POOL")):
             with self.subTest(pool=pool):
                 done = fargpu("run", "--", "true", pool=pool)

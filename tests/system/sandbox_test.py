@@ -13,7 +13,8 @@ from rig.wire import VERSION
 
 
 def status(pid):
-    return dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines() if ":\t" in line)
+    return dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+                if ":\t" in line)
 
 
 @unittest.skipIf(paths.SANITIZED, "sanitizers need what is given up")
@@ -45,7 +46,8 @@ class Sandbox(SystemTest):
         self.assertEqual(status(worker)["Gid"].split(), [str(nobody.pw_gid)] * 4)
 
     def test_a_user_that_there_is_not(self):
-        host = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config", os.devnull, "--worker-user", "nemo"])
+        host = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config",
+                           os.devnull, "--worker-user", "nemo"])
         self.assertEqual(host.wait(), 2)
         self.assertIn("worker_user is 'nemo'; this machine has no such user", host.err.text())
 
@@ -63,7 +65,8 @@ class Tenants(SystemTest):
             del one, other
             found = [path.relative_to(folder).parts[1] for path in Path(folder, "images").rglob("*") if path.is_file()]
             self.assertEqual(set(found), {"default", "lab"})
-            images = [path for path in Path(folder, "images").rglob("*") if path.is_file() and re.fullmatch("[0-9a-f]{64}", path.name)]
+            images = [path for path in Path(folder, "images").rglob("*") if path.is_file()
+                      and re.fullmatch("[0-9a-f]{64}", path.name)]
             self.assertEqual(len(images), 2)
 
 

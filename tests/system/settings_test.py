@@ -27,7 +27,8 @@ class Settings(SystemTest):
 
     def test_flags_over_environment_over_file_over_default(self):
         with settings_file('sessions_max = 11\nspin_us = 12\nwarm_workers = 13\nlog_level = "debug"\n') as file:
-            shown = self.shown("--config", file, "--warm-workers", "33", env={"FARGPUD_SPIN_US": 22, "FARGPUD_WARM_WORKERS": 23})
+            shown = self.shown("--config", file, "--warm-workers", "33",
+                               env={"FARGPUD_SPIN_US": 22, "FARGPUD_WARM_WORKERS": 23})
             self.assertEqual(shown["sessions_max"], ("11", f"file {file}"))
             self.assertEqual(shown["spin_us"], ("22", "environment variable FARGPUD_SPIN_US"))
             self.assertEqual(shown["warm_workers"], ("33", "flag --warm-workers"))
@@ -35,9 +36,11 @@ class Settings(SystemTest):
             self.assertEqual(shown["log_level"], ('"debug"', f"file {file}"))
 
     def test_what_is_shown_is_a_settings_file(self):
-        text = 'devices = [0, 1]\nimage_bytes_max = "4GiB"\nsandbox = false\n[tenant.lab]\nmemory = "40GiB"\nusers = [1, 2]\n[tenant."b.c"]\n'
+        text = ('devices = [0, 1]\nimage_bytes_max = "4GiB"\nsandbox = false\n[tenant.lab]\nmemory = "40GiB"\nusers = '
+                '[1, 2]\n[tenant."b.c"]\n')
         with settings_file(text) as file:
-            first = run([paths.FARGPUD, "--config", file, "--show-config", "--tls-key", 'a "key"\\\t', "--image-folder", "/i"])
+            first = run([paths.FARGPUD, "--config", file, "--show-config", "--tls-key", 'a "key"\\\t', "--image-folder",
+                         "/i"])
         self.assertEqual((first.code, first.err), (0, ""))
         shown = tomllib.loads(first.out)
         self.assertEqual((shown["devices"], shown["image_bytes_max"], shown["sandbox"]), ("0,1", 4 << 30, False))
@@ -51,13 +54,17 @@ class Settings(SystemTest):
     def test_paths_of_the_file_count_from_its_folder(self):
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as elsewhere:
             file = Path(folder, "fargpud.toml")
-            file.write_text('token_file = "tokens"\ntls_key = "pki/../pki/host.key"\nimage_folder = ""\ndriver = "libcuda.so.1"\nnvml = "lib/nvml.so"\n'
+            file.write_text('token_file = "tokens"\ntls_key = "pki/../pki/host.key"\nimage_folder = ""\ndriver = '
+                            '"libcuda.so.1"\nnvml = "lib/nvml.so"\n'
                             'psk_file = "/etc/keys"\n', encoding="utf-8")
-            done = run([paths.FARGPUD, "--config", os.path.relpath(file, elsewhere), "--show-config", "--tls-certificate", "host.crt"], cwd=elsewhere)
+            done = run([paths.FARGPUD, "--config", os.path.relpath(file, elsewhere), "--show-config",
+                        "--tls-certificate", "host.crt"], cwd=elsewhere)
             self.assertEqual((done.code, done.err), (0, ""))
             shown = tomllib.loads(done.out)
-            self.assertEqual([shown[name] for name in ("token_file", "tls_key", "image_folder", "driver", "nvml", "psk_file", "tls_certificate")],
-                             [f"{folder}/tokens", f"{folder}/pki/host.key", "", "libcuda.so.1", f"{folder}/lib/nvml.so", "/etc/keys", f"{elsewhere}/host.crt"])
+            self.assertEqual([shown[name] for name in ("token_file", "tls_key", "image_folder", "driver", "nvml",
+                                                       "psk_file", "tls_certificate")],
+                             [f"{folder}/tokens", f"{folder}/pki/host.key", "", "libcuda.so.1", f"{folder}/lib/nvml.so",
+                              "/etc/keys", f"{elsewhere}/host.crt"])
 
     def test_exit_codes_are_told(self):
         self.assertIn("Exit codes:\n  0", run([paths.FARGPUD, "--help"]).out)
@@ -73,22 +80,27 @@ class Settings(SystemTest):
 
     def test_mistakes_are_named_with_their_place(self):
         with settings_file("session_max = 3\n") as file:
-            self.assertIn(f"{file} (line 1): there is no setting 'session_max'; perhaps 'sessions_max' is meant", self.refused(config=file).err)
+            self.assertIn(f"{file} (line 1): there is no setting 'session_max'; perhaps 'sessions_max' is meant",
+                          self.refused(config=file).err)
         with settings_file("sessions_max = \n") as file:
             self.assertIn(f"{file}: ", self.refused(config=file).err)
         with settings_file("[tenant.lab]\nsessions = 'two'\n") as file:
-            self.assertIn(f"{file} (line 2): sessions of tenant 'lab' is the text \"two\"; give a whole number from 1", self.refused(config=file).err)
+            self.assertIn(f"{file} (line 2): sessions of tenant 'lab' is the text \"two\"; give a whole number from 1",
+                          self.refused(config=file).err)
         with settings_file("[tenant.lab]\nmemori = '1GiB'\n") as file:
-            self.assertIn(f"{file} (line 2): tenant 'lab' has no setting 'memori'; perhaps 'memory' is meant", self.refused(config=file).err)
+            self.assertIn(f"{file} (line 2): tenant 'lab' has no setting 'memori'; perhaps 'memory' is meant",
+                          self.refused(config=file).err)
         with settings_file("warm_workers = 1\nsessions_max = 'x'\n") as file:
-            self.assertIn(f"{file} (line 2): sessions_max is the text \"x\"; a whole number is wanted", self.refused(config=file).err)
+            self.assertIn(f"{file} (line 2): sessions_max is the text \"x\"; a whole number is wanted",
+                          self.refused(config=file).err)
         self.assertIn("no-such-file.toml", self.refused(config="no-such-file.toml").err)
         self.assertIn("sessions_max is 'x' (environment variable FARGPUD_SESSIONS_MAX)",
                       self.refused(env={"FARGPUD_SESSIONS_MAX": "x"}).err)
         self.assertIn("'nowhere' is not host:port", self.refused("--listen", "nowhere").err)
         self.assertIn("'foo' is no transport", self.refused("--listen", "foo://127.0.0.1:1").err)
         self.assertIn("which has a space", self.refused("--listen", "127.0.0.1:1, 127.0.0.1:2").err)
-        self.assertIn("name an address that this machine has", self.refused("--listen", "192.0.2.7:8470", "--insecure").err)
+        self.assertIn("name an address that this machine has",
+                      self.refused("--listen", "192.0.2.7:8470", "--insecure").err)
         self.assertEqual(self.refused("--no-such-flag").code, 2)
 
     def test_an_image_folder_that_cannot_be(self):
@@ -139,7 +151,8 @@ class Settings(SystemTest):
 
     def test_what_no_driver_can_mend(self):
         for options, said in ((["--devices", "1,1"], "it names device 1 twice"),
-                              (["--worker", "/no/such/worker"], "worker is '/no/such/worker', which cannot be run (No such file or directory)"),
+                              (["--worker", "/no/such/worker"],
+                               "worker is '/no/such/worker', which cannot be run (No such file or directory)"),
                               (["--worker-user", "nosuch"], "worker_user is 'nosuch'; this machine has no such user")):
             done = self.refused("--listen", "127.0.0.1:0", *options)
             self.assertEqual(done.code, 2)
@@ -156,7 +169,8 @@ class Settings(SystemTest):
                 host.process.signal(signal.SIGHUP)
                 return place
             place = reload("spin_us = 2\nquantum_ms = 7\npolicy = \"fair\"\n[tenant.default]\n")
-            self.assertEqual(host.log("not in use yet", place)["settings"], "spin_us, policy")  # the flag counts more than the file
+            # the flag counts more than the file
+            self.assertEqual(host.log("not in use yet", place)["settings"], "spin_us, policy")
             self.assertEqual(host.status()["policy"], "free")
             place = reload("spin_us = 1\n")
             host.log("reloaded", place)
@@ -172,8 +186,10 @@ class Settings(SystemTest):
             secret = Path(folder, "secret")
             secret.write_text("", encoding="utf-8")
             secret.chmod(0o600)
-            for options in (["--token-file", secret], ["--psk-file", secret], ["--tls-certificate", "/dev/null", "--tls-key", secret]):
-                done = run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", paths.FARGPUD, "--config", os.devnull, "--driver", paths.FAKE_DRIVER,
+            for options in (["--token-file", secret], ["--psk-file", secret],
+                            ["--tls-certificate", "/dev/null", "--tls-key", secret]):
+                done = run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", paths.FARGPUD, "--config",
+                            os.devnull, "--driver", paths.FAKE_DRIVER,
                             "--image-folder", "", *options])
                 self.assertEqual(done.code, 2)
                 self.assertIn(f"cannot read {secret} (Permission denied); fargpud runs as", done.err)

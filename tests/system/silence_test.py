@@ -1,4 +1,5 @@
-"""Peers that are there and say nothing: each side ends what the other has left, in its time, and takes nobody for dead who is not."""
+"""Peers that are there and say nothing: each side ends what the other has left, in its time, and takes nobody for dead
+who is not."""
 
 import os
 import signal
@@ -25,7 +26,8 @@ class Silence(SystemTest):
     def assert_ended(self, worker, reason):
         wait_gone(worker)
         self.assertIn(reason, self.host.log("session ended", worker=worker)["reason"])
-        wait_until(lambda: [s["pid"] for s in self.host.sessions()] == [self.survivor.pid], "only the survivor's session")
+        wait_until(lambda: [s["pid"] for s in self.host.sessions()] == [self.survivor.pid],
+                   "only the survivor's session")
         self.assert_lives(self.survivor)
 
     def test_a_silent_clients_session_ends(self):
@@ -34,7 +36,8 @@ class Silence(SystemTest):
         self.assert_ended(worker, "the client has been silent for 2 s")
         os.kill(client.pid, signal.SIGCONT)
         client.says("the session is lost")
-        self.assertRegex(client.errors(), r"this process was stopped for \d s, and a host ends the session of a client that is silent for 2 s")
+        self.assertRegex(client.errors(), r"this process was stopped for \d s, and a host ends the session of a client "
+                                          r"that is silent for 2 s")
         self.assertEqual(client.ask("sync"), LOST)
         self.assertEqual(client.finish(), 0)
 
@@ -83,7 +86,8 @@ class Silence(SystemTest):
         self.lose_silent_worker(client, worker, client.answer)
 
     def test_nobody_is_silent_only_because_the_gpu_is_busy(self):
-        """Copies wait behind a kernel until there is no room for more of them: heartbeats are stuck behind, and nobody is dead."""
+        """Copies wait behind a kernel until there is no room for more of them: heartbeats are stuck behind, and nobody
+        is dead."""
         client, worker = self.session(1, "hang a")
         for _ in range(3):
             client.begin("write a 3")

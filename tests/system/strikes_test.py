@@ -1,5 +1,6 @@
-"""A short program, again and again, with one thing going wrong each time a little later: an allocation of the worker's fails, one of the
-client's, or the worker is killed at a call of the driver. The program comes to its end, hears of a clean error, and the broker serves the next.
+"""A short program, again and again, with one thing going wrong each time a little later: an allocation of the worker's
+fails, one of the client's, or the worker is killed at a call of the driver. The program comes to its end, hears of a
+clean error, and the broker serves the next.
 
 Some places are tried, evenly; FARGPU_FAULTS=all tries each."""
 
@@ -19,7 +20,8 @@ ALLOCATION, DRIVER_CALL = 1, 2
 EVERY_PLACE = os.environ.get("FARGPU_FAULTS") == "all"
 PLACES = 24  # of one kind, if not all
 
-COMMANDS = ("init", "context", "load", f"alloc a {MIB}", "write a 1", "launch a", "sync", "write a 2", "check a", f"alloc b {4 * MIB}", "write b 3",
+COMMANDS = ("init", "context", "load", f"alloc a {MIB}", "write a 1", "launch a", "sync", "write a 2", "check a",
+            f"alloc b {4 * MIB}", "write b 3",
             "pin b", "write_pinned b", "sync", "check b", "free b", "free a", "sync", "exit 5")
 LOST = "DEVICE_UNAVAILABLE"
 # What may be heard first; what follows from a call that failed has CUDA's own names.
@@ -120,11 +122,14 @@ class Strikes(SystemTest):
                 check(worker, answers, errors)
         self.assertGreater(struck, 0)
         self.assert_lives(self.neighbour)
-        wait_until(lambda: [s["pid"] for s in self.host.sessions()] == [self.neighbour.pid], "only the neighbour's session")
+        wait_until(lambda: [s["pid"] for s in self.host.sessions()] == [self.neighbour.pid],
+                   "only the neighbour's session")
 
     def test_an_allocation_of_the_worker_fails(self):
         self.start_broker(**self.striking)
-        self.each_worker(ALLOCATION, lambda worker, answers, errors: self.assertNotIn(str(worker), [d["worker"] for d in self.host.logged("worker died")]))
+        self.each_worker(ALLOCATION,
+                         lambda worker, answers, errors: self.assertNotIn(
+                             str(worker), [d["worker"] for d in self.host.logged("worker died")]))
 
     def test_the_worker_is_killed_at_a_call_of_the_driver(self):
         def check(_, answers, errors):
@@ -154,7 +159,8 @@ class Strikes(SystemTest):
                 answers, _ = self.run_program(**striking)
                 self.assert_clean(answers)
         self.assert_lives(self.neighbour)
-        wait_until(lambda: [s["pid"] for s in self.host.sessions()] == [self.neighbour.pid], "only the neighbour's session")
+        wait_until(lambda: [s["pid"] for s in self.host.sessions()] == [self.neighbour.pid],
+                   "only the neighbour's session")
 
 
 if __name__ == "__main__":

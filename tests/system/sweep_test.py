@@ -33,7 +33,8 @@ class Sweep(SystemTest):
         os.kill(process_id, 9)
 
     def assert_clean(self, host, neighbour=None):
-        wait_until(lambda: [s["pid"] for s in host.sessions()] == ([neighbour.pid] if neighbour else []), "no session left over")
+        wait_until(lambda: [s["pid"] for s in host.sessions()] == ([neighbour.pid] if neighbour else []),
+                   "no session left over")
         wait_until(lambda: len(host.workers()) == (2 if neighbour else 1), "no worker left over")
         if neighbour:
             self.assert_lives(neighbour)

@@ -1,4 +1,5 @@
-"""What stands between tenants of one host: who they are by their users, whose turn it is, what is left in memory, and what floods cost."""
+"""What stands between tenants of one host: who they are by their users, whose turn it is, what is left in memory, and
+what floods cost."""
 
 import json
 import os
@@ -100,7 +101,8 @@ class Users(SystemTest):
             done = fargpu("token", "create", "--file", tokens, "--name", tenant, "--tenant", tenant, "--ttl", "1h")
             self.assertEqual(done.code, 0, done.err)
             token[tenant] = done.out.strip()
-        host = self.host(f"[tenant.keeper]\nusers = [{ME}]\nadministrator = true\n[tenant.lab]\n[tenant.class]\n", "--token-file", tokens)
+        host = self.host(f"[tenant.keeper]\nusers = [{ME}]\nadministrator = true\n[tenant.lab]\n[tenant.class]\n",
+                         "--token-file", tokens)
         for tenant in token:
             self.client(self.pool(), "init", env={**ANY_WAY, "FARGPU_TOKEN": token[tenant]})
 
@@ -108,7 +110,8 @@ class Users(SystemTest):
             done = fargpu("ls", "-o", "json", pool=self.pool(), env=env)
             self.assertEqual(done.code, 0, done.err)
             status = json.loads(done.out)[0]
-            return [sorted(one["tenant"] for one in status[what]) for what in ("sessions", "leases")], status["sessions_taken"]
+            return [sorted(one["tenant"] for one in status[what])
+                    for what in ("sessions", "leases")], status["sessions_taken"]
         self.assertEqual(seen({}), ([["class", "lab"]] * 2, 2))
         # How many there are everybody may know.
         self.assertEqual(seen({"FARGPU_TOKEN": token["lab"]}), ([["lab"]] * 2, 2))
@@ -137,7 +140,9 @@ class Bounds(SystemTest):
             host = self.broker("--metrics-listen", "127.0.0.1:0", config=file)
             settings = Path(file)
             # Two processes of a job, by their one connection each and by bulk lanes.
-            clients = [self.client(host, "init", "context", f"alloc a {size}", env={"FARGPU_JOB": "5b" * 16, "FARGPU_LANES": lanes, "FARGPU_COMPRESS": "off"}) for lanes in ("1", "3")]
+            clients = [self.client(host, "init", "context", f"alloc a {size}",
+                                   env={"FARGPU_JOB": "5b" * 16, "FARGPU_LANES": lanes, "FARGPU_COMPRESS": "off"})
+                       for lanes in ("1", "3")]
             begin = time.monotonic()
             for client in clients:
                 client.begin("write a 5")
@@ -150,7 +155,8 @@ class Bounds(SystemTest):
             lease = host.status()["leases"][0]
             self.assertEqual((lease["sessions"], lease["bandwidth_bytes"]), (2, rate))
             self.assertGreaterEqual(lease["moved_bytes"], 4 * size)
-            with urllib.request.urlopen(f"http://127.0.0.1:{host.log('metrics')['port']}/metrics", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{host.log('metrics')['port']}/metrics",
+                                        timeout=10) as answer:
                 lines = answer.read().decode().splitlines()
             moved = [float(line.split()[-1]) for line in lines if line.startswith("fargpu_session_network_bytes_total")]
             self.assertEqual(len(moved), 2)
@@ -180,12 +186,14 @@ class Bounds(SystemTest):
         for share, percentage in ((None, None), ("40%", b"40"), ("100%", None)):
             client = self.client(host, "init", env={"FARGPU_COMPUTE": share} if share else {})
             worker = host.log("session started", pid=client.pid)["worker"]
-            environment = dict(variable.split(b"=", 1) for variable in Path(f"/proc/{worker}/environ").read_bytes().split(b"\0") if variable)
+            environment = dict(variable.split(b"=", 1)
+                               for variable in Path(f"/proc/{worker}/environ").read_bytes().split(b"\0") if variable)
             self.assertEqual(environment[b"CUDA_MPS_PIPE_DIRECTORY"], folder.name.encode())
             self.assertEqual(environment.get(b"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), percentage)
             self.assertEqual(client.finish(), 0)
         with settings_file('[tenant.default]\nmps = "run"\n') as file:
-            self.start([paths.FARGPUD, "--config", file]).err.find(lambda line: "mps of tenant 'default' is" in line and "from the root on" in line)
+            self.start([paths.FARGPUD, "--config", file]).err.find(lambda line: "mps of tenant 'default' is" in line
+                                                                   and "from the root on" in line)
 
     def test_a_large_lease_that_waits_is_not_overtaken(self):
         host = self.broker(env={"FARGPU_FAKE_DEVICES": 1})
@@ -290,7 +298,8 @@ class Floods(SystemTest):
         caller.say("(leaseRequest = (gpus = 1))")
         ticket = data_of("ticket", caller.hear())
         session = self.connection(host)
-        session.say(f"(attach = (ticket = 0x\"{ticket}\", {VERSION}, driverVersion = 13000, deviceWindows = [(base = {0x1000_0000_0000}, "
+        session.say(f"(attach = (ticket = 0x\"{ticket}\", {VERSION}, driverVersion = 13000, deviceWindows = [(base = "
+                    f"{0x1000_0000_0000}, "
                     f"bytes = {1 << 36})], hostWindows = [(base = {0x2b5d_4000_0000}, bytes = {1 << 36})]))")
         answer = session.hear()
         key = data_of("laneKey", answer)
@@ -406,7 +415,8 @@ class Fairness(SystemTest):
 
 class LeftBehind(SystemTest):
     def test_scrubbing_is_for_hosts_with_tenants(self):
-        for tenants, options, zeros in (("", (), False), ("", ("--scrub", "always"), True), ("[tenant.default]\n", (), True),
+        for tenants, options, zeros in (("", (), False), ("", ("--scrub", "always"), True),
+                                        ("[tenant.default]\n", (), True),
                                         ("[tenant.default]\n", ("--scrub", "never"), False)):
             with self.subTest(tenants=tenants, options=options), settings_file(tenants) as file:
                 host = self.broker(*options, config=file, env={"FARGPU_FAKE_LEFT_BEHIND": "1"})

@@ -17,12 +17,14 @@ class Textures(SystemTest):
     def test_runtime_api(self):
         done = self.run_remotely(paths.PROGRAMS / "textures")
         self.assertEqual((done.code, done.err), (0, ""))
-        self.assertEqual(done.out.splitlines(), ["picture: 3840", "turned: 3840", "volume: 23040", "through pinned memory: 3840", "levels: 8",
+        self.assertEqual(done.out.splitlines(), ["picture: 3840", "turned: 3840", "volume: 23040",
+                                                 "through pinned memory: 3840", "levels: 8",
                                                  "plain memory: 3840"])
 
     def test_driver_api(self):
         """What the software GPU itself is tested by."""
-        cases = re.findall(r"^CASE\w*\((\w+)", (paths.SOURCE / "tests" / "kernels" / "kernels_texture.cu").read_text(), re.M)
+        cases = re.findall(r"^CASE\w*\((\w+)", (paths.SOURCE / "tests" / "kernels" / "kernels_texture.cu").read_text(),
+                           re.M)
         self.assertGreater(len(cases), 8)
         for case in cases:
             with self.subTest(case):

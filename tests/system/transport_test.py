@@ -24,7 +24,8 @@ def descriptors(pid):
 
 def mappings(pid):
     """Memory that client and worker share, in a process."""
-    return [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "memfd:fargpu" in line and "fargpu-account" not in line]
+    return [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "memfd:fargpu" in line
+            and "fargpu-account" not in line]
 
 
 class Transport(SystemTest):
@@ -34,7 +35,8 @@ class Transport(SystemTest):
         return session["transport"]
 
     def use(self, client):
-        for command in ("init", "context", f"alloc a {3 * MIB}", "write a 7", "pin a", "write_pinned a", "sync", "check a"):
+        for command in ("init", "context", f"alloc a {3 * MIB}", "write a 7", "pin a", "write_pinned a", "sync",
+                        "check a"):
             self.assertIn(client.ask(command), ("SUCCESS", "SUCCESS same"), command)
 
 
@@ -155,7 +157,8 @@ class Strangers(Transport):
         self.assertEqual(self.transport(host), "tcp")
 
     def hello(self, connection, more=""):
-        connection.say(f'(hello = ({VERSION}, driverVersion = 13000, program = "p", hostName = "h", processId = 1{more}))')
+        connection.say(f'(hello = ({VERSION}, driverVersion = 13000, program = "p", hostName = "h", processId = '
+                       f'1{more}))')
         return connection.hear()
 
     def field(self, answer, name):
@@ -236,7 +239,8 @@ class Ends(Transport):
             worker = self.worker_of(self.host, other)
             self.assertEqual(other.finish(), 0)
             wait_gone(worker)
-        wait_until(lambda: self.host.status()["warm_workers"] == 1 and len(self.host.workers()) == 3, "workers as before")
+        wait_until(lambda: self.host.status()["warm_workers"] == 1 and len(self.host.workers()) == 3,
+                   "workers as before")
         self.assertEqual([descriptors(pid) for pid in (self.client_.pid, self.worker)], before[:2])
         wait_until(lambda: len(descriptors(self.host.pid)) <= len(before[2]), "no more descriptors than before")
 

@@ -1,5 +1,6 @@
-"""Sharing a GPU by turns: real brokers and workers, tenants whose kernels take a given time on the software GPU. Shares and delays to the
-percent are the unit tests' affair (scheduler_test.cpp); here the machine may be busy with anything."""
+"""Sharing a GPU by turns: real brokers and workers, tenants whose kernels take a given time on the software GPU. Shares
+and delays to the percent are the unit tests' affair (scheduler_test.cpp); here the machine may be busy with
+anything."""
 
 import contextlib
 import functools
@@ -17,7 +18,8 @@ MIB = 1 << 20
 
 
 def of_time(test):
-    """A test of what tenants get in a time, which is less while others have the machine's processors. What does not hold is tried twice more."""
+    """A test of what tenants get in a time, which is less while others have the machine's processors. What does not
+    hold is tried twice more."""
 
     @functools.wraps(test)
     def tried(self):
@@ -133,14 +135,16 @@ class Shares(Turns):
             self.assertGreater(outcome["share"], 0.35, kernel_us)
 
     def test_what_was_short_once_is_not_given_many_times_ahead(self):
-        # The first kernel of the program takes a microsecond, and those that look like it 20 ms. Two may be begun in the first two tenths.
+        # The first kernel of the program takes a microsecond, and those that look like it 20 ms. Two may be begun in
+        # the first two tenths.
         outcome = self.outcome(self.tenant(self.host("--policy", "fixed"), "spend", 1, 20000, FARGPU_COMPUTE="10%"))
         self.assertLess(sum(outcome["series"][:2]), 0.65)
 
     def test_a_quota_of_a_running_lease(self):
         host = self.host("--policy", "fixed")
         process = self.tenant(host, "spend", 4, 5000)
-        self.assertEqual(fargpu("quota", self.session_of(host, process), "--percent", "20", "--host", host.pool).code, 0)
+        self.assertEqual(fargpu("quota", self.session_of(host, process), "--percent", "20", "--host", host.pool).code,
+                         0)
         self.assertLess(self.outcome(process)["share"], 0.45)
 
     def test_a_percentage_that_is_not_kept_is_told(self):
@@ -158,7 +162,8 @@ class Shares(Turns):
         self.assertLess(outcome["p50_ms"], 25)  # 10 by itself; in turns of its own it would be more than twice that
         status = host.status()
         session = self.session_of(host, background)
-        lease = next(lease for lease in status["leases"] if lease["id"] == next(s["lease"] for s in status["sessions"] if s["id"] == int(session)))
+        lease = next(lease for lease in status["leases"]
+                     if lease["id"] == next(s["lease"] for s in status["sessions"] if s["id"] == int(session)))
         self.assertGreater(lease["held_back"], 10)
 
     @of_time
@@ -176,7 +181,8 @@ class Shares(Turns):
 
     def test_what_cannot_be_changed(self):
         host = self.host()
-        for arguments, text in ((["policy", "set", "chance"], "no policy 'chance'"), (["quota", "99", "--weight", "3"], "no session 99")):
+        for arguments, text in ((["policy", "set", "chance"], "no policy 'chance'"),
+                                (["quota", "99", "--weight", "3"], "no session 99")):
             done = fargpu(*arguments, "--host", host.pool)
             self.assertEqual(done.code, 125)
             self.assertIn(text, done.err)
@@ -216,8 +222,10 @@ class Seeing(Turns):
 
         self.assertEqual([line.split()[-1] for line in sample("fargpu_sessions{")], ["1"])
         self.assertTrue(any('result="granted",reason=""} 1' in line for line in sample("fargpu_admissions_total")))
-        wait_until(lambda: any(float(line.split()[-1]) > 0.5 for line in sample("fargpu_session_compute_seconds_total")), "seconds used")
-        self.assertTrue(all("UUID=\"GPU-" in line and "Hostname=" in line for line in sample("fargpu_session_memory_bytes")))
+        wait_until(lambda: any(float(line.split()[-1]) > 0.5
+                               for line in sample("fargpu_session_compute_seconds_total")), "seconds used")
+        self.assertTrue(all("UUID=\"GPU-" in line and "Hostname=" in line
+                            for line in sample("fargpu_session_memory_bytes")))
         process.kill()
         wait_until(lambda: [line.split()[-1] for line in sample("fargpu_sessions{")] == ["0"], "no session")
         with self.assertRaises(urllib.error.HTTPError):
@@ -226,7 +234,8 @@ class Seeing(Turns):
     def test_metrics_answer_nobody_who_asks_wrongly(self):
         host = self.host("--metrics-listen", "127.0.0.1:0")
         port = int(host.log("metrics")["port"])
-        for request in (b"POST /metrics HTTP/1.0\r\n\r\n", b"\r\n\r\n", b"GET\r\n\r\n", b"\x00" * 100_000, b"GET /metrics" + b" " * 5000):
+        for request in (b"POST /metrics HTTP/1.0\r\n\r\n", b"\r\n\r\n", b"GET\r\n\r\n", b"\x00" * 100_000,
+                        b"GET /metrics" + b" " * 5000):
             with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
                 with contextlib.suppress(OSError):
                     connection.sendall(request)

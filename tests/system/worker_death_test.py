@@ -42,7 +42,8 @@ class OfASession(SystemTest):
         died = self.host.log("worker died", worker=self.worker)
         self.assertEqual((died["how"], died["session"]), ("signal 9", "2"))
         self.assertEqual(self.host.log("session ended", worker=self.worker)["reason"], "its worker died (signal 9)")
-        wait_until(lambda: [s["pid"] for s in self.host.sessions()] == [self.neighbour.pid], "only the neighbour's session")
+        wait_until(lambda: [s["pid"] for s in self.host.sessions()] == [self.neighbour.pid],
+                   "only the neighbour's session")
         self.assertEqual(self.neighbour.ask("check a"), "SUCCESS same")
         wait_until(lambda: self.host.status()["warm_workers"] == 1, "a warm worker")
         self.client(self.host, "init", "context")
@@ -64,7 +65,8 @@ class OfASession(SystemTest):
         self.assert_lost_in_good_order()
 
     def test_while_the_client_cannot_send(self):
-        self.victim.begin_loop("write_forever a")  # what is on its way fills all that lies between, however much that is
+        # what is on its way fills all that lies between, however much that is
+        self.victim.begin_loop("write_forever a")
         os.kill(self.worker, signal.SIGSTOP)
         wait_until(lambda: asleep(self.victim.pid), "the client waits")
         self.kill()
@@ -104,7 +106,8 @@ class AtAnyMoment(SystemTest):
         for milliseconds in range(0, 24, 2):
             client = self.client(host)
             worker = wait_until(host.workers, "a warm worker")[-1]
-            for command in ("init", "context", "load", f"alloc a {MIB}", "write a 1", "launch a", "check a", "sync", "exit 5"):
+            for command in ("init", "context", "load", f"alloc a {MIB}", "write a 1", "launch a", "check a", "sync",
+                            "exit 5"):
                 client.begin(command)
             time.sleep(milliseconds / 1000)  # not a wait for anything: the moment at which the worker dies
             with contextlib.suppress(ProcessLookupError):
@@ -137,7 +140,8 @@ class WithoutASession(SystemTest):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         gate, script = Path(folder.name, "gate"), Path(folder.name, "worker")
-        script.write_text(f'#!/bin/sh\nwhile [ -e {gate} ]; do sleep 0.02; done\nexec {paths.FARGPUD.parent}/fargpu-worker "$@"\n',
+        script.write_text(f'#!/bin/sh\nwhile [ -e {gate} ]; do sleep 0.02; done\nexec '
+                          f'{paths.FARGPUD.parent}/fargpu-worker "$@"\n',
                           encoding="utf-8")
         script.chmod(0o755)
         host = self.broker("--worker", script, *options)
@@ -197,7 +201,8 @@ class WithoutASession(SystemTest):
         with tempfile.TemporaryDirectory() as folder:
             os.mkfifo(Path(folder, "for ever"))
             script = Path(folder, "worker")
-            script.write_text(f"#!/bin/sh\n{paths.FARGPUD.parent}/fargpu-worker \"$@\"\nread nothing < '{folder}/for ever'\n", encoding="utf-8")
+            script.write_text(f"#!/bin/sh\n{paths.FARGPUD.parent}/fargpu-worker \"$@\"\nread nothing < '{folder}/for "
+                              "ever'\n", encoding="utf-8")
             script.chmod(0o755)
             host = self.broker("--worker", script)
             client = self.client(host, "init")
@@ -226,7 +231,8 @@ class WithoutASession(SystemTest):
     def test_one_that_sees_other_devices_waits_for_the_end_of_leases(self):
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder, "worker")
-            script.write_text(f"#!/bin/sh\n[ -e {folder}/lost ] && set -- \"$@\" --devices 0\nexec {paths.FARGPUD.parent}/fargpu-worker \"$@\"\n",
+            script.write_text(f"#!/bin/sh\n[ -e {folder}/lost ] && set -- \"$@\" --devices 0\nexec "
+                              f"{paths.FARGPUD.parent}/fargpu-worker \"$@\"\n",
                               encoding="utf-8")
             script.chmod(0o755)
             host = self.broker("--worker", script)
@@ -238,7 +244,8 @@ class WithoutASession(SystemTest):
             self.assertEqual(len(host.status()["devices"]), 2)
             self.assertEqual(client.ask("sync"), "SUCCESS")
             self.assertEqual(client.finish(), 0)
-            wait_until(lambda: host.status()["warm_workers"] == 1, "a warm worker")  # it is tried again some seconds later
+            # it is tried again some seconds later
+            wait_until(lambda: host.status()["warm_workers"] == 1, "a warm worker")
             self.assertEqual(len(host.status()["devices"]), 1)
             self.client(host, "init", "context")
 

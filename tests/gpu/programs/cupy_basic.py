@@ -15,7 +15,8 @@ results.run("matmul", lambda: cupy.asnumpy(x.T @ x))
 results.run("fft", lambda: cupy.asnumpy(cupy.abs(cupy.fft.fft(x))))
 results.run("rfft2", lambda: cupy.asnumpy(cupy.abs(cupy.fft.rfft2(x))))
 results.run("sort", lambda: cupy.asnumpy(cupy.sort(x.ravel())))
-results.run("solve", lambda: cupy.asnumpy(cupy.linalg.solve(x[:128] + 20 * cupy.eye(128, dtype=cupy.float32), x[128:256, :16])))
+results.run("solve",
+            lambda: cupy.asnumpy(cupy.linalg.solve(x[:128] + 20 * cupy.eye(128, dtype=cupy.float32), x[128:256, :16])))
 results.run("random", lambda: cupy.asnumpy(cupy.random.default_rng(3).random(1000)))
 
 raw = cupy.RawKernel(r"""
@@ -48,8 +49,11 @@ def constant():
 
 
 results.run("raw_module_constant", constant)
-results.run("elementwise_kernel", lambda: cupy.asnumpy(cupy.ElementwiseKernel("float32 a", "float32 b", "b = a * a + 1", "square")(x)))
-results.run("reduction_kernel", lambda: cupy.asnumpy(cupy.ReductionKernel("float32 a", "float32 b", "a * a", "a + b", "b = sqrt(a)", "0", "norm")(x)))
+results.run("elementwise_kernel",
+            lambda: cupy.asnumpy(cupy.ElementwiseKernel("float32 a", "float32 b", "b = a * a + 1", "square")(x)))
+results.run("reduction_kernel",
+            lambda: cupy.asnumpy(cupy.ReductionKernel("float32 a", "float32 b", "a * a", "a + b", "b = sqrt(a)", "0",
+                                                      "norm")(x)))
 
 
 def streams():

@@ -100,8 +100,8 @@ def textures():
     array = texture.CUDAarray(channel, 64, 32)
     array.copy_from(whole(32, 64))
     where = texture.ResourceDescriptor(runtime.cudaResourceTypeArray, cuArr=array)
-    how = texture.TextureDescriptor((runtime.cudaAddressModeClamp, runtime.cudaAddressModeClamp), runtime.cudaFilterModeLinear,
-                                    runtime.cudaReadModeElementType)
+    how = texture.TextureDescriptor((runtime.cudaAddressModeClamp, runtime.cudaAddressModeClamp),
+                                    runtime.cudaFilterModeLinear, runtime.cudaReadModeElementType)
     kernel = cupy.RawKernel(r"""
         extern "C" __global__ void read(cudaTextureObject_t t, float* out) {
           int x = threadIdx.x, y = blockIdx.x;
@@ -268,9 +268,11 @@ def fused():
 
 
 cases = {
-    "templates": templates, "shared_memory": shared_memory, "structs": structs, "cooperative": cooperative, "textures": textures,
+    "templates": templates, "shared_memory": shared_memory, "structs": structs, "cooperative": cooperative,
+    "textures": textures,
     "printed": printed, "graph": graph, "many_streams": many_streams, "host_functions": host_functions, "timed": timed,
-    "memory_pool": memory_pool, "asynchronous_pool": asynchronous_pool, "managed": managed, "limited_pool": limited_pool, "pinned": pinned,
+    "memory_pool": memory_pool, "asynchronous_pool": asynchronous_pool, "managed": managed,
+    "limited_pool": limited_pool, "pinned": pinned,
     "threads": threads, "jit_kernel": jit_kernel, "broken_source": broken_source, "fused": fused,
     # cuSPARSE
     "sparse_matrix": lambda: host(thin(100, 80) @ whole(80, 10)),
@@ -279,7 +281,8 @@ cases = {
     "sparse_transposed": lambda: host(thin(100, 80).T.tocsr().toarray()),
     "sparse_sum": lambda: host((thin(100, 80) + thin(100, 80, seed=1)).toarray()),
     "sparse_coo": lambda: host(thin(100, 80).tocoo().tocsc().toarray()),
-    "conjugate_gradient": lambda: host(cupyx.scipy.sparse.linalg.cg(cupyx.scipy.sparse.csr_matrix(definite(60)), cupy.ones(60), maxiter=200)[0]),
+    "conjugate_gradient": lambda: host(cupyx.scipy.sparse.linalg.cg(cupyx.scipy.sparse.csr_matrix(definite(60)),
+                                                                    cupy.ones(60), maxiter=200)[0]),
     # cuSOLVER
     "cholesky": lambda: host(cupy.linalg.cholesky(definite(50))),
     "eigh": lambda: host(cupy.linalg.eigvalsh(definite(50))),
@@ -287,7 +290,8 @@ cases = {
     "qr": lambda: host(abs(cupy.linalg.qr(normal(50, 30, dtype=numpy.float64))[1])),
     "lu": lambda: host(cupyx.scipy.linalg.lu(definite(40))[2]),
     "inverse": lambda: host(cupy.linalg.inv(definite(40))),
-    "least_squares": lambda: host(cupy.linalg.lstsq(normal(50, 5, dtype=numpy.float64), normal(50, dtype=numpy.float64, seed=1), rcond=None)[0]),
+    "least_squares": lambda: host(cupy.linalg.lstsq(normal(50, 5, dtype=numpy.float64),
+                                                    normal(50, dtype=numpy.float64, seed=1), rcond=None)[0]),
     # cuBLAS
     "product_half": lambda: host(normal(64, 128, dtype=numpy.float16) @ normal(128, 32, seed=1, dtype=numpy.float16)),
     "product_double": lambda: host(normal(64, 128, dtype=numpy.float64) @ normal(128, 32, seed=1, dtype=numpy.float64)),
@@ -306,8 +310,10 @@ cases = {
     # cuRAND
     "random_generators": lambda: numpy.concatenate([host(cupy.random.Generator(bits(5)).random(200)) for bits in (
         cupy.random.XORWOW, cupy.random.MRG32k3a, cupy.random.Philox4x3210)]),
-    "random_legacy": lambda: (lambda state: numpy.concatenate([host(state.normal(size=200)), host(state.uniform(size=200)),
-                                                               host(state.poisson(3, size=200))]))(cupy.random.RandomState(5)),
+    "random_legacy": lambda: (lambda state: numpy.concatenate([host(state.normal(size=200)),
+                                                               host(state.uniform(size=200)),
+                                                               host(state.poisson(3, size=200))]))(
+                                                                   cupy.random.RandomState(5)),
     "random_permutation": lambda: (cupy.random.seed(3), host(cupy.random.permutation(1000)))[1],
     # Thrust and CUB
     "sort_rows": lambda: host(cupy.sort(normal(50, 200), axis=1)),
@@ -316,15 +322,18 @@ cases = {
     "unique": lambda: host(cupy.unique(whole(1000), return_counts=True)[1]),
     "partitioned": lambda: host(cupy.sort(cupy.partition(normal(1000), 10)[:10])),
     "cumulative": lambda: host(cupy.cumsum(whole(100000))),
-    "reduced": lambda: host(cupy.stack([whole(100, 1000).sum(axis=1), whole(100, 1000).max(axis=1), whole(100, 1000).argmin(axis=1)])),
+    "reduced": lambda: host(cupy.stack([whole(100, 1000).sum(axis=1), whole(100, 1000).max(axis=1),
+                                        whole(100, 1000).argmin(axis=1)])),
     # kernels of CuPy's own
     "histogram": lambda: host(cupy.histogram(normal(10000), 50, (-3, 3))[0]),
-    "scattered": lambda: (lambda x: (cupy.add.at(x, cupy.arange(1000) % 50, whole(1000)), host(x))[1])(cupy.zeros(50, cupy.float32)),
+    "scattered": lambda: (lambda x: (cupy.add.at(x, cupy.arange(1000) % 50, whole(1000)),
+                                     host(x))[1])(cupy.zeros(50, cupy.float32)),
     "selected": lambda: host(whole(1000)[whole(1000, seed=1) > 0]),
     "filtered": lambda: host(cupyx.scipy.ndimage.gaussian_filter(normal(64, 64), 2)),
     "labelled": lambda: host(cupyx.scipy.ndimage.label(whole(64, 64) > 2)[0]),
     "rotated": lambda: host(cupyx.scipy.ndimage.rotate(normal(40, 40), 30, order=1)),
-    "special_functions": lambda: host(cupyx.scipy.special.gammaln(abs(normal(1000)) + 1) + cupyx.scipy.special.erf(normal(1000))),
+    "special_functions": lambda: host(cupyx.scipy.special.gammaln(abs(normal(1000)) + 1) +
+                                      cupyx.scipy.special.erf(normal(1000))),
     "bits": lambda: host(cupy.packbits(whole(1000) > 0)),
     "complex_numbers": lambda: host(cupy.exp(1j * normal(1000)) * cupy.angle(normal(1000) + 1j)),
 }

@@ -1,7 +1,7 @@
 """torch.distributed over NCCL. Usage: distributed_nccl.py RESULTS DEVICES: one process for each device, and one alone.
 
-Where NCCL cannot work, as its kernels and the program wait for each other in memory that both must see, starting it has to fail, soon
-and in words; then every process ends by itself."""
+Where NCCL cannot work, as its kernels and the program wait for each other in memory that both must see, starting it has
+to fail, soon and in words; then every process ends by itself."""
 
 import datetime
 import os
@@ -34,7 +34,8 @@ def member(rank, size, devices, number, answers):
         dist.broadcast(x, 0)
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).cuda())
         model(torch.ones(4, 8, device="cuda")).sum().backward()
-        values = [float(x.sum().item()), *(float(part.sum().item()) for part in gathered), float(model.module.weight.grad.sum().item())]
+        values = [float(x.sum().item()), *(float(part.sum().item()) for part in gathered),
+                  float(model.module.weight.grad.sum().item())]
         dist.destroy_process_group()
         answers.put((rank, values))
     except Exception as error:  # noqa: BLE001 - which one it is, is the answer

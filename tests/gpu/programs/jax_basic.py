@@ -24,7 +24,9 @@ results.run("jit", lambda: numpy.array(model(x, w)))
 results.run("grad", lambda: numpy.array(jax.jit(jax.grad(model, argnums=1))(x, w)))
 results.run("vmap", lambda: numpy.array(jax.vmap(lambda a: jnp.sort(a))(x)))
 results.run("scan", lambda: numpy.array(jax.lax.scan(lambda c, a: (c * 0.9 + a, c), jnp.zeros(128), x)[1]))
-results.run("while", lambda: numpy.array(jax.jit(lambda n: jax.lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, s[1] * 1.01), (0, 1.0)))(100)[1]))
+results.run("while",
+            lambda: numpy.array(jax.jit(lambda n: jax.lax.while_loop(
+                lambda s: s[0] < n, lambda s: (s[0] + 1, s[1] * 1.01), (0, 1.0)))(100)[1]))
 results.run("conv", lambda: numpy.array(jax.jit(lambda a, b: jax.lax.conv(a, b, (1, 1), "SAME"))(
     jax.random.normal(key, (4, 8, 32, 32)), jax.random.normal(key, (16, 8, 3, 3)))))
 results.run("fft", lambda: numpy.array(jnp.abs(jnp.fft.fft(x))))

@@ -41,7 +41,8 @@ def scanned():
     w = normal(32, 32) * 0.1
 
     def loss(w):
-        state, out = lax.scan(lambda state, x: ((following := jnp.tanh(state @ w + x)), following.sum()), jnp.zeros((8, 32)), normal(40, 8, 32, seed=1))
+        state, out = lax.scan(lambda state, x: ((following := jnp.tanh(state @ w + x)), following.sum()),
+                              jnp.zeros((8, 32)), normal(40, 8, 32, seed=1))
         return out.sum() + state.sum()
 
     return host(jax.jit(jax.grad(loss))(w))
@@ -91,7 +92,8 @@ def pallas():
 
     x, y = whole(1024), whole(1024, seed=1)
     add = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((1024,), jnp.float32), grid=(8,),
-                         in_specs=[pl.BlockSpec((128,), lambda i: (i,))] * 2, out_specs=pl.BlockSpec((128,), lambda i: (i,)))
+                         in_specs=[pl.BlockSpec((128,), lambda i: (i,))] * 2,
+                         out_specs=pl.BlockSpec((128,), lambda i: (i,)))
     return host(jax.jit(add)(x, y))
 
 
@@ -166,7 +168,8 @@ def definite(n):
 
 cases = {
     "scanned": scanned, "donated": donated, "mapped": mapped, "sharded": sharded, "trained": trained, "pallas": pallas,
-    "in_threads": in_threads, "callbacks": callbacks, "branches": branches, "overlapped": overlapped, "compiled_ahead": compiled_ahead,
+    "in_threads": in_threads, "callbacks": callbacks, "branches": branches, "overlapped": overlapped,
+    "compiled_ahead": compiled_ahead,
     "to_torch": to_torch,
     "vmap_of_grad": lambda: host(jax.vmap(jax.grad(lambda x: jnp.prod(jnp.cos(x))))(normal(20, 8))),
     "hessian": lambda: host(jax.hessian(lambda x: (x ** 3).sum() + x.prod())(normal(6, dtype=jnp.float64))),
@@ -174,14 +177,19 @@ cases = {
     "product_half": lambda: host(normal(64, 128, dtype=jnp.float16) @ normal(128, 32, seed=1, dtype=jnp.float16)),
     "product_bf16": lambda: host(normal(64, 128, dtype=jnp.bfloat16) @ normal(128, 32, seed=1, dtype=jnp.bfloat16)),
     "product_double": lambda: host(normal(64, 128, dtype=jnp.float64) @ normal(128, 32, seed=1, dtype=jnp.float64)),
-    "product_int8": lambda: host(lax.dot(whole(64, 64, dtype=jnp.int8), whole(64, 64, seed=1, dtype=jnp.int8), preferred_element_type=jnp.int32)),
-    "product_fp8": lambda: host(lax.dot(whole(64, 64).astype(jnp.float8_e4m3fn), whole(64, 64, seed=1).astype(jnp.float8_e4m3fn),
+    "product_int8": lambda: host(lax.dot(whole(64, 64, dtype=jnp.int8), whole(64, 64, seed=1, dtype=jnp.int8),
+                                         preferred_element_type=jnp.int32)),
+    "product_fp8": lambda: host(lax.dot(whole(64, 64).astype(jnp.float8_e4m3fn),
+                                        whole(64, 64, seed=1).astype(jnp.float8_e4m3fn),
                                         preferred_element_type=jnp.float32)),
     "product_complex": lambda: host(jnp.abs((normal(32, 32) + 1j * normal(32, 32, seed=1)) @ normal(32, 32, seed=2))),
     "einsum": lambda: host(jnp.einsum("bij,bkj->bik", normal(4, 16, 8), normal(4, 12, 8, seed=1))),
-    "attention": lambda: host(jax.nn.dot_product_attention(*(normal(2, 64, 4, 32, seed=i, dtype=jnp.bfloat16) for i in range(3)), is_causal=True)),
-    "convolution_transposed": lambda: host(lax.conv_transpose(normal(2, 8, 8, 4), normal(3, 3, 4, 6, seed=1), (2, 2), "SAME")),
-    "convolution_gradient": lambda: host(jax.grad(lambda w: lax.conv(normal(2, 4, 16, 16), w, (1, 1), "SAME").sum())(normal(8, 4, 3, 3, seed=1))),
+    "attention": lambda: host(jax.nn.dot_product_attention(*(normal(2, 64, 4, 32, seed=i, dtype=jnp.bfloat16)
+                                                             for i in range(3)), is_causal=True)),
+    "convolution_transposed": lambda: host(lax.conv_transpose(normal(2, 8, 8, 4), normal(3, 3, 4, 6, seed=1), (2, 2),
+                                                              "SAME")),
+    "convolution_gradient": lambda: host(jax.grad(lambda w: lax.conv(normal(2, 4, 16, 16), w, (1, 1), "SAME").sum())(
+        normal(8, 4, 3, 3, seed=1))),
     "pooled": lambda: host(lax.reduce_window(normal(2, 16, 16), -jnp.inf, lax.max, (1, 3, 3), (1, 2, 2), "VALID")),
     "fft2": lambda: host(jnp.abs(jnp.fft.fft2(normal(64, 48)))),
     "irfft": lambda: host(jnp.fft.irfft(jnp.fft.rfft(normal(16, 200)))),
@@ -191,8 +199,10 @@ cases = {
     "qr": lambda: host(jnp.abs(jnp.linalg.qr(normal(40, 30, dtype=jnp.float64))[1])),
     "lu": lambda: host(jax.scipy.linalg.lu(definite(30))[2]),
     "inverse": lambda: host(jnp.linalg.inv(definite(30))),
-    "cholesky_batched": lambda: host(jnp.linalg.cholesky(jnp.stack([definite(16) + i * jnp.eye(16) for i in range(10)]))),
-    "triangular_solve": lambda: host(jax.scipy.linalg.solve_triangular(jnp.tril(definite(32)), normal(32, 4, dtype=jnp.float64), lower=True)),
+    "cholesky_batched": lambda: host(jnp.linalg.cholesky(
+        jnp.stack([definite(16) + i * jnp.eye(16) for i in range(10)]))),
+    "triangular_solve": lambda: host(jax.scipy.linalg.solve_triangular(jnp.tril(definite(32)),
+                                                                       normal(32, 4, dtype=jnp.float64), lower=True)),
     "sort_by_key": lambda: host(lax.sort((whole(1000), jnp.arange(1000.0, dtype=jnp.float32)), num_keys=1)[1]),
     "top_k": lambda: host(lax.top_k(normal(50, 1000), 10)[0]),
     "segments": lambda: host(jax.ops.segment_sum(whole(1000), jnp.arange(1000) % 17, 17)),
@@ -202,10 +212,12 @@ cases = {
     "histogram": lambda: host(jnp.histogram(normal(10000), 50, (-3, 3))[0]),
     "random_normal": lambda: host(jax.random.normal(jax.random.key(1), (1000,))),
     "random_others": lambda: numpy.concatenate([host(draw(jax.random.key(2), shape=(200,))) for draw in (
-        jax.random.exponential, jax.random.gumbel, partial(jax.random.gamma, a=2.0), partial(jax.random.poisson, lam=3.0))]),
+        jax.random.exponential, jax.random.gumbel, partial(jax.random.gamma, a=2.0),
+        partial(jax.random.poisson, lam=3.0))]),
     "random_permutation": lambda: host(jax.random.permutation(jax.random.key(3), 1000)),
     "random_rbg": lambda: host(jax.random.uniform(jax.random.key(4, impl="rbg"), (1000,))),
-    "special_functions": lambda: host(jax.scipy.special.gammaln(jnp.abs(normal(1000)) + 1) + jax.scipy.special.erfinv(jnp.tanh(normal(1000)))),
+    "special_functions": lambda: host(jax.scipy.special.gammaln(jnp.abs(normal(1000)) + 1) +
+                                      jax.scipy.special.erfinv(jnp.tanh(normal(1000)))),
     "integers": lambda: host((whole(1000, dtype=jnp.int64) << 3) ^ whole(1000, seed=1, dtype=jnp.int64)),
     "interpolated": lambda: host(jnp.interp(jnp.linspace(0, 1, 100), jnp.linspace(0, 1, 11), normal(11))),
     "resized": lambda: host(jax.image.resize(normal(16, 16, 3), (24, 40, 3), "bicubic")),

@@ -57,5 +57,6 @@ results.run("split", lambda: numpy.asarray(jax.jit(lambda x: x * 2 + 1)(split(wh
 results.run("product", lambda: numpy.asarray(jax.jit(lambda x: x @ x.T)(split(whole(64, 100)))))
 results.run("sum", lambda: numpy.asarray(jax.jit(jnp.sum)(split(whole(64, 100)))))
 results.run("trained", trained)
-results.run("pmap", lambda: numpy.asarray(jax.pmap(lambda x: jax.lax.psum(x, "i") - x, axis_name="i", devices=devices)(whole(2, 1000))))
+results.run("pmap", lambda: numpy.asarray(jax.pmap(lambda x: jax.lax.psum(x, "i") - x, axis_name="i",
+                                                   devices=devices)(whole(2, 1000))))
 results.write()

@@ -27,7 +27,8 @@ def compiled(source, *options, kind="CUBIN", name_expressions=()):
     program = ok(nvrtc.nvrtcCreateProgram(source.encode(), b"source.cu", 0, [], []))
     for name in name_expressions:
         ok(nvrtc.nvrtcAddNameExpression(program, name.encode()))
-    choices = [b"--gpu-architecture=" + (b"sm_90" if kind == "CUBIN" else b"compute_90"), *(option.encode() for option in options)]
+    choices = [b"--gpu-architecture=" + (b"sm_90" if kind == "CUBIN" else b"compute_90"),
+               *(option.encode() for option in options)]
     error, = nvrtc.nvrtcCompileProgram(program, len(choices), choices)
     if int(error) != 0:
         log = b" " * ok(nvrtc.nvrtcGetProgramLogSize(program))
@@ -69,7 +70,8 @@ ADD = """extern "C" __global__ void add(float* x, float by, int n) {
 def add(kind, *options):
     module = ok(driver.cuModuleLoadData(compiled(ADD, *options, kind=kind)))
     x = Memory(numpy.arange(1000, dtype=numpy.float32))
-    launch(ok(driver.cuModuleGetFunction(module, b"add")), 8, 128, x.argument(), ctypes.c_float(2.5), ctypes.c_int(1000))
+    launch(ok(driver.cuModuleGetFunction(module, b"add")), 8, 128, x.argument(), ctypes.c_float(2.5),
+           ctypes.c_int(1000))
     return x.get()
 
 
@@ -85,7 +87,8 @@ def templates():
 
 def constants():
     module = ok(driver.cuModuleLoadData(compiled(
-        '__constant__ int table[8]; extern "C" __global__ void read(int* out) { out[threadIdx.x] = table[threadIdx.x % 8] * 2; }')))
+        '__constant__ int table[8]; extern "C" __global__ void read(int* out) { out[threadIdx.x] = table[threadIdx.x % '
+        '8] * 2; }')))
     address, size = ok(driver.cuModuleGetGlobal(module, b"table"))
     values = numpy.arange(8, dtype=numpy.int32) ** 2
     ok(driver.cuMemcpyHtoD(address, values.ctypes.data, size))
@@ -96,12 +99,15 @@ def constants():
 
 def linked():
     """Two programs that the driver's linker joins."""
-    function = compiled('extern "C" __device__ int twice(int x) { return 2 * x; }', "--relocatable-device-code=true", kind="PTX")
-    caller = compiled('extern "C" __device__ int twice(int); extern "C" __global__ void call(int* x) { x[threadIdx.x] = twice(x[threadIdx.x]); }',
+    function = compiled('extern "C" __device__ int twice(int x) { return 2 * x; }', "--relocatable-device-code=true",
+                        kind="PTX")
+    caller = compiled('extern "C" __device__ int twice(int); extern "C" __global__ void call(int* x) { x[threadIdx.x] '
+                      '= twice(x[threadIdx.x]); }',
                       "--relocatable-device-code=true", kind="PTX")
     link = ok(driver.cuLinkCreate(0, [], []))
     for i, image in enumerate((function, caller)):
-        ok(driver.cuLinkAddData(link, driver.CUjitInputType.CU_JIT_INPUT_PTX, image, len(image), f"part{i}".encode(), 0, [], []))
+        ok(driver.cuLinkAddData(link, driver.CUjitInputType.CU_JIT_INPUT_PTX, image, len(image), f"part{i}".encode(), 0,
+                                [], []))
     image, size = ok(driver.cuLinkComplete(link))
     module = ok(driver.cuModuleLoadData(image))
     x = Memory(numpy.arange(64, dtype=numpy.int32))
@@ -131,17 +137,25 @@ def complaint():
 
 
 def broken_image():
-    return [int(driver.cuModuleLoadData(b"this is no image\0")[0]), int(driver.cuModuleLoadData(b".version 8.0\n.target sm_90\nnonsense\n\0")[0])]
+    return [int(driver.cuModuleLoadData(b"this is no image\0")[0]),
+            int(driver.cuModuleLoadData(b".version 8.0\n.target sm_90\nnonsense\n\0")[0])]
 
 
 def attributes():
-    module = ok(driver.cuModuleLoadData(compiled("""extern "C" __global__ __launch_bounds__(256) void attributed(int* x) {
-        __shared__ int tile[300]; tile[threadIdx.x] = x[threadIdx.x]; __syncthreads(); x[threadIdx.x] = tile[255 - threadIdx.x]; }""")))
+    module = ok(driver.cuModuleLoadData(compiled("""
+        extern "C" __global__ __launch_bounds__(256) void attributed(int* x) {
+          __shared__ int tile[300];
+          tile[threadIdx.x] = x[threadIdx.x];
+          __syncthreads();
+          x[threadIdx.x] = tile[255 - threadIdx.x];
+        }""")))
     function = ok(driver.cuModuleGetFunction(module, b"attributed"))
     kinds = driver.CUfunction_attribute
     return [ok(driver.cuFuncGetAttribute(kind, function)) for kind in (
-        kinds.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kinds.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kinds.CU_FUNC_ATTRIBUTE_NUM_REGS,
-        kinds.CU_FUNC_ATTRIBUTE_BINARY_VERSION)] + [ok(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, 256, 0))]
+        kinds.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kinds.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+        kinds.CU_FUNC_ATTRIBUTE_NUM_REGS,
+        kinds.CU_FUNC_ATTRIBUTE_BINARY_VERSION)] + [
+            ok(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, 256, 0))]
 
 
 def on_streams():
@@ -157,9 +171,12 @@ def on_streams():
 
 
 for name, case in {
-    "cubin": lambda: add("CUBIN"), "ptx": lambda: add("PTX"), "fast_math": lambda: add("CUBIN", "--use_fast_math", "-default-device"),
-    "line_info": lambda: add("CUBIN", "-lineinfo"), "debug": lambda: add("CUBIN", "-G"), "templates": templates, "constants": constants,
-    "linked": linked, "library": library, "complaint": complaint, "broken_image": broken_image, "attributes": attributes,
+    "cubin": lambda: add("CUBIN"), "ptx": lambda: add("PTX"),
+    "fast_math": lambda: add("CUBIN", "--use_fast_math", "-default-device"),
+    "line_info": lambda: add("CUBIN", "-lineinfo"), "debug": lambda: add("CUBIN", "-G"), "templates": templates,
+    "constants": constants,
+    "linked": linked, "library": library, "complaint": complaint, "broken_image": broken_image,
+    "attributes": attributes,
     "on_streams": on_streams,
 }.items():
     results.run(name, case)

@@ -1,4 +1,5 @@
-"""What a program computed, in a form that two runs can be compared by: exact fingerprints and, for people, magnitudes."""
+"""What a program computed, in a form that two runs can be compared by: exact fingerprints and, for people,
+magnitudes."""
 
 import hashlib
 import json
@@ -19,7 +20,8 @@ class Results:
         import numpy
 
         array = numpy.ascontiguousarray(values)
-        entry = {"sha": hashlib.sha256(array.tobytes()).hexdigest()[:16], "shape": list(array.shape), "dtype": str(array.dtype)}
+        entry = {"sha": hashlib.sha256(array.tobytes()).hexdigest()[:16], "shape": list(array.shape),
+                 "dtype": str(array.dtype)}
         if array.dtype.kind in "fiub":
             wide = array.astype("float64")
             entry["sum"] = float(wide.sum())

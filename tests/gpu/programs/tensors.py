@@ -18,7 +18,8 @@ def small(*shape, dtype=torch.float32, seed=0):
 def host(tensor):
     """What numpy can hold of it."""
     tensor = tensor.detach()
-    return (tensor.float() if tensor.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2) else tensor).cpu().numpy()
+    return (tensor.float() if tensor.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+            else tensor).cpu().numpy()
 
 
 def error_of(function):

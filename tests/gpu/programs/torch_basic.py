@@ -84,8 +84,9 @@ def device_assert_free_error():
 print(torch.cuda.get_device_name(0), torch.version.cuda)
 for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
     results.run(f"matmul_{name}", lambda: host(data(512, 768, dtype=dtype) @ data(768, 384, dtype=dtype, seed=1)))
-    results.run(f"linear_{name}", lambda: host(F.linear(data(64, 1024, dtype=dtype), data(4096, 1024, dtype=dtype, seed=1),
-                                                        data(4096, dtype=dtype, seed=2))))
+    results.run(f"linear_{name}",
+                lambda: host(F.linear(data(64, 1024, dtype=dtype), data(4096, 1024, dtype=dtype, seed=1),
+                                      data(4096, dtype=dtype, seed=2))))
 results.run("conv2d", lambda: host(F.conv2d(data(8, 16, 56, 56), data(32, 16, 3, 3, seed=1), padding=1)))
 results.run("conv2d_bf16_nhwc", lambda: host(F.conv2d(
     data(8, 64, 56, 56, dtype=torch.bfloat16).to(memory_format=torch.channels_last),
@@ -96,15 +97,18 @@ results.run("attention", lambda: host(F.scaled_dot_product_attention(
 results.run("attention_bf16", lambda: host(F.scaled_dot_product_attention(
     data(2, 8, 256, 64, dtype=torch.bfloat16), data(2, 8, 256, 64, dtype=torch.bfloat16, seed=1),
     data(2, 8, 256, 64, dtype=torch.bfloat16, seed=2), is_causal=True)))
-results.run("fft", lambda: numpy.stack([host(torch.fft.fft2(data(64, 128)).real), host(torch.fft.fft2(data(64, 128)).imag)]))
+results.run("fft",
+            lambda: numpy.stack([host(torch.fft.fft2(data(64, 128)).real), host(torch.fft.fft2(data(64, 128)).imag)]))
 results.run("rfft", lambda: host(torch.fft.irfft(torch.fft.rfft(data(32, 1000)))))
 results.run("sort", lambda: host(torch.sort(data(100000))[0]))
 results.run("topk", lambda: host(torch.topk(data(64, 10000), 20)[0]))
 results.run("cumsum", lambda: host(torch.cumsum(data(1000, 1000), 1)))
 results.run("unique", lambda: host(torch.unique((data(100000) * 100).int())))
-results.run("solve", lambda: host(torch.linalg.solve(data(128, 128) + 12 * torch.eye(128, device=dev), data(128, 8, seed=1))))
+results.run("solve",
+            lambda: host(torch.linalg.solve(data(128, 128) + 12 * torch.eye(128, device=dev), data(128, 8, seed=1))))
 results.run("svd", lambda: host(torch.linalg.svdvals(data(96, 64))))
-results.run("cholesky", lambda: host(torch.linalg.cholesky(data(64, 64) @ data(64, 64).T + 64 * torch.eye(64, device=dev))))
+results.run("cholesky",
+            lambda: host(torch.linalg.cholesky(data(64, 64) @ data(64, 64).T + 64 * torch.eye(64, device=dev))))
 results.run("sparse", lambda: host(torch.sparse.mm(
     (data(512, 512) * (data(512, 512, seed=3) > 1.5)).to_sparse_csr(), data(512, 64, seed=1))))
 results.run("sparse_coo", lambda: host(torch.sparse.mm(

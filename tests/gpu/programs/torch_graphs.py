@@ -205,7 +205,8 @@ def broken_capture():
     return numpy.array([error != "", float((x * 2).sum().item())])
 
 
-for case in (shared_pool, whole_step, graphed_callables, random_numbers, forks_inside, copies_inside, many, other_stream,
+for case in (shared_pool, whole_step, graphed_callables, random_numbers, forks_inside, copies_inside, many,
+             other_stream,
              compiled_inference, compiled_training, broken_capture):
     results.run(case.__name__, case)
 results.write()

@@ -45,14 +45,16 @@ def sums(batches):
 def trained(context):
     torch.manual_seed(2)
     torch.backends.cudnn.deterministic = True  # else the gradients of convolutions are sums in any order
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 14 * 14, 10)).to("cuda")
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(),
+                                torch.nn.Linear(8 * 14 * 14, 10)).to("cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
     batches = loader(context, persistent_workers=True)
     for _ in range(2):
         for images, labels in batches:
             optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(images.to("cuda", non_blocking=True)), labels.to("cuda", non_blocking=True))
+            loss = torch.nn.functional.cross_entropy(model(images.to("cuda", non_blocking=True)),
+                                                     labels.to("cuda", non_blocking=True))
             loss.backward()
             optimizer.step()
             losses.append(loss.detach())

@@ -1,4 +1,5 @@
-"""PyTorch's allocators, as PYTORCH_CUDA_ALLOC_CONF chooses them: the caching one, with expandable segments, cudaMallocAsync."""
+"""PyTorch's allocators, as PYTORCH_CUDA_ALLOC_CONF chooses them: the caching one, with expandable segments,
+cudaMallocAsync."""
 
 import os
 

@@ -1,4 +1,5 @@
-"""PyTorch's profiler: what is computed under it is the same, whether or not it can see the GPU; what it knows of the CPU is there."""
+"""PyTorch's profiler: what is computed under it is the same, whether or not it can see the GPU; what it knows of the
+CPU is there."""
 
 import torch
 from results import Results
@@ -29,7 +30,8 @@ def profiled():
 
 def scheduled():
     ended = []
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], schedule=schedule(wait=1, warmup=1, active=2),
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
+                 schedule=schedule(wait=1, warmup=1, active=2),
                  on_trace_ready=lambda seen: ended.append(len(seen.key_averages()) > 0)) as seen:
         for _ in range(4):
             x = work()

@@ -137,7 +137,8 @@ def event_of_parent():
 
 def main():
     results = Results()
-    for case in (changed_in_place, views_of_one_storage, several_children, made_by_child, shared_model, event_of_parent):
+    for case in (changed_in_place, views_of_one_storage, several_children, made_by_child, shared_model,
+                 event_of_parent):
         results.run(case.__name__, case)
     results.write()
 

@@ -154,7 +154,8 @@ def pinned_in_threads():
         return list(pool.map(work, range(24)))
 
 
-for case in (threads_with_streams, threads_on_default_stream, backward_in_threads, chain, event_states, producer_and_consumer,
+for case in (threads_with_streams, threads_on_default_stream, backward_in_threads, chain, event_states,
+             producer_and_consumer,
              external_stream, spawned_threads, interpreter_forks, pinned_in_threads):
     results.run(case.__name__, case)
 results.write()

@@ -1,7 +1,8 @@
 """PyTorch: training steps. Usage: torch_train.py RESULTS MODEL STEPS [item] [deterministic]; MODEL is resnet50 or gpt2.
 
-With `item` the loss is read back at every step, else once at the end (all of them). With `deterministic` no kernel adds in the order in
-which its blocks happen to run: under load the losses of gpt2 differ from run to run without it (7 of 15 runs on the local driver)."""
+With `item` the loss is read back at every step, else once at the end (all of them). With `deterministic` no kernel adds
+in the order in which its blocks happen to run: under load the losses of gpt2 differ from run to run without it (7 of 15
+runs on the local driver)."""
 
 import sys
 import time

@@ -29,7 +29,8 @@ def copies_on_streams():
 
 def parallel():
     torch.manual_seed(1)
-    model = torch.nn.DataParallel(torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8)).to(first), [0, 1])
+    model = torch.nn.DataParallel(torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(),
+                                                      torch.nn.Linear(64, 8)).to(first), [0, 1])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for i in range(5):
@@ -52,7 +53,8 @@ def pipeline():
 def scattered():
     parts = torch.cuda.comm.scatter(small(10, 1000), [0, 1])
     summed = torch.cuda.comm.reduce_add([part.clone() for part in parts], 0)
-    return numpy.concatenate([host(torch.cuda.comm.gather([part * 2 for part in parts], destination=0)).ravel(), host(summed).ravel()])
+    return numpy.concatenate([host(torch.cuda.comm.gather([part * 2 for part in parts], destination=0)).ravel(),
+                              host(summed).ravel()])
 
 
 def graph_on_second():
@@ -67,7 +69,8 @@ def graph_on_second():
         return host(x)
 
 
-results.run("devices", lambda: [torch.cuda.device_count() >= 2, torch.cuda.can_device_access_peer(0, 1), torch.cuda.can_device_access_peer(1, 0)])
+results.run("devices", lambda: [torch.cuda.device_count() >= 2, torch.cuda.can_device_access_peer(0, 1),
+                                torch.cuda.can_device_access_peer(1, 0)])
 for case in (copies, copies_on_streams, parallel, pipeline, scattered, graph_on_second):
     results.run(case.__name__, case)
 results.write()

@@ -20,13 +20,14 @@ def model(kind, configuration, dtype=torch.float32):
 
 def gpt2(dtype=torch.float32):
     return model(transformers.GPT2LMHeadModel, transformers.GPT2Config(
-        vocab_size=500, n_positions=128, n_embd=64, n_layer=3, n_head=4, bos_token_id=0, eos_token_id=None, pad_token_id=0), dtype)
+        vocab_size=500, n_positions=128, n_embd=64, n_layer=3, n_head=4, bos_token_id=0, eos_token_id=None,
+        pad_token_id=0), dtype)
 
 
 def llama(dtype=torch.bfloat16):
     return model(transformers.LlamaForCausalLM, transformers.LlamaConfig(
-        vocab_size=500, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=256, bos_token_id=0, eos_token_id=None, pad_token_id=0), dtype)
+        vocab_size=500, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, bos_token_id=0, eos_token_id=None, pad_token_id=0), dtype)
 
 
 def words(count=8, rows=2):
@@ -47,7 +48,8 @@ def logits(network):
 
 def bert():
     network = model(transformers.BertForSequenceClassification, transformers.BertConfig(
-        vocab_size=500, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, num_labels=3))
+        vocab_size=500, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
+        num_labels=3))
     ids = words(20, 4)
     mask = (torch.arange(20, device="cuda")[None, :] < torch.tensor([[20], [10], [15], [5]], device="cuda")).long()
     with torch.no_grad():
@@ -56,7 +58,8 @@ def bert():
 
 def vit():
     network = model(transformers.ViTForImageClassification, transformers.ViTConfig(
-        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, image_size=32, patch_size=8, num_labels=5))
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, image_size=32, patch_size=8,
+        num_labels=5))
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(4)).to("cuda")
     with torch.no_grad():
         return host(network(images).logits)
@@ -64,7 +67,8 @@ def vit():
 
 def t5():
     network = model(transformers.T5ForConditionalGeneration, transformers.T5Config(
-        vocab_size=500, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, decoder_start_token_id=0, eos_token_id=None, pad_token_id=0))
+        vocab_size=500, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, decoder_start_token_id=0,
+        eos_token_id=None, pad_token_id=0))
     return generated(network, do_sample=False)
 
 

@@ -1,5 +1,5 @@
-"""Triton kernels of one's own, compiled here and run on the GPU host. Numbers are whole and small: exact in whatever order autotuning
-leads to."""
+"""Triton kernels of one's own, compiled here and run on the GPU host. Numbers are whole and small: exact in whatever
+order autotuning leads to."""
 
 import torch
 import triton
@@ -42,7 +42,8 @@ def softmax():
 
 
 @triton.autotune(configs=[triton.Config({"M": m, "N": n, "K": 32}, num_warps=w, num_stages=s)
-                          for m, n, w, s in ((32, 32, 2, 2), (64, 64, 4, 3), (128, 64, 4, 4), (64, 128, 8, 3))], key=["rows", "columns", "inner"])
+                          for m, n, w, s in ((32, 32, 2, 2), (64, 64, 4, 3), (128, 64, 4, 4), (64, 128, 8, 3))],
+                 key=["rows", "columns", "inner"])
 @triton.jit
 def product_kernel(a, b, c, rows, columns, inner, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     i = tl.program_id(0) * M + tl.arange(0, M)
@@ -51,7 +52,8 @@ def product_kernel(a, b, c, rows, columns, inner, M: tl.constexpr, N: tl.constex
     for first in range(0, inner, K):
         k = first + tl.arange(0, K)
         left = tl.load(a + i[:, None] * inner + k[None, :], mask=(i[:, None] < rows) & (k[None, :] < inner), other=0.0)
-        right = tl.load(b + k[:, None] * columns + j[None, :], mask=(k[:, None] < inner) & (j[None, :] < columns), other=0.0)
+        right = tl.load(b + k[:, None] * columns + j[None, :], mask=(k[:, None] < inner) & (j[None, :] < columns),
+                        other=0.0)
         total = tl.dot(left, right, total)
     tl.store(c + i[:, None] * columns + j[None, :], total, mask=(i[:, None] < rows) & (j[None, :] < columns))
 
@@ -187,7 +189,8 @@ def host_descriptors():
 
     x = small(256, 512)
     out = torch.empty_like(x)
-    host_descriptor_kernel[(4, 8)](TensorDescriptor.from_tensor(x, [64, 64]), TensorDescriptor.from_tensor(out, [64, 64]), M=64, N=64)
+    host_descriptor_kernel[(4, 8)](TensorDescriptor.from_tensor(x, [64, 64]),
+                                   TensorDescriptor.from_tensor(out, [64, 64]), M=64, N=64)
     assert bool((out == x * 3).all())
     return host(out)
 
@@ -247,11 +250,13 @@ def too_large():
     """A kernel that asks for more shared memory than there is."""
     a = torch.zeros(512, 512, device="cuda", dtype=torch.float16)
     c = torch.zeros(512, 512, device="cuda")
-    error = error_of(lambda: product_kernel.fn[(1, 1)](a, a, c, 512, 512, 1024, M=128, N=128, K=256, num_stages=4, num_warps=8))
+    error = error_of(lambda: product_kernel.fn[(1, 1)](a, a, c, 512, 512, 1024, M=128, N=128, K=256, num_stages=4,
+                                                       num_warps=8))
     return [float(error == "OutOfResources"), float((c + 1).sum().item())]
 
 
-for case in (added, softmax, histogram, atomics, scan, sort, layer_norm, loop, descriptors, host_descriptors, random, reduction, in_a_graph,
+for case in (added, softmax, histogram, atomics, scan, sort, layer_norm, loop, descriptors, host_descriptors, random,
+             reduction, in_a_graph,
              too_large):
     results.run(case.__name__, case)
 for dtype in (torch.float16, torch.bfloat16, torch.float32):

@@ -7,4 +7,5 @@ from .client import Client
 from .process import PATIENCE, Process, wait_gone, wait_until
 from .wire import fake_broker
 
-__all__ = ["Broker", "Client", "PATIENCE", "Process", "SystemTest", "fake_broker", "fargpu", "paths", "wait_gone", "wait_until"]
+__all__ = ["Broker", "Client", "PATIENCE", "Process", "SystemTest", "fake_broker", "fargpu", "paths", "wait_gone",
+           "wait_until"]

@@ -42,7 +42,8 @@ class SystemTest(unittest.TestCase):
         return connection
 
     def end_later(self, pid):
-        """A process that its parent may leave behind: it ends with the test. Held by descriptor, which no other process can take."""
+        """A process that its parent may leave behind: it ends with the test. Held by descriptor, which no other process
+        can take."""
         handle = os.pidfd_open(pid)
 
         def end():

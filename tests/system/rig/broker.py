@@ -26,7 +26,8 @@ def parse_event(line):
 
 
 class Broker:
-    def __init__(self, *options, env=None, port=0, listen=None, config=os.devnull, driver=paths.FAKE_DRIVER, wrapper=()):
+    def __init__(self, *options, env=None, port=0, listen=None, config=os.devnull, driver=paths.FAKE_DRIVER,
+                 wrapper=()):
         # Nothing of the machine's own settings file counts, and no folder is shared with other tests.
         folder = () if "--image-folder" in options else ("--image-folder", "")
         self.process = Process([*wrapper, paths.FARGPUD, "--driver", driver, "--listen", listen or f"127.0.0.1:{port}",
@@ -72,7 +73,8 @@ class Broker:
         return self.status()["sessions"]
 
     def workers(self):
-        """Process ids of all workers it has started and not reaped. They are its children, so no id can be anybody else's."""
+        """Process ids of all workers it has started and not reaped. They are its children, so no id can be anybody
+        else's."""
         with contextlib.suppress(OSError):
             with open(f"/proc/{self.pid}/task/{self.pid}/children", encoding="ascii") as children:
                 return [int(pid) for pid in children.read().split()]

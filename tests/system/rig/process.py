@@ -75,7 +75,8 @@ class Lines:
             self._changed.notify_all()
 
     def find(self, wanted, start=0, seconds=PATIENCE):
-        """The first line from `start` on for which wanted(line) gives something true: that, and the place behind the line."""
+        """The first line from `start` on for which wanted(line) gives something true: that, and the place behind the
+        line."""
         deadline = time.monotonic() + seconds
         at = start
         with self._changed:
@@ -88,7 +89,8 @@ class Lines:
                 left = deadline - time.monotonic()
                 if self.ended or left <= 0:
                     reason = "the stream ended" if self.ended else f"{seconds} s passed"
-                    raise AssertionError(f"{reason} without the line that was waited for; what came:\n" + "\n".join(self.seen))
+                    raise AssertionError(f"{reason} without the line that was waited for; what came:\n" +
+                                         "\n".join(self.seen))
                 self._changed.wait(left)
 
     def text(self):
@@ -104,8 +106,8 @@ class Process:
 
     def __init__(self, arguments, env=None, cwd=None):
         self._process = subprocess.Popen(
-            [a if isinstance(a, bytes) else str(a) for a in arguments], env=environment(env), cwd=cwd, text=True, errors="replace",
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            [a if isinstance(a, bytes) else str(a) for a in arguments], env=environment(env), cwd=cwd, text=True,
+            errors="replace", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.pid = self._process.pid
         self.out = Lines(self._process.stdout)
         self.err = Lines(self._process.stderr)
@@ -124,7 +126,8 @@ class Process:
         return self._process.poll() is None
 
     def wait(self, seconds=PATIENCE, output=True):
-        """Its exit code, as subprocess has it: negative for a signal. Waits for the end of its output too, unless others have it open."""
+        """Its exit code, as subprocess has it: negative for a signal. Waits for the end of its output too, unless
+        others have it open."""
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -153,13 +156,14 @@ Finished = collections.namedtuple("Finished", "code out err")
 
 def run(arguments, env=None, cwd=None, seconds=PATIENCE):
     """Runs a program to its end."""
-    done = subprocess.run([a if isinstance(a, bytes) else str(a) for a in arguments], env=environment(env), cwd=cwd, text=True, errors="replace",
-                          stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
+    done = subprocess.run([a if isinstance(a, bytes) else str(a) for a in arguments], env=environment(env), cwd=cwd,
+                          text=True, errors="replace", stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
 def environment(changes=None):
-    """The environment of tests: nothing of fargpu or CUDA that the caller's shell has, and `changes`; None takes one away."""
+    """The environment of tests: nothing of fargpu or CUDA that the caller's shell has, and `changes`; None takes one
+    away."""
     names = ("FARGPU_", "FARGPUD_", "CUDA_", "LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH")
     result = {name: value for name, value in os.environ.items() if not name.startswith(names)}
     result["FARGPU_TRANSPORT"] = paths.TRANSPORT

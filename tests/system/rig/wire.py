@@ -1,6 +1,7 @@
 """The protocol from below: frames and control messages as bytes, right ones and wrong ones.
 
-The `capnp` tool makes messages of text and the other way round, after the same schema that the product is built with."""
+The `capnp` tool makes messages of text and the other way round, after the same schema that the product is built
+with."""
 
 import ast
 import contextlib
@@ -20,7 +21,8 @@ CONTROL, CALL, REPLY, DATA, CONFIRM, HEARTBEAT = range(1, 7)
 WANTS_REPLY = 1
 _SCHEMA = paths.SOURCE / "protocol" / "control.capnp"
 # The field by which hello, its answer and attach say the version of the protocol.
-VERSION = "protocolVersion = " + re.search(r"^const protocolVersion :UInt32 = (\d+);", _SCHEMA.read_text(), re.MULTILINE)[1]
+VERSION = "protocolVersion = " + re.search(r"^const protocolVersion :UInt32 = (\d+);", _SCHEMA.read_text(),
+                                           re.MULTILINE)[1]
 
 
 def _capnp(verb, data, schema=_SCHEMA, root="Control"):
@@ -45,8 +47,8 @@ def control_text(message):
 
 
 def data_of(field, text):
-    """What a field of type Data holds in a message's text, in hexadecimal digits, as `capnp` reads all of it: not all that it writes between
-    quotes it reads again."""
+    """What a field of type Data holds in a message's text, in hexadecimal digits, as `capnp` reads all of it: not all
+    that it writes between quotes it reads again."""
     digits, quoted = re.search(rf'\b{field} = (?:0x"([0-9a-f ]*)"|("(?:[^"\\]|\\.)*"))', text).groups()
     return digits.replace(" ", "") if digits is not None else ast.literal_eval("b" + quoted).hex()
 
@@ -54,7 +56,8 @@ def data_of(field, text):
 def frame(message=b"", kind=CONTROL, sequence=1, bulk=b"", opcode=0, thread=1, subject=0, detail=0, message_bytes=None,
           bulk_bytes=None):
     """A frame; the lengths are those of what is in it unless others are given."""
-    header = _HEADER.pack(len(message) if message_bytes is None else message_bytes, len(bulk) if bulk_bytes is None else bulk_bytes,
+    header = _HEADER.pack(len(message) if message_bytes is None else message_bytes,
+                          len(bulk) if bulk_bytes is None else bulk_bytes,
                           sequence, 0, kind, opcode, thread, subject, detail)
     return header + message + bulk + bytes(-len(bulk) % 8)
 
@@ -148,8 +151,8 @@ def deaf_host():
 
 
 def fake_broker(**answers):
-    """A listener that answers each request by its name (hello=, leaseRequest=, statusRequest=, attach=) with this control message, or
-    with these bytes; where it has none it closes."""
+    """A listener that answers each request by its name (hello=, leaseRequest=, statusRequest=, attach=) with this
+    control message, or with these bytes; where it has none it closes."""
     ready = {name: answer if isinstance(answer, bytes) else control(answer) for name, answer in answers.items()}
 
     def serve(connection):
