@@ -2,33 +2,36 @@
 # The control messages of fargpu: the sender of each, when it is sent, and what the receiver must do.
 #
 # Vocabulary: a *client* is the library in a program's process (or the command line tool); a *broker* (fargpud) admits
-# clients on a GPU host; a *worker* is the process there that executes one session; a *session* is one client process at one
-# host. How frames carry these messages is said in docs/internals/wire-format.md.
+# clients on a GPU host; a *worker* is the process there that executes one session; a *session* is one client process at
+# one host. How frames carry these messages is said in docs/internals/wire-format.md.
 #
 # Connections. A client opens three kinds of connection, all to the broker's address, and all begin with one frame that
 # holds a Control message:
 #
-#   control connection   begins with `hello`. The broker answers `helloAnswer`; then each request is answered in turn until
-#                        the client closes it. It carries no calls.
+#   control connection   begins with `hello`. The broker answers `helloAnswer`; then each request is answered in turn
+#                        until the client closes it. It carries no calls.
 #   session connection   begins with `attach`. The broker reads just that frame, checks the ticket, and hands the
-#                        connection to the worker that the ticket names; whatever follows is between client and worker. The
-#                        worker answers `attachAnswer`; from then on calls may be sent.
+#                        connection to the worker that the ticket names; whatever follows is between client and worker.
+#                        The worker answers `attachAnswer`; from then on calls may be sent.
 #   bulk lane            begins with `lane`. The broker hands the connection to the session's worker, which answers
-#                        `laneAnswer`. From then on it carries chunks of transfers, either way (docs/internals/wire-format.md).
+#                        `laneAnswer`. From then on it carries chunks of transfers, either way
+#                        (docs/internals/wire-format.md).
 #
-# Where the broker speaks TLS, a control connection begins with a handshake of TLS 1.3 instead, and everything said above comes
-# within. A session connection begins with one frame in the clear, `route`, which says nothing but whose it is; then follows a
-# handshake of TLS 1.3 with the worker, whose pre-shared key is the ticket and whose identity is the ticket's name; then `attach`,
-# with an empty ticket. So the keys of a session are known to client, broker and worker alone, and a state of TLS, which cannot be
-# handed from one process to another, never needs to be. A bulk lane begins so too: with `lane` in the clear, which shows only the first
-# 16 bytes of the key that the worker gave; the handshake's identity are these, its pre-shared key is the rest; the answer comes within.
+# Where the broker speaks TLS, a control connection begins with a handshake of TLS 1.3 instead, and everything said
+# above comes within. A session connection begins with one frame in the clear, `route`, which says nothing but whose it
+# is; then follows a handshake of TLS 1.3 with the worker, whose pre-shared key is the ticket and whose identity is the
+# ticket's name; then `attach`, with an empty ticket. So the keys of a session are known to client, broker and worker
+# alone, and a state of TLS, which cannot be handed from one process to another, never needs to be. A bulk lane begins
+# so too: with `lane` in the clear, which shows only the first 16 bytes of the key that the worker gave; the handshake's
+# identity are these, its pre-shared key is the rest; the answer comes within.
 #
 # A peer that sends anything else first, or an over-long frame, is cut off with one log line. A frame that arrives where
 # this file does not allow it is a protocol error and ends the connection.
 #
-# Compatibility. Each side says which versions of the protocol it speaks, from `oldestProtocol` to `protocolVersion`. A connection uses
-# the newest version that both speak; the side that answers names it. If there is none, the answer refuses. The spec (set of calls and their shapes) may differ: the worker names the
-# opcodes that it serves, a client never sends one that the worker lacks, and the call then returns CUDA_ERROR_NOT_SUPPORTED.
+# Compatibility. Each side says which versions of the protocol it speaks, from `oldestProtocol` to `protocolVersion`. A
+# connection uses the newest version that both speak; the side that answers names it. If there is none, the answer
+# refuses. The spec (set of calls and their shapes) may differ: the worker names the opcodes that it serves, a client
+# never sends one that the worker lacks, and the call then returns CUDA_ERROR_NOT_SUPPORTED.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("fargpu::wire");
@@ -117,7 +120,8 @@ struct Hello {
   hostName @3 :Text;
   processId @4 :UInt32;
   token @5 :Text;             # names the client if no certificate or key does; never sent where strangers can read it
-  job @6 :Data;               # 16 bytes: the job that this process belongs to; `status` then tells of that job's devices
+  job @6 :Data;               # 16 bytes: the job that this process belongs to; `status` then tells of that job's
+                              # devices
   localKey @7 :Data;          # on a Unix socket that an answer by TCP has named: the key that came with the name
   oldestProtocol @8 :UInt32;  # 0: protocolVersion
 }
@@ -129,11 +133,11 @@ struct HelloAnswer {
   hostName @3 :Text;
   tenant @4 :Text;            # whom the broker takes the client for
 
-  # Two processes on one machine use shared memory, which begins with a Unix socket. To a client that came by TCP from this machine the
-  # broker names its socket, in the abstract namespace, with two random numbers of 16 bytes that are good while that connection is open.
-  # The client says hello there with the key, and is answered with the proof. Through a tunnel, a client's loopback port
-  # leads to another machine. A process of the client's machine that has taken the name does not know the proof:
-  # the broker tells it on this connection and on its own socket only.
+  # Two processes on one machine use shared memory, which begins with a Unix socket. To a client that came by TCP from
+  # this machine the broker names its socket, in the abstract namespace, with two random numbers of 16 bytes that are
+  # good while that connection is open. The client says hello there with the key, and is answered with the proof.
+  # Through a tunnel, a client's loopback port leads to another machine. A process of the client's machine that has
+  # taken the name does not know the proof: the broker tells it on this connection and on its own socket only.
   localSocket @5 :Text;       # without the leading zero byte; empty: there is none, or the client is on another machine
   localKey @6 :Data;
   localProof @7 :Data;
@@ -148,9 +152,9 @@ enum Priority {
 }
 
 struct LeaseRequest {
-  # Asks for a session, once a connection. The broker finds the lease that it comes under, or makes it of what is asked for here, and
-  # reserves a worker: a warm one if it offers the lease's devices and `environment` equals that with which the warm ones were
-  # started, else a new one (CUDA reads these variables once, in cuInit).
+  # Asks for a session, once a connection. The broker finds the lease that it comes under, or makes it of what is asked
+  # for here, and reserves a worker: a warm one if it offers the lease's devices and `environment` equals that with
+  # which the warm ones were started, else a new one (CUDA reads these variables once, in cuInit).
   environment @0 :List(Variable);
 
   # What the lease is to be. Read only by the request that makes it.
@@ -161,8 +165,10 @@ struct LeaseRequest {
   waitMs @5 :UInt32;          # how long to wait while there is not enough; 0: be refused at once
 
   job @6 :Data;               # 16 bytes, by the starter of a job: all that name it share one lease. Empty: no sharing
-  hold @7 :Bool;              # no session: the lease itself, which lasts while this connection is open or it has sessions
-  priorityAsked @8 :Bool;     # false, and `priority` is normal: the client asks for none, and gets the tenant's highest, at most normal
+  hold @7 :Bool;              # no session: the lease itself, which lasts while this connection is open or it has
+                              # sessions
+  priorityAsked @8 :Bool;     # false, and `priority` is normal: the client asks for none, and gets the tenant's
+                              # highest, at most normal
 }
 
 struct Variable {
@@ -172,7 +178,8 @@ struct Variable {
 
 struct LeaseAnswer {
   failure @0 :Failure;
-  ticket @1 :Data;            # 32 random bytes, good for one attach, within the broker's handshake time and while this connection is open
+  ticket @1 :Data;            # 32 random bytes, good for one attach, within the broker's handshake time and while this
+                              # connection is open
   ticketName @2 :Data;        # 16 random bytes that name the ticket in the clear; where the broker speaks TLS
   lease @3 :UInt64;           # its number at this host
   devices @4 :List(UInt32);   # of the lease, by their places in `status`
@@ -219,13 +226,15 @@ struct AttachAnswer {
   driverBand @4 :Range;           # empty if the worker's address space is not displaced (sanitizer builds, tests)
   facts @5 :HostFacts;
   opcodes @6 :Data;               # bit n of byte n/8: the worker serves opcode n
-  silenceMs @7 :UInt32;           # milliseconds after which either side takes the other's silence for its death; each sends
-                                  # something several times within. 0: 30 seconds
+  silenceMs @7 :UInt32;           # milliseconds after which either side takes the other's silence for its death; each
+                                  # sends something several times within. 0: 30 seconds
   laneKey @8 :Data;               # random bytes by which bulk lanes are let in: 32, or 48 where the session speaks TLS
-  ringBytes @9 :UInt64;           # not 0: a byte with a descriptor follows on the socket. It is sealed memory of two rings of so many bytes,
-                                  # through which every further frame goes (docs/internals/wire-format.md)
+  ringBytes @9 :UInt64;           # not 0: a byte with a descriptor follows on the socket. It is sealed memory of two
+                                  # rings of so many bytes, through which every further frame goes
+                                  # (docs/internals/wire-format.md)
   compression @10 :Bool;          # the worker understands compressed frames, and sends them as it was asked to
-  creditBytes @11 :UInt64;        # of calls that take credit (docs/internals/ordering.md) that the client may have sent and that are not settled
+  creditBytes @11 :UInt64;        # of calls that take credit (docs/internals/ordering.md) that the client may have sent
+                                  # and that are not settled
   protocolVersion @12 :UInt32;     # of this connection
 }
 
@@ -275,8 +284,8 @@ struct PeerFacts {
 # --- while the session runs ------------------------------------------------------------------------------------------
 
 struct LateError {
-  # A call that nobody waited for failed. The client keeps the error and gives it to the thread that made the call, at its
-  # next call that may report; a sticky error (the context is lost) goes to every thread.
+  # A call that nobody waited for failed. The client keeps the error and gives it to the thread that made the call, at
+  # its next call that may report; a sticky error (the context is lost) goes to every thread.
   thread @0 :UInt32;
   opcode @1 :UInt16;
   result @2 :UInt32;              # CUresult
@@ -289,8 +298,9 @@ struct Passed {
 }
 
 struct Callback {
-  # The stream has reached the host function of this number (operation `hostFunction`). The client runs it on its service
-  # thread and answers `callbackDone`. Each number is sent once. The worker submits nothing behind it before the answer.
+  # The stream has reached the host function of this number (operation `hostFunction`). The client runs it on its
+  # service thread and answers `callbackDone`. Each number is sent once. The worker submits nothing behind it before the
+  # answer.
   callback @0 :UInt64;
   result @1 :UInt32;              # CUresult of the stream, for cuStreamAddCallback
   part @2 :UInt64;                # not 0: a launch has reached this function of a graph; the worker made up `callback`
@@ -306,7 +316,8 @@ struct Pull {
   pull @0 :UInt64;
   address @1 :UInt64;
   bytes @2 :UInt64;
-  part @3 :UInt64;                # not 0: instead, all rows, packed, of this memory of a graph, which must be of so many bytes
+  part @3 :UInt64;                # not 0: instead, all rows, packed, of this memory of a graph, which must be of so
+                                  # many bytes
 }
 
 struct Pulled {
@@ -316,23 +327,25 @@ struct Pulled {
 }
 
 struct Deliver {
-  # Followed by bulk bytes, which the client stores at this address of a pinned or coherent host block of its own. Always
-  # sent before the reply or `passed` that tells of the completion of the work that produced it.
+  # Followed by bulk bytes, which the client stores at this address of a pinned or coherent host block of its own.
+  # Always sent before the reply or `passed` that tells of the completion of the work that produced it.
   address @0 :UInt64;
   part @1 :UInt64;                # not 0: `address` is an offset within the packed rows of this memory of a graph
 }
 
 struct Wanted {
-  # Chunks of a transfer that the client offered with a `copyIn` from lanes. The first one says that the call is being executed, and gives
-  # the chunks that were sent unasked back to what the client may so send (limits::lane_early_chunks, over all transfers).
+  # Chunks of a transfer that the client offered with a `copyIn` from lanes. The first one says that the call is being
+  # executed, and gives the chunks that were sent unasked back to what the client may so send
+  # (limits::lane_early_chunks, over all transfers).
   transfer @0 :UInt32;
   chunks @1 :UInt32;              # those with a lower number may be sent now; never fewer than were said before
-  over @2 :Bool;                  # the call has failed, or, of a `copyOut` to lanes, it has: no more chunks are wanted, or come
+  over @2 :Bool;                  # the call has failed, or, of a `copyOut` to lanes, it has: no more chunks are wanted,
+                                  # or come
 }
 
 struct Arriving {
-  # What follows on this connection may tell of the completion of work whose bytes went by the lanes: nothing more is read of it until the
-  # client has so many chunks.
+  # What follows on this connection may tell of the completion of work whose bytes went by the lanes: nothing more is
+  # read of it until the client has so many chunks.
   chunks @0 :UInt32;              # all that the worker has sent on the lanes, low 32 bits
 }
 
@@ -347,16 +360,17 @@ struct Released {
 }
 
 struct Printed {
-  # A kernel printed, an assertion of one failed, or the worker has a word for the person who runs the program: the client writes the text to its own standard output (1) or standard error
-  # (2). Always sent before the reply that tells of the completion of the kernel.
+  # A kernel printed, an assertion of one failed, or the worker has a word for the person who runs the program: the
+  # client writes the text to its own standard output (1) or standard error (2). Always sent before the reply that tells
+  # of the completion of the kernel.
   descriptor @0 :UInt8;
   text @1 :Data;
 }
 
 struct Settled {
-  # Calls that took credit have been executed, or dropped with an error: so many bytes of them since the session began. Sent now and then, and
-  # whenever the client may be waiting for it. A client that takes more credit than it has breaks the protocol, as does a worker that
-  # settles more than was sent, or less than it has settled before.
+  # Calls that took credit have been executed, or dropped with an error: so many bytes of them since the session began.
+  # Sent now and then, and whenever the client may be waiting for it. A client that takes more credit than it has breaks
+  # the protocol, as does a worker that settles more than was sent, or less than it has settled before.
   bytes @0 :UInt64;
 }
 

@@ -1,7 +1,7 @@
 @0xb8c62d9e01f7354d;
-# Requests and replies of the operations: what a client asks of its worker that is not one driver call field by field. Their
-# opcodes stand in codegen/spec/opcodes.toml beside those of the calls, and they travel in the same frames, in the same order.
-# The hand-written halves are client/api/<topic>.cpp and server/worker/api/<topic>.cpp.
+# Requests and replies of the operations: what a client asks of its worker that is not one driver call field by field.
+# Their opcodes stand in codegen/spec/opcodes.toml beside those of the calls, and they travel in the same frames, in the
+# same order. The hand-written halves are client/api/<topic>.cpp and server/worker/api/<topic>.cpp.
 #
 # Handles are values of protocol/handle.h; `stream` is a stream handle or 1 for the context's legacy default stream.
 # Addresses are equal on both sides. The context meant is the one of the frame header unless a field says otherwise.
@@ -17,13 +17,15 @@ struct OpenContext {
   device @1 :Int32;               # ordinal at the worker
   primary @2 :Bool;
   flags @3 :UInt32;
-  resources @4 :UInt64;           # a description: a green context with these, of the device's primary context, which must be open
+  resources @4 :UInt64;           # a description: a green context with these, of the device's primary context, which
+                                  # must be open
 }
 struct OpenContextReply {
   number @0 :UInt64;              # cuCtxGetId
   leastPriority @1 :Int32;
   greatestPriority @2 :Int32;
-  processorGroup @3 :Data;        # per TPC of the device: the GPC it belongs to (private table 1734dc26, see client/tables)
+  processorGroup @3 :Data;        # per TPC of the device: the GPC it belongs to (private table 1734dc26, see
+                                  # client/tables)
   processorIndex @4 :Data;        # per TPC: its number within that GPC
 }
 
@@ -33,7 +35,8 @@ struct CloseContext {
 }
 
 struct Resource {
-  # CUdevResource: a number for what only the driver understands, and what the program may know of it. No number: there is none.
+  # CUdevResource: a number for what only the driver understands, and what the program may know of it. No number: there
+  # is none.
   number @0 :UInt64;
   type @1 :UInt32;
   processors @2 :UInt32;
@@ -113,7 +116,8 @@ struct MakeMemoryReply {
 }
 
 struct MapMemory {
-  # cuMemMap of a handle that makeMemory made. Awaited only where it may fail: not for all of an allocation that the client knows.
+  # cuMemMap of a handle that makeMemory made. Awaited only where it may fail: not for all of an allocation that the
+  # client knows.
   address @0 :UInt64;
   bytes @1 :UInt64;
   offset @2 :UInt64;
@@ -124,8 +128,8 @@ struct MapMemoryReply {
 }
 
 struct UnmapMemory {
-  # Takes memory away again, whether backMemory, mapMemory or openSharedMemory put it there; the client has made sure that the GPU is past
-  # all work that uses it. It is held up by nothing: the range may have other memory next.
+  # Takes memory away again, whether backMemory, mapMemory or openSharedMemory put it there; the client has made sure
+  # that the GPU is past all work that uses it. It is held up by nothing: the range may have other memory next.
   address @0 :UInt64;
   bytes @1 :UInt64;
 }
@@ -145,8 +149,8 @@ struct RetainAllocationReply {
 # --- order -----------------------------------------------------------------------------------------------------------
 
 struct Fence {
-  # The worker sends Control.passed with this number when the GPU has completed what was submitted before: on one stream,
-  # or on all streams of all contexts if `stream` is 0.
+  # The worker sends Control.passed with this number when the GPU has completed what was submitted before: on one
+  # stream, or on all streams of all contexts if `stream` is 0.
   fence @0 :UInt64;
   stream @1 :UInt64;
 }
@@ -157,7 +161,8 @@ struct HostFunction {
   callback @1 :UInt64;
   always @2 :Bool;                # also when the stream has failed, as cuStreamAddCallback does
   part @3 :UInt64;                # on a stream that is captured: instead of `callback`, the number of a graph part
-  watched @4 :Bool;               # it ends when memory of the host changes: until then, what the GPU writes there is delivered
+  watched @4 :Bool;               # it ends when memory of the host changes: until then, what the GPU writes there is
+                                  # delivered
 }
 
 struct MemoryOperation {
@@ -187,8 +192,8 @@ struct StreamAttributeReply {
 # --- copies ----------------------------------------------------------------------------------------------------------
 
 struct Copy {
-  # `depth` slices of `height` rows of `width` bytes, from one side to the other. What comes from or goes to host memory has depth 1: the
-  # client takes such a copy apart; graph nodes have all three.
+  # `depth` slices of `height` rows of `width` bytes, from one side to the other. What comes from or goes to host memory
+  # has depth 1: the client takes such a copy apart; graph nodes have all three.
   width @0 :UInt64;
   height @1 :UInt64 = 1;
   depth @2 :UInt64 = 1;
@@ -197,17 +202,20 @@ struct Copy {
 }
 
 struct CopySide {
-  # Where a copy's rows lie on one side; each operation says which places it takes. In memory of the device row r of slice s begins at
-  # address + (z + s) * height * pitch + (y + r) * pitch + x; in an array it is row y + r of slice (or layer) z + s, from byte x on. In the
-  # other places the rows lie behind each other, and these numbers have no meaning. A side that is not given is `frame`.
+  # Where a copy's rows lie on one side; each operation says which places it takes. In memory of the device row r of
+  # slice s begins at address + (z + s) * height * pitch + (y + r) * pitch + x; in an array it is row y + r of slice (or
+  # layer) z + s, from byte x on. In the other places the rows lie behind each other, and these numbers have no meaning.
+  # A side that is not given is `frame`.
   place :union {
     frame @0 :Void;               # the bulk bytes of this frame; of a copy out: data frames before the reply
     device @1 :UInt64;            # an address; also of host memory that kernels see
     array @2 :UInt64;
     block @3 :UInt64;             # an address within a host block of which the worker has the contents
     part @4 :UInt64;              # memory of the client that has no other name: the number of a graph part
-    pull @5 :UInt64;              # an address in pinned memory of the client, which the worker asks for when the stream gets there
-    lanes @6 :UInt32;             # they travel in chunks on the bulk lanes, as the transfer of this number (protocol/row_chunks.h)
+    pull @5 :UInt64;              # an address in pinned memory of the client, which the worker asks for when the stream
+                                  # gets there
+    lanes @6 :UInt32;             # they travel in chunks on the bulk lanes, as the transfer of this number
+                                  # (protocol/row_chunks.h)
   }
   level @7 :UInt64;               # of an array
   x @8 :UInt64;                   # bytes
@@ -218,18 +226,21 @@ struct CopySide {
 }
 
 struct CopyIn {
-  # From the host (frame, lanes, block, pull, or a part, which is released when it has been pulled) to the device or an array. A large copy
-  # is several of these.
+  # From the host (frame, lanes, block, pull, or a part, which is released when it has been pulled) to the device or an
+  # array. A large copy is several of these.
   stream @0 :UInt64;
   copy @1 :Copy;
-  complete @2 :Bool;              # the program's call was synchronous: nothing submitted later, on any stream, may overtake it
-  early @3 :UInt32;               # lanes: so many chunks are sent unasked; the worker asks for the others (Control.wanted)
-  inOrder @4 :Bool;               # lanes: the worker asks when what the stream was given before is complete, which may write the source
+  complete @2 :Bool;              # the program's call was synchronous: nothing submitted later, on any stream, may
+                                  # overtake it
+  early @3 :UInt32;               # lanes: so many chunks are sent unasked; the worker asks for the others
+                                  # (Control.wanted)
+  inOrder @4 :Bool;               # lanes: the worker asks when what the stream was given before is complete, which may
+                                  # write the source
 }
 
 struct CopyOut {
-  # From the device or an array to the host. To a frame: barrier. To a block: deferred, the bytes are delivered when they are there
-  # (Control.deliver), but for a block that is shared. To lanes: either.
+  # From the device or an array to the host. To a frame: barrier. To a block: deferred, the bytes are delivered when
+  # they are there (Control.deliver), but for a block that is shared. To lanes: either.
   stream @0 :UInt64;
   copy @1 :Copy;
 }
@@ -243,9 +254,9 @@ struct CopyDevice {
 }
 
 # --- sharing between sessions ----------------------------------------------------------------------------------------
-# What a session shares is named by a key of 16 random bytes, which programs pass to each other in CUDA's IPC and shareable handles. The
-# host's broker keeps what is behind it until the session that shared it takes it back or ends. All of these are awaited: another
-# program acts on what this one says it has done.
+# What a session shares is named by a key of 16 random bytes, which programs pass to each other in CUDA's IPC and
+# shareable handles. The host's broker keeps what is behind it until the session that shared it takes it back or ends.
+# All of these are awaited: another program acts on what this one says it has done.
 
 struct ShareMemory {
   # The piece of memory that backMemory put at this address.
@@ -265,7 +276,8 @@ struct Shared {
 }
 
 struct OpenSharedMemory {
-  # Puts shared memory at a range of the window, as long as the memory, with access for the device of the frame's context.
+  # Puts shared memory at a range of the window, as long as the memory, with access for the device of the frame's
+  # context.
   key @0 :Data;
   address @1 :UInt64;
   bytes @2 :UInt64;
@@ -291,19 +303,23 @@ struct OpenSharedEvent {
 struct OpenHostBlock {
   # Tells the worker of pinned or registered memory of the client that takes part in a copy it must remember, or that
   # kernels use. `mapped`: kernels may use it, at `address` (which lies in the host window), and its contents follow in
-  # WriteHostBlock frames; it is awaited. Else the worker keeps a copy of its own that kernels cannot reach, and nobody waits.
+  # WriteHostBlock frames; it is awaited. Else the worker keeps a copy of its own that kernels cannot reach, and nobody
+  # waits.
   address @0 :UInt64;             # as the client's programs know it
   bytes @1 :UInt64;
   mapped @2 :Bool;
   device @3 :UInt64;              # mapped: address at which kernels see it
-  paged @4 :Bool;                 # mapped: the client asks for what kernels write (ReadHostBlock); else it is delivered when it has changed
-  shared @5 :Bool;                # on a connection of shared memory: pinned memory of both sides, page-aligned in the host window, which the
-                                  # worker makes, and whose descriptor it sends beside the frames before the reply; kernels use it; awaited
+  paged @4 :Bool;                 # mapped: the client asks for what kernels write (ReadHostBlock); else it is delivered
+                                  # when it has changed
+  shared @5 :Bool;                # on a connection of shared memory: pinned memory of both sides, page-aligned in the
+                                  # host window, which the worker makes, and whose descriptor it sends beside the frames
+                                  # before the reply; kernels use it; awaited
 }
 
 struct MapGraphPart {
-  # Where kernels see memory that a graph copies from or to: from the next launch on, the graph's copies go there. The device address 0
-  # says that kernels see it no more, and that the copies are the client's again. A part that is gone is no error.
+  # Where kernels see memory that a graph copies from or to: from the next launch on, the graph's copies go there. The
+  # device address 0 says that kernels see it no more, and that the copies are the client's again. A part that is gone
+  # is no error.
   part @0 :UInt64;
   place @1 :CopySide;
 }
@@ -327,7 +343,8 @@ struct ReadHostBlock {
 # --- images ----------------------------------------------------------------------------------------------------------
 
 struct Option {
-  # One CUjit_option or CUlibraryOption. Log buffers travel as their size; what the driver wrote comes back in the reply.
+  # One CUjit_option or CUlibraryOption. Log buffers travel as their size; what the driver wrote comes back in the
+  # reply.
   option @0 :UInt32;
   value @1 :UInt64;
 }
@@ -414,8 +431,8 @@ struct FindFunction {
   name @1 :Text;
 }
 struct KernelFunction {
-  # cuKernelGetFunction of a kernel of which the client knows all that the answer would say: the function gets the handle that the client
-  # gives.
+  # cuKernelGetFunction of a kernel of which the client knows all that the answer would say: the function gets the
+  # handle that the client gives.
   kernel @0 :UInt64;
   function @1 :UInt64;
 }
@@ -455,8 +472,8 @@ struct FunctionAttributesReply {
 }
 
 struct SetFunctionAttribute {
-  # cuFuncSetAttribute, cuKernelSetAttribute. Awaited unless the driver cannot but accept the value: tuners probe what is
-  # allowed by trying.
+  # cuFuncSetAttribute, cuKernelSetAttribute. Awaited unless the driver cannot but accept the value: tuners probe what
+  # is allowed by trying.
   function @0 :UInt64;
   device @1 :Int32 = -1;
   attribute @2 :UInt32;
@@ -511,15 +528,16 @@ struct LaunchAttribute {
 }
 
 struct LaunchTogether {
-  # cuLaunchCooperativeKernelMultiDevice: cooperative launches of one kernel, each on a stream of its own, of another device.
-  # Awaited where nothing in the client can hold it up.
+  # cuLaunchCooperativeKernelMultiDevice: cooperative launches of one kernel, each on a stream of its own, of another
+  # device. Awaited where nothing in the client can hold it up.
   launches @0 :List(Launch);
   flags @1 :UInt32;
 }
 
 struct ClusterOccupancy {
-  # cuOccupancyMaxActiveClusters and cuOccupancyMaxPotentialClusterSize. Asked once. Programs that ask about clusters of one
-  # shape ask about others next: the answers for those come with it. A grid that is one cluster gets answers for such grids.
+  # cuOccupancyMaxActiveClusters and cuOccupancyMaxPotentialClusterSize. Asked once. Programs that ask about clusters of
+  # one shape ask about others next: the answers for those come with it. A grid that is one cluster gets answers for
+  # such grids.
   function @0 :UInt64;
   gridX @1 :UInt32;
   gridY @2 :UInt32;
@@ -594,16 +612,17 @@ struct ConditionalNode {
 }
 
 struct AllocationNode {
-  # Memory of the session that the program sees from this node on. It is there before and after; its graph part goes when no graph
-  # holds the node any more.
+  # Memory of the session that the program sees from this node on. It is there before and after; its graph part goes
+  # when no graph holds the node any more.
   address @0 :UInt64;
   bytes @1 :UInt64;
   part @2 :UInt64;
 }
 
 struct NodeParameters {
-  # What a graph node does, by its kind. A graph part is what only the client can do for a graph: the client gives it a number, under
-  # which the worker asks for it (Control.callback, pull, deliver) and at last gives it back (Control.released).
+  # What a graph node does, by its kind. A graph part is what only the client can do for a graph: the client gives it a
+  # number, under which the worker asks for it (Control.callback, pull, deliver) and at last gives it back
+  # (Control.released).
   union {
     empty @0 :Void;
     kernel @1 :KernelNode;
@@ -660,7 +679,8 @@ struct NodeAttributeReply {
 }
 
 struct CaptureCopy {
-  # A copy from or to memory of the client on a stream that is captured: becomes a node of the graph. Sides as of a CopyNode.
+  # A copy from or to memory of the client on a stream that is captured: becomes a node of the graph. Sides as of a
+  # CopyNode.
   stream @0 :UInt64;
   copy @1 :Copy;
 }
@@ -679,7 +699,8 @@ struct GraphMemory {
 }
 
 struct MapArrays {
-  # cuMemMapArrayAsync: memory goes into arrays, or is taken out of them, when the stream gets there. It is memory of the stream's device.
+  # cuMemMapArrayAsync: memory goes into arrays, or is taken out of them, when the stream gets there. It is memory of
+  # the stream's device.
   stream @0 :UInt64;
   items @1 :List(ArrayMapping);
 }
@@ -786,8 +807,8 @@ struct UpdateGraphReply {
 }
 
 struct LaunchGraph {
-  # cuGraphLaunch of a graph with parts or events: the worker runs it in pieces where it must. When all is done, also if it failed, the
-  # worker sends Control.callback with `done`.
+  # cuGraphLaunch of a graph with parts or events: the worker runs it in pieces where it must. When all is done, also if
+  # it failed, the worker sends Control.callback with `done`.
   exec @0 :UInt64;
   stream @1 :UInt64;
   done @2 :UInt64;
