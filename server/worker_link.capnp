@@ -1,6 +1,6 @@
 @0xe1f4c07b5d3a9826;
-# What a broker and its worker tell each other, over a socket pair of packets: one message, one packet. When the broker's end closes,
-# a worker without a session ends; one with a session goes on.
+# What a broker and its worker tell each other, over a socket pair of packets: one message, one packet. When the
+# broker's end closes, a worker without a session ends; one with a session goes on.
 
 using Cxx = import "/capnp/c++.capnp";
 using Control = import "/control.capnp";
@@ -13,7 +13,8 @@ struct WorkerMessage {
     failed @1 :Text;        # first, instead: why it cannot be; the worker ends
     usage @2 :Usage;        # now and then, while a session runs
     ended @3 :Text;         # the session is over, and why; the worker ends
-    share @6 :Share;        # what other sessions may have by this key, with its descriptor if it has one; until the session ends
+    share @6 :Share;        # what other sessions may have by this key, with its descriptor if it has one; until the
+                            # session ends
     unshare @7 :Data;       # by its key: no longer; answered by `unshared`
     fetch @8 :Fetch;        # what another session shares; answered by `fetched`
     letGo @14 :Data;        # memory that was fetched by this key, once, is held no more
@@ -27,7 +28,8 @@ struct WorkerMessage {
     notice @16 :Text;       # a line for the person who runs the session's program
     fetched @9 :Fetched;    # with the descriptor of what was shared, if it has one
     unshared @15 :Data;     # a session that still has the memory of this key pays for it now
-    lane @13 :Data;         # with a connection's descriptor: the first frame on it, a request to be a bulk lane, already read
+    lane @13 :Data;         # with a connection's descriptor: the first frame on it, a request to be a bulk lane,
+                            # already read
     turn @12 :Turn;         # which work the session may give to its devices from now on; first, right behind `session`
   }
 }
