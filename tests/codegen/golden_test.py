@@ -36,5 +36,6 @@ class Golden(GeneratorTest):
 if __name__ == "__main__":
     if "--renew" in sys.argv:
         shutil.rmtree(GOLDEN, ignore_errors=True)
-        sys.exit(main(["generate", "--include", str(HERE / "toolkit"), "--spec", str(HERE / "spec"), "--out", str(GOLDEN)]))
+        sys.exit(main(["generate", "--include", str(HERE / "toolkit"), "--spec", str(HERE / "spec"), "--out",
+                       str(GOLDEN)]))
     unittest.main()

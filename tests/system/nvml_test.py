@@ -198,7 +198,8 @@ class Process(ctypes.Structure):
                 ("compute", ctypes.c_uint)]
 class Field(ctypes.Structure):
     _fields_ = [("id", ctypes.c_uint), ("scope", ctypes.c_uint), ("time", ctypes.c_longlong),
-                ("latency", ctypes.c_longlong), ("type", ctypes.c_int), ("result", ctypes.c_int), ("value", ctypes.c_ulonglong)]
+                ("latency", ctypes.c_longlong), ("type", ctypes.c_int), ("result", ctypes.c_int),
+                ("value", ctypes.c_ulonglong)]
 assert nvml.nvmlInit_v2() == 0
 handle, name, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96), ctypes.create_string_buffer(96)
 assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
