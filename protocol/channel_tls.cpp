@@ -190,13 +190,13 @@ class TlsChannel final : public Channel {
       return "its certificate is for other names; reach it by one of those, or have one issued for this one (`fargpu "
              "pki issue --host`)";
     if (verified == X509_V_ERR_CERT_REJECTED)
-      return "its certificate is not believed: it is not the one of this fingerprint";
+      return "its certificate is not trusted: it is not the one of this fingerprint";
     if (verified == X509_V_ERR_CERT_HAS_EXPIRED)
-      return "its certificate is not believed: it has expired; who looks after that host has to issue another";
+      return "its certificate is not trusted: it has expired; the operator of that host has to issue another";
     if (verified == X509_V_ERR_CERT_NOT_YET_VALID)
-      return "its certificate is not believed: it is not valid yet; is this machine's clock right?";
+      return "its certificate is not trusted: it is not valid yet; is this machine's clock right?";
     if (verified != X509_V_OK)
-      return std::string("its certificate is not believed by the authorities known here (") +
+      return std::string("its certificate is not trusted by the authorities known here (") +
              X509_verify_cert_error_string(verified) + ")";
     const unsigned long last = ERR_peek_error();
     if (error == SSL_ERROR_SYSCALL || ERR_GET_REASON(last) == SSL_R_UNEXPECTED_EOF_WHILE_READING) {

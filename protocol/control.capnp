@@ -131,7 +131,7 @@ struct HelloAnswer {
   failure @1 :Failure;        # reason none: welcome
   version @2 :Text;           # of the broker's build
   hostName @3 :Text;
-  tenant @4 :Text;            # whom the broker takes the client for
+  tenant @4 :Text;            # the client's, as the broker knows it
 
   # Two processes on one machine use shared memory, which begins with a Unix socket. To a client that came by TCP from
   # this machine the broker names its socket, in the abstract namespace, with two random numbers of 16 bytes that are

@@ -68,7 +68,7 @@ void print(const SessionTotals& totals) {
   for (unsigned i = 0; i < symbol_count; ++i)
     if (const std::uint64_t n = symbol_counts[i]) calls.emplace_back(n, i);
   std::sort(calls.rbegin(), calls.rend());
-  constexpr const char* served[] = {"host", "client", "client or host", "nobody: it is not served"};
+  constexpr const char* served[] = {"host", "client", "client or host", "none: it is not served"};
   for (const auto& [n, i] : calls) {
     const SymbolFacts& facts = facts_of(static_cast<Symbol>(i));
     text += fmt::format("  {:<58}{:>12}  {}\n", facts.name, n, served[static_cast<int>(facts.service)]);

@@ -76,7 +76,7 @@ void check_variables(Findings& report) {
   for (const StrangeVariable& variable : strange_variables()) report.note(variable.text());
 }
 
-// What says who one is is for oneself.
+// A credential is for its owner alone.
 void check_secrets(Findings& report) {
   for (const EnvironmentVariable& variable : environment_variables()) {
     const char* const path =
@@ -108,7 +108,7 @@ void check_certificates(Findings& report) {
       const auto expires = site::expiry(path);
       const std::string what = fmt::format("{} '{}'", name, path), end = site::time_text(expires);
       if (expires <= now)
-        report.bad(what + " has expired on " + end, "ask who looks after the GPU host for another one");
+        report.bad(what + " has expired on " + end, "ask the operator of the GPU host for another one");
       else if (expires <= now + soon)
         report.note(fmt::format("{} expires on {}, in {}: ask who looks after the GPU host for another one", what, end,
                                 so_many(whole_days(expires - now), "day")));
@@ -238,7 +238,7 @@ void check_host(Findings& report, const PoolHost& host) {
                   const auto status = control.getStatus();
                   if (status.getFailure().getReason() != wire::Failure::Reason::NONE)
                     report.bad("its driver: " + printable(status.getFailure().getText().cStr(), 512),
-                               "mend the driver on that host");
+                               "repair the driver on that host");
                   if (status.getDraining())
                     report.bad("it is shutting down", "wait until it is back, or name another host");
                   const auto version = static_cast<int>(status.getDriverVersion());

@@ -23,7 +23,7 @@ std::string library_repair();
 /// What is wrong where none has it, with all places that were looked at.
 std::string missing_library_text();
 
-/// How to mend that.
+/// How to fix that.
 std::string missing_library_repair();
 
 }  // namespace fargpu::client::cli

@@ -56,15 +56,15 @@ int main(int argc, char** argv) {
 
   cli::TopOptions top;
   CLI::App* const top_command =
-      app.add_subcommand("top", "Show what devices do and for whom, as it changes; q ends it");
+      app.add_subcommand("top", "Show the devices and their sessions, renewed every few seconds; q ends it");
   top_command->add_option("--pool", top.pool, "GPU hosts (default: FARGPU_POOL)");
-  top_command->add_option("-o,--output", top.output, "table or json, which is told once")
+  top_command->add_option("-o,--output", top.output, "table, or json, which is printed once")
       ->capture_default_str()
       ->check(CLI::IsMember({"table", "json"}));
-  top_command->add_option("-d,--delay", top.seconds, "Seconds between two looks")
+  top_command->add_option("-d,--delay", top.seconds, "Seconds between updates")
       ->capture_default_str()
       ->check(CLI::Range(0.1, 3600.0));
-  top_command->add_flag("--once", top.once, "Look once, as where the output is no terminal");
+  top_command->add_flag("--once", top.once, "Print one table and end, as without a terminal");
 
   cli::PolicyOptions policy;
   CLI::App* const policy_command =
@@ -81,9 +81,9 @@ int main(int argc, char** argv) {
       "quota", "Show tenants' limits, use and queue, or change what a running lease gets (administrators)");
   quota_command->add_option("session", quota.session, "To change a lease: any session of it, as `fargpu ls` numbers it")
       ->check(CLI::Range(std::uint64_t{1}, ~std::uint64_t{0}));
-  quota_command->add_option("--percent", quota.percent, "At most so much of each device, under the policy fixed")
+  quota_command->add_option("--percent", quota.percent, "Most of each device, in percent, under the policy fixed")
       ->check(CLI::Range(1, 100));
-  quota_command->add_option("--weight", quota.weight, "Against others, under the policy fair")
+  quota_command->add_option("--weight", quota.weight, "Weight against other leases, under the policy fair")
       ->check(CLI::Range(1, 10'000));
   quota_command->add_option("--host,--pool", quota.host, "The GPU host (default: FARGPU_POOL)");
   quota_command->add_option("-o,--output", quota.output, "table or json, to show")
@@ -114,7 +114,7 @@ int main(int argc, char** argv) {
 
   cli::DoctorOptions doctor;
   CLI::App* const doctor_command =
-      app.add_subcommand("doctor", "Check everything that a program will need, and say how to mend it");
+      app.add_subcommand("doctor", "Check everything that a program will need, and say how to fix it");
   doctor_command->add_option("--pool", doctor.pool, "GPU hosts (default: FARGPU_POOL)");
   doctor_command->add_option("-o,--output", doctor.output, "table or json")
       ->capture_default_str()
@@ -129,7 +129,7 @@ int main(int argc, char** argv) {
 
   cli::TokenOptions token;
   CLI::App* const token_command =
-      app.add_subcommand("token", "Tokens by which clients say who they are (on the GPU host)");
+      app.add_subcommand("token", "Tokens, by which a host knows its clients (on the GPU host)");
   token_command->require_subcommand(1);
   const auto token_verb = [&](const char* name, const char* help) {
     CLI::App* const verb = token_command->add_subcommand(name, help);
@@ -137,28 +137,28 @@ int main(int argc, char** argv) {
     return verb;
   };
   CLI::App* const token_create = token_verb("create", "Make a token, and show it once");
-  token_create->add_option("--tenant", token.tenant, "Whose it is")->required();
-  token_create->add_option("--name", token.name, "What it is called in the list")->required();
-  token_create->add_option("--ttl", token.ttl, "How long it is good, for example 24h, or never")->capture_default_str();
-  CLI::App* const token_list = token_verb("list", "Show what tokens there are");
-  CLI::App* const token_revoke = token_verb("revoke", "Make a token worthless from now on");
-  token_revoke->add_option("name", token.name, "Its name")->required();
+  token_create->add_option("--tenant", token.tenant, "Tenant of the token")->required();
+  token_create->add_option("--name", token.name, "Name of the token in the list")->required();
+  token_create->add_option("--ttl", token.ttl, "Lifetime, for example 24h, or never")->capture_default_str();
+  CLI::App* const token_list = token_verb("list", "List the tokens");
+  CLI::App* const token_revoke = token_verb("revoke", "Revoke a token");
+  token_revoke->add_option("name", token.name, "Name of the token")->required();
 
   cli::PkiOptions pki;
   CLI::App* const pki_command = app.add_subcommand("pki", "Certificates for sites that have none of their own");
   pki_command->require_subcommand(1);
   const auto pki_verb = [&](const char* name, const char* life, const char* help) {
     CLI::App* const verb = pki_command->add_subcommand(name, help);
-    verb->add_option("--folder", pki.folder, "Where certificates and keys are kept")->required();
+    verb->add_option("--folder", pki.folder, "Folder of the certificates and keys")->required();
     verb->add_option("--life", pki.life,
-                     std::string("How long the certificate is good, for example 90d (default: ") + life + ")");
+                     std::string("Lifetime of the certificate, for example 90d (default: ") + life + ")");
     return verb;
   };
   CLI::App* const pki_init = pki_verb("init", "10 years", "Make an authority");
   CLI::App* const pki_issue = pki_verb("issue", "365d", "Make the certificate of a server or of a tenant's clients");
   pki_issue->add_option("--server", pki.server, "Name of a GPU host");
   pki_issue->add_option("--host", pki.hosts, "Names and addresses by which clients reach it");
-  pki_issue->add_option("--tenant", pki.tenant, "Tenant whose clients it is for");
+  pki_issue->add_option("--tenant", pki.tenant, "Tenant of the clients");
 
   app.footer("`fargpu COMMAND --help` tells more of each, `fargpu variables` the variables of the environment.");
   run_command->footer(
@@ -171,7 +171,7 @@ int main(int argc, char** argv) {
   for (CLI::App* const command : {list_command, top_command})
     command->footer(
         exit_codes({{0, "all hosts answered"}, {cli::exit_own_error, "a host did not answer, or an error of fargpu"}}));
-  doctor_command->footer(exit_codes({{0, "everything is in order"}, {1, "something is to be mended"}}));
+  doctor_command->footer(exit_codes({{0, "everything is in order"}, {1, "something is to be fixed"}}));
 
   cli::complete_help(app);
 
@@ -231,7 +231,7 @@ int main(int argc, char** argv) {
   };
   try {
     const int code = command();
-    if (!std::cout.flush()) throw std::runtime_error("what there is to say cannot be written; is the disk full?");
+    if (!std::cout.flush()) throw std::runtime_error("the output cannot be written; is the disk full?");
     return code;
   } catch (const std::exception& error) {
     std::cerr << "fargpu: " << error.what() << "\n";

@@ -15,8 +15,8 @@ std::string repair_of(const DialError& error) {
     case wire::Failure::Reason::NO_CAPACITY:
     case wire::Failure::Reason::DRAINING: return "try again later";
     case wire::Failure::Reason::DENIED:
-      return "set what says who you are (FARGPU_TOKEN_FILE, FARGPU_CERT and FARGPU_KEY, FARGPU_PSK_FILE), or ask who "
-             "looks after that host";
+      return "set the credentials of the client (FARGPU_TOKEN_FILE, FARGPU_CERT and FARGPU_KEY, FARGPU_PSK_FILE), or "
+             "ask the operator of that host";
     default: return "look at the log of fargpud there";
   }
 }
@@ -25,8 +25,7 @@ std::string repair_of_session(const DialError& error) {
   switch (error.reason) {
     case wire::Failure::Reason::DENIED:
       return "ask for what this host gives (FARGPU_GPUS, FARGPU_MEM, FARGPU_COMPUTE, FARGPU_PRIORITY; they count here "
-             "too), or ask who "
-             "looks after it";
+             "too), or ask its operator";
     case wire::Failure::Reason::NONE: return "look at the log of fargpud there";
     default: return repair_of(error);
   }

@@ -58,7 +58,7 @@ class Waiting {
            pause = std::chrono::seconds(10)) {
         const auto waited = std::chrono::round<std::chrono::seconds>(std::chrono::steady_clock::now() - begin).count();
         if (!std::exchange(said_, true))
-          std::cerr << fmt::format("fargpu: waiting for {} at {}, up to {} s; `fargpu ls` shows who has what\n",
+          std::cerr << fmt::format("fargpu: waiting for {} at {}, up to {} s; `fargpu ls` shows the leases\n",
                                    wish_text(config().lease), host, seconds);
         else std::cerr << fmt::format("fargpu: waiting, {} s of {}\n", waited, seconds);
       }

@@ -49,7 +49,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     try {
       ours = watched.any([&](WatchedPages& memory) { return memory.fault(address, was_write(context)); });
     } catch (const std::exception& error) {
-      log::error("the program uses memory whose contents cannot be had: {}", error.what());
+      log::error("the program uses memory whose contents cannot be read: {}", error.what());
     }
   }
   errno = saved_errno;

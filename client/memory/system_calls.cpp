@@ -40,7 +40,7 @@ void touch_pages(std::uint64_t address, std::uint64_t bytes, bool writing) noexc
       return false;
     });
   } catch (const std::exception& error) {
-    log::error("a system call uses memory whose contents cannot be had: {}", error.what());  // and fails with EFAULT
+    log::error("a system call uses memory whose contents cannot be read: {}", error.what());  // and fails with EFAULT
   }
 }
 

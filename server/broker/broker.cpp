@@ -108,10 +108,11 @@ void Broker::warn_of_tenants() {
   }
   try {
     for (const site::TokenEntry& stray : identity_->strays(leases_.tenants()))
-      EventLog::warn("token of no tenant", {{"token", stray.name},
-                                            {"tenant", stray.tenant},
-                                            {"meaning", "whoever shows it is refused until the settings have [tenant." +
-                                                            stray.tenant + "]"}});
+      EventLog::warn(
+          "token of no tenant",
+          {{"token", stray.name},
+           {"tenant", stray.tenant},
+           {"meaning", "clients that show it are refused until the settings have [tenant." + stray.tenant + "]"}});
   } catch (const site::TokenError& error) {
     EventLog::error("no tokens", {{"reason", error.what()}});
   }

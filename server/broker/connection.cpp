@@ -582,11 +582,11 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
 
   asio::awaitable<void> on_administration(wire::AdministrationRequest::Reader request) {
     const bool allowed = administers();
-    const std::string refusal = allowed
-                                    ? broker_.administer(client_.tenant, request)
-                                    : "only administrators of this host may do this: root and the user of fargpud at "
-                                      "its Unix socket, tenants that the "
-                                      "settings name so or, where they name no tenants, who is on the GPU host itself";
+    const std::string refusal =
+        allowed ? broker_.administer(client_.tenant, request)
+                : "only administrators of this host may do this: root and the user of fargpud at "
+                  "its Unix socket, tenants that the "
+                  "settings name so or, where they name no tenants, every user of the GPU host itself";
     if (!refusal.empty())
       EventLog::warn("administration refused",
                      {{"peer", client_.peer}, {"tenant", client_.tenant}, {"reason", refusal}});

@@ -24,7 +24,7 @@ void require_readable(const char* setting, const std::string& path) {
   std::string what = fmt::format("{}: cannot read {} ({})", setting, path, std::strerror(error));
   if (error == EACCES) {
     const passwd* const user = ::getpwuid(::geteuid());
-    what += fmt::format("; fargpud runs as {}, who must be able to read it, and to enter its folders",
+    what += fmt::format("; fargpud runs as {}, a user that must be able to read it and to enter its folders",
                         user ? std::string("user '") + user->pw_name + "'" : fmt::format("user {}", ::geteuid()));
   }
   throw SettingsError(what + (error == ENOENT && std::string_view(setting) == "token_file"
@@ -113,7 +113,7 @@ Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants)
       return known(tenants.find(found->tenant), "the token", found->tenant, {Kind::TOKEN, found->name, found->expires});
     } catch (const site::TokenError& error) {
       EventLog::error("no tokens", {{"reason", error.what()}});
-      return {"", "this host cannot read its file of tokens; ask who looks after it"};
+      return {"", "this host cannot read its file of tokens; ask its operator"};
     }
   }
   if (!shown.certificate.empty())
@@ -123,7 +123,7 @@ Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants)
     return known(tenants.find(shown.key_identity), "the key", shown.key_identity,
                  {Kind::KEY, shown.key_identity, std::nullopt});
   if (shown.encrypted) {
-    return {"", "this host must know who you are; set FARGPU_TOKEN_FILE, or FARGPU_CERT and FARGPU_KEY"};
+    return {"", "this host asks for credentials; set FARGPU_TOKEN_FILE, or FARGPU_CERT and FARGPU_KEY"};
   }
   if (shown.user) {
     // These users can read the keys and end the workers anyway.
@@ -138,7 +138,7 @@ Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants)
   }
   if (const Tenant* const everybody = tenants.find("default")) return {everybody->name, "", false, {}};
   return {"",
-          "this host serves only clients that say who they are; set FARGPU_TOKEN_FILE, or connect to its tls:// "
+          "this host serves only clients with credentials; set FARGPU_TOKEN_FILE, or connect to its tls:// "
           "address with "
           "FARGPU_CERT and FARGPU_KEY"};
 }

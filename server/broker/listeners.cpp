@@ -76,8 +76,9 @@ void Listeners::open(const ListenAddress& address, bool can_encrypt) {
                           "write tls://, or accept the "
                           "risk with --insecure");
     }
-    EventLog::warn("insecure", {{"address", endpoint.address().to_string()},
-                                {"meaning", "whoever reaches this port can use the GPUs; nothing is encrypted"}});
+    EventLog::warn("insecure",
+                   {{"address", endpoint.address().to_string()},
+                    {"meaning", "every machine that reaches this port can use the GPUs; nothing is encrypted"}});
   }
   try {
     asio::ip::tcp::acceptor& acceptor = acceptors_.emplace_back(io_);

@@ -40,7 +40,7 @@ void check_image_folder(const Settings& settings) {
                                        {"meaning", "each session sends its GPU code again; set --image-folder"}});
 }
 
-// What every worker would fail of, and what no driver can mend.
+// What every worker would fail of, and what no driver can repair.
 void check_workers(const Settings& settings) {
   if (::access(settings.worker.c_str(), X_OK) != 0)
     throw SettingsError("worker is '" + settings.worker + "', which cannot be run (" + std::strerror(errno) +
@@ -73,7 +73,7 @@ std::string what_to_do(const Settings& settings, const std::string& failure) {
   if (!settings.devices.empty() && failure.find("the devices " + settings.devices) != std::string::npos)
     return "devices is '" + settings.devices +
            "': name those that the driver has, by its numbers from 0 (`nvidia-smi -L`), or leave it out for all";
-  return "mend the driver of this machine, or name another by --driver";
+  return "repair the driver of this machine, or name another by --driver";
 }
 
 // All that can be wrong without a driver. What is not throws.
@@ -83,7 +83,7 @@ int check_all(const Settings& settings) {
   const Identity identity(settings);
   ExpiryWatch::require_valid(settings, std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
   for (const std::string& name : settings.unknown_variables)
-    std::cerr << "fargpud: the variable " << name << " is no setting, and counts for nothing\n";
+    std::cerr << "fargpud: the variable " << name << " is no setting, and has no effect\n";
   std::cout << (settings.file.empty() ? "the settings" : settings.file) << (settings.file.empty() ? " are" : " is")
             << " in order: " << fargpu::so_many(tenants.all().size(), "tenant") << ", "
             << (identity.context() ? "TLS" : "no TLS") << "\n";
@@ -108,9 +108,8 @@ int main(int argc, char** argv) {
     EventLog::start(settings.log_level, settings.log_format);
     ::signal(SIGPIPE, SIG_IGN);
     for (const std::string& name : settings.unknown_variables)
-      EventLog::warn(
-          "no such setting",
-          {{"variable", name}, {"meaning", "it counts for nothing; `fargpud --help` lists those that there are"}});
+      EventLog::warn("no such setting", {{"variable", name},
+                                         {"meaning", "it has no effect; `fargpud --help` lists those that there are"}});
     check_workers(settings);
     check_image_folder(settings);
     asio::io_context io;

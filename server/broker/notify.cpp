@@ -41,7 +41,7 @@ ServiceManager::~ServiceManager() {
 void ServiceManager::tell(const std::string& lines) const {
   if (descriptor_ < 0) return;
   if (::send(descriptor_, lines.data(), lines.size(), MSG_NOSIGNAL) < 0)
-    EventLog::warn("service manager not told", {{"lines", lines}, {"reason", std::strerror(errno)}});
+    EventLog::warn("service manager not notified", {{"lines", lines}, {"reason", std::strerror(errno)}});
 }
 
 }  // namespace fargpu::server

@@ -59,10 +59,11 @@ void PendingConnections::failed(const char* event, const std::string& peer, cons
                                 const std::string& reason) {
   const ConnectionFailures::Told told = failures_.add(source, ConnectionFailures::Clock::now());
   if (told == ConnectionFailures::Told::shut_out && everybodys(source)) {
-    EventLog::warn("source not shut out", {{"source", source},
-                                           {"refused", settings_.refusals_per_address_max},
-                                           {"reason", reason},
-                                           {"meaning", "it is everybody's on this machine; find out who does this"}});
+    EventLog::warn("source not shut out",
+                   {{"source", source},
+                    {"refused", settings_.refusals_per_address_max},
+                    {"reason", reason},
+                    {"meaning", "every user of this machine shares it; find the program that does this"}});
   } else if (told == ConnectionFailures::Told::shut_out) {
     EventLog::warn("source shut out",
                    {{"source", source}, {"refused", settings_.refusals_per_address_max}, {"reason", reason}});
@@ -71,7 +72,7 @@ void PendingConnections::failed(const char* event, const std::string& peer, cons
   } else if (told == ConnectionFailures::Told::last) {
     EventLog::warn(event, {{"peer", peer},
                            {"reason", reason},
-                           {"meaning", "more of the same source in this minute are told at level debug only"}});
+                           {"meaning", "further ones of this source in this minute are logged at level debug only"}});
   } else {
     EventLog::warn(event, {{"peer", peer}, {"reason", reason}});
   }

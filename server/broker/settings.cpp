@@ -67,28 +67,26 @@ std::string default_worker() {
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all{
       {"listen", &Settings::listen, "127.0.0.1:8470",
-       "Addresses to listen on, [tls://|tcp://]host:port[,...]; without either: TLS, except on the loopback. Port 0 "
-       "takes any free one; "
-       "unix:/path is a Unix socket for clients on this machine"},
+       "Addresses to listen on, [tls://|tcp://]host:port[,...]. An address without a prefix has TLS, except on the "
+       "loopback. Port 0 takes any free one. unix:/path is a Unix socket for clients on this machine"},
       {"insecure", &Settings::insecure, "false",
-       "Serve other machines without TLS where addresses do not say tls://: whoever reaches the port can use the GPUs, "
-       "and read "
-       "everything"},
+       "Serve other machines without TLS at addresses without tls://. Every machine that reaches the port can then use "
+       "the GPUs and read all traffic"},
       {"tls_certificate", &Settings::tls_certificate, "",
        "This host's certificate with its chain, PEM; `fargpu pki` makes one", Entry::Names::path},
       {"tls_key", &Settings::tls_key, "", "Its key, PEM", Entry::Names::path},
       {"tls_client_ca", &Settings::tls_client_ca, "",
-       "Certificate of the authority whose client certificates are believed, PEM", Entry::Names::path},
+       "Certificate of the authority that signs certificates of clients, PEM", Entry::Names::path},
       {"psk_file", &Settings::psk_file, "",
        "Keys shared with tenants, a line TENANT:HEXDIGITS each; they replace certificates", Entry::Names::path},
-      {"token_file", &Settings::token_file, "", "Tokens of clients; `fargpu token` makes them. Changes count at once",
-       Entry::Names::path},
+      {"token_file", &Settings::token_file, "",
+       "Tokens of clients; `fargpu token` makes them. Changes take effect at once", Entry::Names::path},
       {"shared_memory", &Settings::shared_memory, "true",
        "Let clients on this machine that come by TCP share memory with their workers instead"},
       {"driver", &Settings::driver, "libcuda.so.1", "Driver library that workers load, by path or name",
        Entry::Names::library},
       {"nvml", &Settings::nvml, "libnvidia-ml.so.1",
-       "NVML of this host, which knows clocks, temperatures and use; empty for none", Entry::Names::library},
+       "NVML library of this host, for clocks, temperatures and utilisation; empty for none", Entry::Names::library},
       {"devices", &Settings::devices, "", "Devices to offer, by the driver's numbers, comma-separated (default: all)"},
       {"sessions_max", &Settings::sessions_max, "256", "Sessions at once"},
       {"warm_workers", &Settings::warm_workers, "1", "Workers kept ready, with the driver initialised"},
@@ -99,37 +97,33 @@ const std::vector<Entry>& entries() {
       {"image_bytes_max", &Settings::image_bytes_max, "8589934592", "Bytes kept in that folder"},
       {"host_bytes_max", &Settings::host_bytes_max, "0",
        "Bytes of this host's memory that a session may take, for work that waits, GPU code and copies of pinned "
-       "memory; 0 for half of "
-       "what the host has"},
+       "memory. 0 means half of the memory of the host"},
       {"driver_bytes_max", &Settings::driver_bytes_max, "4294967296",
-       "Bytes of a device that the driver may take by itself for a session (its context, code, variables). A session "
-       "that is beyond its "
-       "limit because the driver took more for it ends. 0 for no limit"},
+       "Bytes of a device that the driver may take by itself for a session (its context, code, variables). If the "
+       "driver takes more, and the session is beyond its limit then, the session ends. 0 for no limit"},
       {"spin_us", &Settings::spin_us, "500",
        "Microseconds that a worker polls before it sleeps, while its client is active and processors are idle"},
       {"launch_threads", &Settings::launch_threads, "6",
-       "Threads of a worker that give kernels to the driver while many come, at most three eighths of the processors; "
-       "0 leaves that to the "
-       "one that reads them"},
+       "Threads of a worker that give kernels to the driver while many arrive, at most three eighths of the "
+       "processors. With 0, the thread that reads the calls does it"},
       {"handshake_seconds", &Settings::handshake_seconds, "10",
        "Seconds in which a client must say hello, and attach with its ticket"},
       {"callers_per_address_max", &Settings::callers_per_address_max, "512",
-       "Connections without a session that one address may have open; the one that spoke longest ago makes room"},
+       "Connections without a session that one address may have open. A further one closes the one that has been "
+       "silent longest"},
       {"refusals_per_address_max", &Settings::refusals_per_address_max, "1000",
-       "Connections of one address, or one user of this machine, that may come to nothing in a minute (refused, cut "
-       "off, silent); then it "
-       "is shut out until that is over"},
+       "Failed connections (refused, cut off, silent) in a minute that one address, or one user of this machine, may "
+       "have. Its further connections are refused until the minute is over"},
       {"start_seconds", &Settings::start_seconds, "60",
        "Seconds that a worker may take to initialise the driver; at most 60"},
       {"silence_seconds", &Settings::silence_seconds, "30",
-       "Seconds of silence after which a session's client is taken for dead, and its host by the client"},
+       "Seconds of silence after which a worker takes its client for dead, and a client its host"},
       {"drain_seconds", &Settings::drain_seconds, "30",
        "On SIGTERM: seconds that running sessions may go on. Read again on SIGHUP"},
       {"policy", &Settings::policy, "free",
        "How sessions share a device: free (all at once), fair (turns, by weight), fixed (turns, at most each lease's "
-       "percentage) or "
-       "exclusive (turns, one lease after the other)"},
-      {"quantum_ms", &Settings::quantum_ms, "10", "Milliseconds of a turn that others wait for"},
+       "percentage) or exclusive (turns, one lease after the other)"},
+      {"quantum_ms", &Settings::quantum_ms, "10", "Milliseconds of a turn while other sessions wait"},
       {"grace_ms", &Settings::grace_ms, "50",
        "Milliseconds that work may go on after its turn before the next turn begins; longer than most kernels take"},
       {"kernel_seconds_max", &Settings::kernel_seconds_max, "0",
@@ -139,14 +133,12 @@ const std::vector<Entry>& entries() {
        "When memory that others may have used becomes zeros before a session sees it: tenants (where there are any), "
        "always or never"},
       {"metrics_listen", &Settings::metrics_listen, "",
-       "Address where Prometheus finds numbers, by HTTP at /metrics; empty for none"},
+       "Address at which Prometheus reads metrics, by HTTP at /metrics; empty for none"},
       {"sandbox", &Settings::sandbox, "true",
-       "Have workers give up what they do not need: starting programs, tracing others, networks, mounts, new "
-       "privileges"},
+       "Restrict workers: they start no programs, trace no processes, and have no networks, mounts or new privileges"},
       {"worker_user", &Settings::worker_user, "",
        "User that workers run as, where fargpud runs as root (the installed service does not); empty: the user of "
-       "fargpud. image_folder "
-       "and MPS daemons must belong to it"},
+       "fargpud. image_folder and MPS daemons must belong to it"},
       {"worker", &Settings::worker, default_worker(), "Path of fargpu-worker", Entry::Names::path},
       {"log_level", &Settings::log_level, "info", "error, warn, info or debug"},
       {"log_format", &Settings::log_format, "text", "text or json"},
@@ -261,9 +253,8 @@ std::string sample_file() {
             (quoted ? "\"" + value + "\"" : value) + "\n";
   }
   text +=
-      "\n# Who may use this host, and how much of it: a table each. Without any there is one tenant, default, without "
-      "limits. Read again "
-      "on SIGHUP.\n"
+      "\n# Tenants of this host and their limits, a table each. Without any table there is one tenant, default, "
+      "without limits. SIGHUP reads the tables again.\n"
       "# [tenant.lab]\n"
       "# memory = \"40GiB\"           # on all devices together\n"
       "# compute = \"150%\"           # of all devices together, 100% for each\n"
@@ -271,21 +262,16 @@ std::string sample_file() {
       "# host_memory = \"16GiB\"      # of this host's memory, that the sessions of one lease may take together\n"
       "# bandwidth = \"100MB\"        # a second, that the sessions of one lease may move over the network together\n"
       "# kernel_seconds_max = 60    # instead of the host's\n"
-      "# mps = \"/run/mps-lab\"       # folder of the pipes of an MPS daemon of its own, by which its programs run on "
-      "a device at the same "
-      "time\n"
-      "# sm_partitions = false      # whether each of its leases has multiprocessors of its own, as many as its "
-      "percentage says; with mps "
-      "only\n"
-      "# administrator = false      # whether it looks after this host: sees all tenants' sessions, and may `fargpu "
-      "end`, `drain`, "
-      "`policy`, "
-      "`quota`\n"
-      "# weight = 200               # against other tenants, for all its leases that have work; 100 if not said\n"
-      "# devices = [0, 1]           # that it may use, by their places in `devices`; all if not said\n"
+      "# mps = \"/run/mps-lab\"       # folder of the pipes of the MPS daemon of the tenant, whose programs then run "
+      "on a device at the same time\n"
+      "# sm_partitions = false      # whether each lease has multiprocessors of its own, by its percentage; needs mps\n"
+      "# administrator = false      # whether the tenant is an administrator: it sees all sessions, and may use "
+      "`fargpu end`, `drain`, `policy`, `quota`\n"
+      "# weight = 200               # against other tenants, for all its leases that have work; 100 by default\n"
+      "# devices = [0, 1]           # that it may use, by their places in `devices`; all by default\n"
       "# priority = \"normal\"        # the highest that it may ask for: best-effort, normal or latency-critical\n"
       "# certificates = [\"node1\"]   # common names of client certificates, besides its own name\n"
-      "# users = [1000]             # users of this machine, by number, that come by its Unix socket\n";
+      "# users = [1000]             # users of this machine, by number, that connect by its Unix socket\n";
   return text;
 }
 
@@ -419,7 +405,7 @@ Command read_settings(int argc, char** argv, Settings& settings, int& exit_code)
       "Flags count more than variables, variables more than the file. Bytes may have a unit, such as 4GiB.\n"
       "Paths in the file count from its folder, others from the one in which fargpud is started.\n"
       "Exit codes:\n"
-      "  0   it was told to end\n"
+      "  0   it was asked to end\n"
       "  1   it cannot go on, as without a driver\n"
       "  2   a setting is wrong");
   try {

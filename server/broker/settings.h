@@ -56,7 +56,7 @@ struct Settings {
   std::string file;                            ///< the settings file; empty if there is none
   std::vector<std::string> arguments;          ///< of the command line, to read all of it again
   std::vector<Origin> origins;                 ///< for --show-config
-  std::vector<std::string> unknown_variables;  ///< misspelt perhaps: they count for nothing
+  std::vector<std::string> unknown_variables;  ///< misspelt perhaps: they have no effect
 };
 
 /// What the command line decides besides settings.

@@ -1,4 +1,4 @@
-"""`fargpu doctor`: whatever is wrong, it says what, and how to mend it."""
+"""`fargpu doctor`: whatever is wrong, it says what, and how to fix it."""
 
 import json
 import os
@@ -96,7 +96,7 @@ class Doctor(SystemTest):
         full = self.broker("--sessions-max", "1")
         self.client(full, "init")
         report = self.findings(f"{full.pool},{second.pool}", "the only session of this host is taken",
-                               "1 thing to mend")
+                               "1 thing to fix")
         self.assertEqual(report.count("a session with 2 devices"), 1, report)
 
     def test_less_memory_than_a_copy_is_measured_with(self):
@@ -115,7 +115,7 @@ class Doctor(SystemTest):
                 self.assertEqual(trace.read(), "a trace")
 
     def test_no_pool(self):
-        self.findings(None, "no pool is named", "for example FARGPU_POOL=gpuhost:8470", "1 thing to mend")
+        self.findings(None, "no pool is named", "for example FARGPU_POOL=gpuhost:8470", "1 thing to fix")
 
     def test_wrong_port(self):
         with socket.socket() as unused:  # bound, so that nobody else takes it, and deaf
@@ -131,7 +131,7 @@ class Doctor(SystemTest):
 
     def test_variables_that_are_none(self):
         report = self.findings(self.broker().pool,
-                               "note  FARGPU_COMPRES is no variable of fargpu; it counts for nothing; perhaps "
+                               "note  FARGPU_COMPRES is no variable of fargpu; it has no effect; perhaps "
                                "FARGPU_COMPRESS is meant", code=0,
                                env={"FARGPU_COMPRES": "on", "FARGPU_COMPRESS": "on"})
         self.assertNotIn("FARGPU_COMPRESS is no", report)
@@ -142,9 +142,9 @@ class Doctor(SystemTest):
                       env={"FARGPU_TRANPORT": "tcp", "FARGPU_ZEBRA": "1", "FARGPU_SOFTGPU_THREADS": "1"})
         self.assertEqual((done.code, done.out), (0, "ran\n"))
         self.assertEqual(sorted(done.err.splitlines()), [
-            "fargpu: warning: FARGPU_TRANPORT is no variable of fargpu; it counts for nothing; perhaps "
+            "fargpu: warning: FARGPU_TRANPORT is no variable of fargpu; it has no effect; perhaps "
             "FARGPU_TRANSPORT is meant",
-            "fargpu: warning: FARGPU_ZEBRA is no variable of fargpu; it counts for nothing"])
+            "fargpu: warning: FARGPU_ZEBRA is no variable of fargpu; it has no effect"])
         self.assertEqual(fargpu("run", "--", "true", pool=pool, env={"FARGPU_TRANSPORT": "auto"}).err, "")
 
     def test_a_program_warns_of_variables_that_are_none(self):
@@ -266,8 +266,8 @@ class Doctor(SystemTest):
 
     def test_not_let_in(self):
         with settings_file("[tenant.lab]\n") as file:
-            report = self.findings(self.broker(config=file).pool, "clients that say who they are",
-                                   "ask who looks after that host")
+            report = self.findings(self.broker(config=file).pool, "clients with credentials",
+                                   "ask the operator of that host")
             self.assertNotIn("firewall", report)
 
     def test_older_driver(self):

@@ -178,7 +178,7 @@ class FirstSteps(SystemTest):
             done = fargpu("doctor", pool=host.pool, env=env)
             self.assertEqual((done.code, done.out.count("FAIL")), (1, 1), done.out)
             self.assertIn(repair, done.out)
-            self.assertNotIn("say who you are", done.out)
+            self.assertNotIn("set the credentials", done.out)
 
     def test_secrets_that_others_may_read(self):
         file = self.folder / "token"

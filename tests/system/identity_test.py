@@ -135,7 +135,7 @@ class Identity(SystemTest):
         host = self.host(server="second")
         token = self.token("t")
         self.assert_works(host, {"FARGPU_FINGERPRINT": fingerprint, "FARGPU_TOKEN": token}, "lab")
-        self.assert_refused(host, {"FARGPU_FINGERPRINT": "00" * 32, "FARGPU_TOKEN": token}, "not believed")
+        self.assert_refused(host, {"FARGPU_FINGERPRINT": "00" * 32, "FARGPU_TOKEN": token}, "not trusted")
 
     def test_a_key_without_any_certificate(self):
         keys, mine, wrong = self.folder / "keys", self.folder / "mine", self.folder / "wrong"
@@ -159,7 +159,7 @@ class Identity(SystemTest):
     def test_a_token_on_this_machine_needs_no_tls(self):
         host = self.host(listen="127.0.0.1:0")
         self.assert_works(host, {"FARGPU_TOKEN": self.token("local")}, "lab")
-        self.assert_refused(host, {}, "say who they are")
+        self.assert_refused(host, {}, "only clients with credentials")
 
     # --- clients that may not
     # -----------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Identity(SystemTest):
     def test_tokens_that_are_none(self):
         host = self.host()
         self.assert_refused(host, self.trusting(token="fargpu_" + "0" * 64), "not known here, or was revoked")
-        self.assert_refused(host, self.trusting(), "must know who you are")
+        self.assert_refused(host, self.trusting(), "asks for credentials")
 
     def test_an_expired_token(self):
         host = self.host()
@@ -192,7 +192,7 @@ class Identity(SystemTest):
         self.must("pki", "init", "--folder", other)
         host = self.host()
         environment = {"FARGPU_CA": other / "ca.crt", "FARGPU_TOKEN": self.token("t")}
-        self.assert_refused(host, environment, "not believed", f"FARGPU_CA names '{other}/ca.crt'")
+        self.assert_refused(host, environment, "not trusted", f"FARGPU_CA names '{other}/ca.crt'")
         # The cause is known: nothing is guessed at.
         self.assertNotIn("shut out", fargpu("run", "--", "true", pool=host.pool, env=environment).err)
 

@@ -256,7 +256,7 @@ class Leases(SystemTest):
         host = self.host_of(tenants="[tenant.lab]\n")
         client = self.client(host)
         self.assertEqual(client.ask("init"), "NOT_PERMITTED")
-        client.says("clients that say who they are")
+        client.says("clients with credentials")
         self.assertEqual(fargpu("run", "--", "true", pool=host.pool).code, 126)
 
     def test_wrong_tenants_in_the_file(self):

@@ -114,7 +114,7 @@ class Settings(SystemTest):
             self.assertIn("--insecure", done.err)
             self.assertIn("can be reached from other machines", done.err)
         warned = self.broker("--insecure", listen="0.0.0.0:0")
-        self.assertIn("whoever reaches this port can use the GPUs", warned.log("insecure")["meaning"])
+        self.assertIn("every machine that reaches this port can use the GPUs", warned.log("insecure")["meaning"])
 
     def test_several_addresses(self):
         host = self.broker(listen="127.0.0.1:0,127.0.0.1:0")
@@ -147,7 +147,7 @@ class Settings(SystemTest):
         self.assertEqual(done.code, 1)
         self.assertIn("the driver does not have all of the devices 0,9", done.err)
         self.assertIn("devices is '0,9': name those that the driver has", done.err)
-        self.assertNotIn("mend the driver", done.err)
+        self.assertNotIn("repair the driver", done.err)
 
     def test_what_no_driver_can_mend(self):
         for options, said in ((["--devices", "1,1"], "it names device 1 twice"),

@@ -1,5 +1,5 @@
 """Hosts that are not there, are something else, or mean harm: cuInit fails with the right error and one line that says
-what to mend."""
+what to fix."""
 
 import socket
 import time

@@ -218,8 +218,8 @@ TEST_CASE("tls: a server is believed by the authority and its name") {
   CHECK(meet(make_client_context({.ca_file = ca}), site.server(), "10.1.2.4").client_error.find("for other names") !=
         std::string::npos);
   CHECK(meet(make_client_context({.ca_file = other.file("ca.crt")}), site.server(), "gpuhost.example")
-            .client_error.find("not believed") != std::string::npos);
-  CHECK(meet(make_client_context({}), site.server(), "gpuhost.example").client_error.find("not believed") !=
+            .client_error.find("not trusted") != std::string::npos);
+  CHECK(meet(make_client_context({}), site.server(), "gpuhost.example").client_error.find("not trusted") !=
         std::string::npos);
 }
 
@@ -228,7 +228,7 @@ TEST_CASE("tls: or by its fingerprint") {
   const std::string right = site::fingerprint(site.file("gpuhost.crt")),
                     wrong = site::fingerprint(other.file("gpuhost.crt"));
   CHECK(meet(make_client_context({.fingerprint = right}), site.server()).client_error.empty());
-  CHECK(meet(make_client_context({.fingerprint = wrong}), site.server()).client_error.find("not believed") !=
+  CHECK(meet(make_client_context({.fingerprint = wrong}), site.server()).client_error.find("not trusted") !=
         std::string::npos);
   CHECK_THROWS_AS(make_client_context({.fingerprint = "12:34"}), TlsError);
 }
