@@ -1,4 +1,8 @@
-"""Comments of the sources, and what a program can see of how they are written."""
+"""Comments of the sources, texts of the documents, and what a program can see of how they are written.
+
+Help texts, descriptions of settings, notes of the spec and meanings of errors and metrics are in pages of the
+reference, which are made from them: as documents they keep to the rules too.
+"""
 
 import io
 import re
@@ -18,7 +22,7 @@ RULES = (
     (re.compile(r"(?:^|[.?!] +)(Who|Whom|Whose)\b"), NOUN),
     (re.compile(r"^(who|whose)\b"), NOUN),
     (re.compile(r"\b([Ww]hoever|[Ww]homever)\b"), NOUN),
-    (re.compile(r"\b([Hh]e|[Hh]im|[Hh]is|[Hh]imself)\b"), NOUN),
+    (re.compile(r"\b([Hh]e|[Hh]im|[Hh]is|[Hh]imself|[Ss]he|[Hh]ers?|[Hh]erself)\b"), NOUN),
     (re.compile(r"^(The same|Likewise|So (?:does|do|is|are)|As above|Ditto)\b"), FACT),
     (re.compile(r"^(the same|likewise|as above|ditto)[.]?$"), FACT),
 )
@@ -58,11 +62,32 @@ def python_lines(text):
             before = token.type
 
 
+def page_comments(text):
+    """What a page says, as comments has it: paragraphs, items of lists, cells of tables, lines of blocks of code."""
+    together, in_code = [], False
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        fence = line.lstrip().startswith("```")
+        begins = re.match(r"\s*(?:[-*] |\d+\. |#|\||$)", line)
+        if together and (fence or in_code or begins):
+            yield together
+            together = []
+        if in_code and not fence or line.startswith("|"):  # in columns; a comment of a script is a line of it
+            for cell in re.split(r"\s{2,}|\s*(?<!\\)\|\s*", re.sub(r"(?:^|\s)#\s+", "  ", line)):
+                if cell:
+                    yield [(number, cell)]
+        elif line.strip() and not fence:
+            together.append((number, re.sub(r"^(?:[-*]|\d+\.|#+) +", "", line.strip())))
+        in_code ^= fence
+
+
 def comments(text, suffix):
     """Each comment, as the numbers of its lines and their texts.
 
     Lines that follow each other are one comment; one behind code is its own.
     """
+    if suffix == ".md":
+        yield from page_comments(text)
+        return
     found = python_lines(text) if suffix == ".py" else marked_lines(text, "//" if suffix in SLASHES else "#")
     together = []
     for number, line, alone in found:

@@ -1,11 +1,13 @@
-"""What the comments of every source keep to."""
+"""What the comments of every source keep to, and the words of every document."""
 
 import unittest
 
 from comments import findings, written_by_hand
-from pages import SOURCE
+from pages import SOURCE, pages
 
-FILES_MIN = 900  # far fewer would mean that they are looked for in the wrong place
+# Far fewer would mean that they are looked for in the wrong place.
+FILES_MIN = 900
+PAGES_MIN = 50
 
 
 def places(text, suffix=".cpp"):
@@ -37,6 +39,14 @@ class Rules(unittest.TestCase):
         text = 'def a():\n    """The same, but later."""\n    return """The same."""  # whoever asks\n'
         self.assertEqual(places(text, ".py"), [(2, "The"), (3, "whoever")])
 
+    def test_words_of_documents_are_comments(self):
+        text = "# Who\n\nA host waits. Who\nasks is told.\n\n- The same\n  for all.\n- Hers.\n"
+        self.assertEqual(places(text, ".md"), [(1, "Who"), (3, "Who"), (6, "The"), (8, "Hers")])
+        text = "| name | meaning |\n|---|---|\n| a \\| b | whoever asks |\n"
+        self.assertEqual(places(text, ".md"), [(3, "whoever")])
+        text = "```\n  --tenant NAME     Whose it is\nrun  # the same\n```\n\nThe same.\n"
+        self.assertEqual(places(text, ".md"), [(2, "Whose"), (3, "the"), (6, "The")])
+
     def test_other_words_are_let_be(self):
         for text in ("// Text for the person who runs the program.\n", 'print("Who waits");\n',
                      "// This, that: the same pages.\n",
@@ -51,9 +61,16 @@ class Comments(unittest.TestCase):
     def test_sources(self):
         files = written_by_hand()
         self.assertGreater(len(files), FILES_MIN)
+        self.assert_kept(files)
+
+    def test_documents(self):
+        self.assertGreater(len(pages()), PAGES_MIN)
+        self.assert_kept(pages())
+
+    def assert_kept(self, files):
         self.assertEqual([f"{file.relative_to(SOURCE)}:{number}: {words}: {repair}" for file in files
                           for number, words, repair in findings(file.read_text(), file.suffix)], [],
-                         "rewrite these comments")
+                         "rewrite these lines")
 
 
 if __name__ == "__main__":
