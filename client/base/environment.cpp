@@ -26,8 +26,8 @@ constexpr EnvironmentVariable all[] = {
     {"FARGPU_WAIT", "no wait", "How long to wait while others hold what is asked for, for example 10min; at most 7d"},
     {"FARGPU_CA", "", "Certificate of the authority by which hosts are known, PEM", Names::file},
     {"FARGPU_FINGERPRINT", "",
-     "Instead: the SHA-256 fingerprint of the host's certificate, as `fargpu pki issue` prints it"},
-    {"FARGPU_TOKEN_FILE", "", "File with the token that says who the client is; it counts more than FARGPU_TOKEN",
+     "SHA-256 fingerprint of the host's certificate, in place of FARGPU_CA; `fargpu pki issue` prints it"},
+    {"FARGPU_TOKEN_FILE", "", "File with the token of the client; it takes precedence over FARGPU_TOKEN",
      Names::secret},
     {"FARGPU_TOKEN", "", "The token itself"},
     {"FARGPU_CERT", "", "The client's certificate, PEM; FARGPU_KEY goes with it", Names::file},
@@ -39,16 +39,13 @@ constexpr EnvironmentVariable all[] = {
      "auto: shared memory with a host on the same machine, else TCP. tcp or shm: nothing else"},
     {"FARGPU_COMPRESS", "auto",
      "auto: contents of memory travel compressed where that is faster, which is on slow networks and for what "
-     "compresses. on: whatever "
-     "becomes smaller. off: nothing"},
+     "compresses. on: whatever becomes smaller. off: nothing"},
     {"FARGPU_LANES", "half as many as processors, 1 to 8",
      "Connections that large copies over TCP are divided among, at most 16. With 1, only copies go by it that no "
-     "thread waits for; with 0, "
-     "all go by the session's own"},
+     "thread waits for; with 0, all go by the session's own"},
     {"FARGPU_SPIN_US", "20000; 0 with fewer than four processors",
      "Microseconds for which a waiting thread busy-waits before it sleeps. It sleeps at once where the program asked "
-     "for blocking waits "
-     "(cudaDeviceScheduleBlockingSync), and soon where other threads need all processors"},
+     "for blocking waits (cudaDeviceScheduleBlockingSync), and soon where other threads need all processors"},
     {"FARGPU_DRIVER_VERSION", "13000",
      "The CUDA level that programs see, for hosts with an older driver, for example 12080"},
     {"FARGPU_LOG", "warn",
@@ -64,7 +61,7 @@ constexpr EnvironmentVariable all[] = {
 std::span<const EnvironmentVariable> environment_variables() { return all; }
 
 std::string StrangeVariable::text() const {
-  return printable(name) + " is no variable of fargpu; it counts for nothing" +
+  return printable(name) + " is no variable of fargpu; it has no effect" +
          (meant.empty() ? "" : "; perhaps " + meant + " is meant");
 }
 

@@ -26,7 +26,7 @@ struct EnvironmentVariable {
 /// By topic, in the order in which people meet them.
 std::span<const EnvironmentVariable> environment_variables();
 
-/// A variable of the environment that looks like one of fargpu and is none: misspelt, it counts for nothing.
+/// A variable of the environment that looks like one of fargpu and is none: misspelt, it has no effect.
 struct StrangeVariable {
   std::string name;
   std::string meant;  ///< the variable that its name is near to; empty if there is none

@@ -110,7 +110,7 @@ void check_certificates(Findings& report) {
       if (expires <= now)
         report.bad(what + " has expired on " + end, "ask the operator of the GPU host for another one");
       else if (expires <= now + soon)
-        report.note(fmt::format("{} expires on {}, in {}: ask who looks after the GPU host for another one", what, end,
+        report.note(fmt::format("{} expires on {}, in {}: ask the operator of the GPU host for another one", what, end,
                                 so_many(whole_days(expires - now), "day")));
     } catch (const site::PkiError& error) {
       report.bad(fmt::format("{}: {}", name, error.what()), "name a certificate in PEM");
@@ -202,7 +202,7 @@ void check_identity(Findings& report, wire::Status::Reader status) {
     const std::string what = fmt::format("{}, which ends on {}, {} left", identity.text(),
                                          site::time_text(identity.expires), so_many(whole_days(left), "day"));
     if (left > soon) report.good(what);
-    else report.note(what + ": ask who looks after the GPU host for another one");
+    else report.note(what + ": ask the operator of the GPU host for another one");
   }
   if (identity.administrator && !tenant.empty()) report.good("this client may administer the host");
   if (tenant.empty()) return;

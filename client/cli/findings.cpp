@@ -39,7 +39,7 @@ void Findings::fact(const char* name, nlohmann::ordered_json value) { places_.ba
 void Findings::end() const {
   if (!json_) {
     std::cout << (failures_ == 0 ? "everything is in order\n"
-                                 : fmt::format("{} {} to mend\n", failures_, failures_ == 1 ? "thing" : "things"));
+                                 : fmt::format("{} {} to fix\n", failures_, failures_ == 1 ? "thing" : "things"));
     return;
   }
   nlohmann::ordered_json report{{"failures", failures_}, {"machine", places_.front()}};

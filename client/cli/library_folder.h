@@ -17,7 +17,7 @@ std::filesystem::path library_folder();
 /// What is wrong with the libraries of that folder: they are not whole, or of another release than this command. Empty:
 /// nothing.
 std::string library_fault(const std::filesystem::path& folder);
-/// How to mend that.
+/// How to fix that.
 std::string library_repair();
 
 /// What is wrong where none has it, with all places that were looked at.

@@ -101,8 +101,7 @@ Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants)
   const auto known = [&](const Tenant* tenant, const std::string& by, const std::string& name,
                          KnownBy known_by) -> Judgement {
     if (tenant) return {tenant->name, "", false, std::move(known_by)};
-    return {"",
-            fmt::format("{} says '{}', which is no tenant of this host; ask who looks after it", by, printable(name))};
+    return {"", fmt::format("{} says '{}', which is no tenant of this host; ask its operator", by, printable(name))};
   };
   if (!shown.token.empty()) {
     try {
@@ -131,7 +130,7 @@ Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants)
     const Tenant* const tenant = tenants.of_user(*shown.user);
     if (tenant || keeper)
       return {tenant ? tenant->name : "", "", keeper, {Kind::USER, std::to_string(*shown.user), std::nullopt}};
-    return {"", fmt::format("user {} of this machine is of no tenant here; ask who looks after this host to list it "
+    return {"", fmt::format("user {} of this machine is of no tenant here; ask the operator of this host to list it "
                             "under `users`, or set "
                             "FARGPU_TOKEN_FILE",
                             *shown.user)};

@@ -23,7 +23,8 @@ class Reference(unittest.TestCase):
                                           "--renew")
 
     def test_every_variable_that_is_read_is_in_the_table(self):
-        sources = [file for pattern in ("client/**/*.cpp", "client/**/*.h") for file in SOURCE.glob(pattern) if file.name != "environment.cpp"]
+        sources = [file for pattern in ("client/**/*.cpp", "client/**/*.h") for file in SOURCE.glob(pattern)
+                   if file.name != "environment.cpp"]
         named = {name for file in sources for name in re.findall(r'"(FARGPU_[A-Z_0-9]+)"', file.read_text())}
         named.discard("FARGPU_SOFTGPU_")  # how those of the software GPU begin
         self.assertEqual({one["name"] for one in variables()}, named, "client/base/environment.cpp has the table")

@@ -41,34 +41,43 @@ class Doctor(SystemTest):
     def test_who_one_is_and_what_one_may(self):
         """By a token with its end, and by nothing; as lines and as JSON."""
         with tempfile.TemporaryDirectory() as folder, settings_file(
-                '[tenant.lab]\nmemory = "64MiB"\ncompute = "150%"\nsessions = 3\ndevices = [0, 1]\nhost_memory = "1GiB"\n'
-                'priority = "best-effort"\n[tenant.default]\n') as settings:
+                '[tenant.lab]\nmemory = "64MiB"\ncompute = "150%"\nsessions = 3\ndevices = [0, 1]\n'
+                'host_memory = "1GiB"\npriority = "best-effort"\n[tenant.default]\n') as settings:
             tokens = os.path.join(folder, "tokens")
-            token, late = (fargpu("token", "create", "--file", tokens, "--name", name, "--tenant", "lab", "--ttl", ttl).out.strip()
+            token, late = (fargpu("token", "create", "--file", tokens, "--name", name, "--tenant", "lab",
+                                  "--ttl", ttl).out.strip()
                            for name, ttl in (("anna", "90d"), ("old", "7d")))
             host = self.broker("--token-file", tokens, config=settings)
-            self.client(host, "init", "context", "alloc a 1048576", env={"FARGPU_TOKEN": token, "FARGPU_MEM": "16MiB", "FARGPU_COMPUTE": "40%"})
+            self.client(host, "init", "context", "alloc a 1048576",
+                        env={"FARGPU_TOKEN": token, "FARGPU_MEM": "16MiB", "FARGPU_COMPUTE": "40%"})
             report = self.findings(host.pool, code=0, env={"FARGPU_TOKEN": token})
             for line in (r"tenant 'lab' \(shown to it: a token\)",
-                         r"the host knows this client by the token 'anna', which ends on 20\d\d-\S+Z, (89|90) days left",
-                         r"quota of memory: 32 MiB in use, of 64 MiB", r"quota of compute: 80% in use, of 150%", r"quota of sessions: 1 in use, of 3",
-                         r"quota of host memory, for each lease: \d+ MiB in use, of 1\.0 GiB", r"devices that the tenant may use: 0, 1",
-                         r"priority: at most best-effort"):
+                         r"the host knows this client by the token 'anna', which ends on 20\d\d-\S+Z, "
+                         r"(89|90) days left",
+                         r"quota of memory: 32 MiB in use, of 64 MiB", r"quota of compute: 80% in use, of 150%",
+                         r"quota of sessions: 1 in use, of 3",
+                         r"quota of host memory, for each lease: \d+ MiB in use, of 1\.0 GiB",
+                         r"devices that the tenant may use: 0, 1", r"priority: at most best-effort"):
                 self.assertRegex(report, rf"(?m)^  ok    {line}$")
             self.assertRegex(self.findings(host.pool, code=0, env={"FARGPU_TOKEN": late}),
-                             r"(?m)^  note  the host knows this client by the token 'old', which ends on \S+, [67] days left: ask ")
+                             r"(?m)^  note  the host knows this client by the token 'old', which ends on \S+, "
+                             r"[67] days left: ask ")
             report = self.findings(host.pool, code=0)
-            for line in ("tenant 'default' \\(nothing is shown to it\\)", "the host knows this client by nothing: it serves everybody",
+            for line in ("tenant 'default' \\(nothing is shown to it\\)",
+                         "the host knows this client by nothing: it serves everybody",
                          "quota of memory: 0 MiB in use, no limit", "devices that the tenant may use: all"):
                 self.assertRegex(report, rf"(?m)^  ok    {line}$")
             done = fargpu("doctor", "-o", "json", pool=host.pool, env={"FARGPU_TOKEN": token})
             self.assertEqual(done.code, 0, done.out + done.err)
             said = json.loads(done.out)
             there = said["hosts"][0]
-            self.assertEqual((said["failures"], there["host"], there["tenant"], there["identity"]["kind"], there["identity"]["name"]),
+            self.assertEqual((said["failures"], there["host"], there["tenant"], there["identity"]["kind"],
+                              there["identity"]["name"]),
                              (0, host.pool, "lab", "token", "anna"))
             self.assertRegex(there["identity"]["expires"], r"^20\d\d-")
-            self.assertEqual((there["quota"]["sessions_limit"], there["quota"]["devices"], there["quota"]["memory_bytes"]), (3, [0, 1], 32 << 20))
+            self.assertEqual((there["quota"]["sessions_limit"], there["quota"]["devices"],
+                              there["quota"]["memory_bytes"]),
+                             (3, [0, 1], 32 << 20))
             self.assertIn({"kind": "ok", "text": "address space for device memory"}, said["machine"]["findings"])
 
     def test_a_host_that_says_less_or_too_much_of_who_one_is(self):
@@ -76,7 +85,8 @@ class Doctor(SystemTest):
         for more, said in (("", "  note  its fargpud is too old to say by what it knows this client, and until when\n"),
                            (', identity = (kind = token, name = "a\\nb", expiresSeconds = 18446744073709551615)',
                             ", which ends on 9999-12-31T23:59:59Z, 29"),
-                           (", identity = (kind = key)", "  note  the tenant's quota is not told within `fargpu run`\n")):
+                           (", identity = (kind = key)",
+                            "  note  the tenant's quota is not told within `fargpu run`\n")):
             with fake_broker(hello=f"(helloAnswer = ({VERSION}))", statusRequest=status.format(more)) as pool:
                 report = self.findings(pool, "tenant 'lab'", said, "no session: ")
                 self.assertNotIn("\nb'", report)
@@ -151,7 +161,8 @@ class Doctor(SystemTest):
         """Once a process, and not again within a job, which `fargpu run` has warned."""
         pool = self.broker().pool
         client = self.client(pool, "init", "context", env={"FARGPU_TRANPORT": "tcp"})
-        line = "fargpu: warning: FARGPU_TRANPORT is no variable of fargpu; it counts for nothing; perhaps FARGPU_TRANSPORT is meant"
+        line = ("fargpu: warning: FARGPU_TRANPORT is no variable of fargpu; it has no effect; "
+                "perhaps FARGPU_TRANSPORT is meant")
         client.says(line)
         self.assertEqual(client.process.err.text().count("FARGPU_TRANPORT"), 1)
         done = fargpu("run", "--", paths.PROGRAMS / "lives", "exit-code", pool=pool, env={"FARGPU_TRANPORT": "tcp"})

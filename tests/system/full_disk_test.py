@@ -38,7 +38,8 @@ class FullDisk(SystemTest):
     def test_tokens(self):
         self.assertEqual(self.token("create", "--tenant", "lab", "--name", "first").code, 0)
         self.disk.fill()
-        self.assert_refused_and_nothing_changed(lambda: self.token("create", "--tenant", "lab", "--name", "second"), "tokens")
+        self.assert_refused_and_nothing_changed(lambda: self.token("create", "--tenant", "lab", "--name", "second"),
+                                                "tokens")
         self.assert_refused_and_nothing_changed(lambda: self.token("revoke", "first"), "tokens")
         self.disk.empty()
         self.assertEqual(self.token("create", "--tenant", "lab", "--name", "second").code, 0)
@@ -69,7 +70,8 @@ class FullOutput(SystemTest):
             with open("/dev/full", "wb") as full:
                 done = subprocess.run([paths.FARGPU, *create, "second"], stdout=full, stderr=subprocess.PIPE, text=True)
             self.assertEqual(done.returncode, 125)
-            self.assertIn("the token cannot be written where the output goes, and was not made; free space there", done.stderr)
+            self.assertIn("the token cannot be written where the output goes, and was not made; free space there",
+                          done.stderr)
             self.assertEqual(tokens.read_bytes(), before)
 
 

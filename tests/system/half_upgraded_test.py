@@ -1,5 +1,5 @@
-"""Parts of two releases in one installation, and parts that a full disk left: a line says which file it is, and what to do. The other
-release is the present one under another number."""
+"""Parts of two releases in one installation, and parts that a full disk left: a line says which file it is, and what
+to do. The other release is the present one under another number."""
 
 import os
 import tempfile
@@ -31,7 +31,8 @@ class HalfUpgraded(SystemTest):
     def put_client(self, **changes):
         self.put(paths.FARGPU, "bin/fargpu")
         for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-            self.put(paths.LIBRARIES / name, f"lib/fargpu/{name}", changes.get(name.split(".")[0].replace("-", "_"), lambda same: same))
+            self.put(paths.LIBRARIES / name, f"lib/fargpu/{name}",
+                     changes.get(name.split(".")[0].replace("-", "_"), lambda same: same))
 
     def note(self, release):
         return b"fargpu\0\0" + release.encode() + b"\0"
@@ -55,25 +56,28 @@ class HalfUpgraded(SystemTest):
 
     def test_whole(self):
         self.put_client()
-        done = run([self.prefix / "bin" / "fargpu", "run", "--no-check", "--", "true"], env={"FARGPU_POOL": "127.0.0.1:1"})
+        done = run([self.prefix / "bin" / "fargpu", "run", "--no-check", "--", "true"],
+                   env={"FARGPU_POOL": "127.0.0.1:1"})
         self.assertEqual((done.code, done.err), (0, ""))
 
     def test_library_of_another_release(self):
         for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
             with self.subTest(name):
                 self.put_client(**{name.split(".")[0].replace("-", "_"): self.of_another_release})
-                self.assert_told(f"{self.prefix}/lib/fargpu/{name} is of fargpu {OTHER}, and this command of fargpu {self.release}")
+                self.assert_told(f"{self.prefix}/lib/fargpu/{name} is of fargpu {OTHER}, and this command of "
+                                 f"fargpu {self.release}")
 
     def test_library_that_tells_no_release(self):
         self.put_client(libcuda=self.without_release)
-        self.assert_told(f"{self.prefix}/lib/fargpu/libcuda.so.1 is of fargpu before 0.2.0, or not of fargpu, and this command of "
-                         f"fargpu {self.release}")
+        self.assert_told(f"{self.prefix}/lib/fargpu/libcuda.so.1 is of fargpu before 0.2.0, or not of fargpu, and "
+                         f"this command of fargpu {self.release}")
 
     def test_library_that_is_not_whole(self):
         for part in (0, 1, 40):  # in percent
             with self.subTest(part=part):
                 self.put_client(libcuda=lambda contents: contents[:len(contents) * part // 100])
-                self.assert_told(f"{self.prefix}/lib/fargpu/libcuda.so.1 is of no use: it ends too early, as a disk that was full leaves it")
+                self.assert_told(f"{self.prefix}/lib/fargpu/libcuda.so.1 is of no use: it ends too early, as a disk "
+                                 "that was full leaves it")
 
     def test_file_that_is_no_library(self):
         self.put_client(libcuda=lambda contents: b"#!/bin/sh\n" * 100)
@@ -81,9 +85,10 @@ class HalfUpgraded(SystemTest):
 
     def test_worker_of_another_release(self):
         fargpud = self.put(paths.FARGPUD, "bin/fargpud")
-        worker = self.put(paths.BUILD / "bin" / "fargpu-worker", "libexec/fargpu/fargpu-worker", lambda contents: contents.replace(
-            self.release.encode() + b"\0", OTHER.encode() + b"\0"))
-        host = self.start([fargpud, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config", os.devnull, "--image-folder", ""])
+        worker = self.put(paths.BUILD / "bin" / "fargpu-worker", "libexec/fargpu/fargpu-worker",
+                          lambda contents: contents.replace(self.release.encode() + b"\0", OTHER.encode() + b"\0"))
+        host = self.start([fargpud, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0",
+                           "--config", os.devnull, "--image-folder", ""])
         line = f"{worker} is of fargpu {OTHER}, fargpud of {self.release}; install both from the same package"
         host.err.find(lambda said: line in said)
 

@@ -70,8 +70,10 @@ class Identity(SystemTest):
 
     def test_the_end_of_a_certificate_is_told(self):
         self.must("pki", "issue", "--folder", self.pki, "--tenant", "lab", "--life", "20d")
-        done = fargpu("doctor", pool=self.host().pool, env=self.trusting(cert=self.pki / "lab.crt", key=self.pki / "lab.key"))
-        self.assertRegex(done.out, r"(?m)^  note  the host knows this client by the certificate 'lab', which ends on \S+, (19|20) days left: ask ")
+        done = fargpu("doctor", pool=self.host().pool,
+                      env=self.trusting(cert=self.pki / "lab.crt", key=self.pki / "lab.key"))
+        self.assertRegex(done.out, r"(?m)^  note  the host knows this client by the certificate 'lab', which ends on "
+                                   r"\S+, (19|20) days left: ask ")
 
     def test_a_token(self):
         host = self.host()

@@ -66,7 +66,8 @@ class Installed(SystemTest):
         texts += [f"share/doc/fargpu-{component}/copyright" for component in ("client", "dev", "server", "softgpu")]
         texts += [f"share/doc/fargpu-dev/examples/{name}"
                   for name in ("graph.cu", "vector_add_driver.cpp", "vector_add_runtime.cu")]
-        texts += ["share/fargpu/example-site/fargpud.toml", "share/fargpu/example-site/make-credentials",
+        texts += ["share/fargpu/monitoring/fargpu-alerts.yaml", "share/fargpu/monitoring/fargpu-dashboard.json",
+                  "share/fargpu/example-site/fargpud.toml", "share/fargpu/example-site/make-credentials",
                   "libexec/fargpu/vector_add_runtime"]
         files = sorted(str(p.relative_to(self.prefix)) for p in self.prefix.rglob("*") if not p.is_dir())
         library = str(self.only("lib*/**/fargpu/libcuda.so.1").parent.relative_to(self.prefix))

@@ -267,7 +267,8 @@ class Certificates(Operating):
         self.assertEqual(host.log("token expires")["token"], "default")
         self.assertEqual(len(host.logged("token expires")), 1)
         with urllib.request.urlopen(f"http://127.0.0.1:{host.log('metrics')['port']}/metrics", timeout=10) as answer:
-            told = {line.split('token="')[1].split('"')[0]: float(line.split()[-1]) for line in answer.read().decode().splitlines()
+            told = {line.split('token="')[1].split('"')[0]: float(line.split()[-1])
+                    for line in answer.read().decode().splitlines()
                     if line.startswith("fargpu_token_expiry_timestamp_seconds{")}
         self.assertAlmostEqual((told["long"] - time.time()) / 86400, 90, delta=0.1)
         self.assertFalse(host.logged("certificate expires"))
@@ -305,7 +306,8 @@ class Service(Operating):
 
     @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is missing")
     def test_systemd_understands_the_unit(self):
-        text = (paths.SOURCE / "server/broker/fargpud.service.in").read_text().replace("@bindir@", str(paths.FARGPUD.parent))
+        text = (paths.SOURCE / "server/broker/fargpud.service.in").read_text().replace("@bindir@",
+                                                                                       str(paths.FARGPUD.parent))
         unit = self.folder() / "fargpud.service"
 
         def complaints(of):

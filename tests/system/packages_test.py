@@ -23,8 +23,9 @@ IN_PACKAGE = {
                "share/man/man7/fargpu-environment.7", "share/bash-completion/completions/fargpu",
                "share/zsh/site-functions/_fargpu",
                "share/zsh/vendor-completions/_fargpu", "share/fish/vendor_completions.d/fargpu.fish"],
-    "server": ["bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/systemd/system/fargpud.service", "lib/sysusers.d/fargpud.conf",
-               "share/fargpu/fargpud.toml", "share/fargpu/example-site/fargpud.toml", "share/fargpu/example-site/make-credentials",
+    "server": ["bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/systemd/system/fargpud.service",
+               "lib/sysusers.d/fargpud.conf", "share/fargpu/fargpud.toml", "share/fargpu/example-site/fargpud.toml",
+               "share/fargpu/example-site/make-credentials",
                "share/fargpu/monitoring/fargpu-dashboard.json", "share/fargpu/monitoring/fargpu-alerts.yaml",
                "share/man/man8/fargpud.8", "share/man/man5/fargpud.toml.5", "share/bash-completion/completions/fargpud",
                "share/zsh/site-functions/_fargpud", "share/zsh/vendor-completions/_fargpud",
@@ -51,7 +52,8 @@ class Packages(SystemTest):
         cls.addClassCleanup(held.cleanup)
         cls.made = Path(held.name)
         cls.version = version = command(paths.BUILD / "bin" / "fargpu", "--version").split()[1]
-        command(sys.executable, "-B", SOURCE / "codegen" / "packaging" / "make_packages.py", paths.BUILD, cls.made, shutil.which("cpack"), version)
+        command(sys.executable, "-B", SOURCE / "codegen" / "packaging" / "make_packages.py", paths.BUILD, cls.made,
+                shutil.which("cpack"), version)
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -197,7 +199,8 @@ class Packages(SystemTest):
         done = self.quickstart_beside(".tar.gz", ("client", "softgpu"))
         self.assertEqual(done.code, 1)
         name = self.package("server", ".tar.gz").name
-        self.assertIn(f"{self.root} has no {name}; put the packages fargpu-client, fargpu-server and fargpu-softgpu of one version there",
+        self.assertIn(f"{self.root} has no {name}; put the packages fargpu-client, fargpu-server and fargpu-softgpu of "
+                      "one version there",
                       done.err)
         (self.root / name).write_bytes(self.package("server", ".tar.gz").read_bytes()[:-1])
         done = run([self.root / "quickstart"])
@@ -235,7 +238,8 @@ class Packages(SystemTest):
         done = disk.run(*dpkg, newer)
         self.assertNotEqual(done.code, 0)
         self.assertIn("No space left on device", done.err)
-        self.assertEqual({name: hashlib.sha256((prefix / name).read_bytes()).digest() for name in self.files(prefix)}, before)
+        self.assertEqual({name: hashlib.sha256((prefix / name).read_bytes()).digest() for name in self.files(prefix)},
+                         before)
         self.assertEqual(disk.run(disk.path / "usr" / "bin" / "fargpu", "--version").out, f"fargpu {self.version}\n")
         disk.empty()
         done = disk.run(*dpkg, newer)

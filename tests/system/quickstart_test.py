@@ -1,4 +1,5 @@
-"""`examples/quickstart`, with what is built already: what it shows, and what it leaves behind. With packages: packages_test."""
+"""`examples/quickstart`, with what is built already: what it shows, and what it leaves behind. With packages:
+packages_test."""
 
 import os
 import re

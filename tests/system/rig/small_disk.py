@@ -21,7 +21,8 @@ class SmallDisk:
     def __init__(self, folder, size):
         self.path = folder
         self._holder = subprocess.Popen(
-            [*_SPACE, "sh", "-c", 'mount -t tmpfs -o size="$1" tmpfs "$0" && echo mounted && exec sleep infinity', folder, size],
+            [*_SPACE, "sh", "-c", 'mount -t tmpfs -o size="$1" tmpfs "$0" && echo mounted && exec sleep infinity',
+             folder, size],
             stdout=subprocess.PIPE, text=True)
         if self._holder.stdout.readline() != "mounted\n":
             self.close()
@@ -29,8 +30,8 @@ class SmallDisk:
         self.seen = type(folder)(f"/proc/{self._holder.pid}/root{folder}")
 
     def run(self, *arguments, env=None, seconds=60):
-        done = subprocess.run([*_ENTER, f"--target={self._holder.pid}", *map(str, arguments)], env=environment(env), text=True,
-                              stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
+        done = subprocess.run([*_ENTER, f"--target={self._holder.pid}", *map(str, arguments)], env=environment(env),
+                              text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
         return Finished(done.returncode, done.stdout, done.stderr)
 
     def fill(self, but=0):
