@@ -57,7 +57,7 @@ class Pool(SystemTest):
         hosts = self.hosts(2)
         for _ in range(3):
             self.client(self.pool(hosts), "init")
-        self.assertEqual([len(host.logged("session started")) for host in hosts], [3, 0])
+        self.assertEqual([len(host.sessions()) for host in hosts], [3, 0])
 
     def test_a_full_host_is_passed_over(self):
         hosts = self.hosts(2, "--sessions-max", "1")
@@ -65,7 +65,7 @@ class Pool(SystemTest):
             begin = time.monotonic()
             self.client(self.pool(hosts), "init", env={"FARGPU_WAIT": "1min"})
             self.assertLess(time.monotonic() - begin, 30)
-        self.assertEqual([len(host.logged("session started")) for host in hosts], [1, 1])
+        self.assertEqual([len(host.sessions()) for host in hosts], [1, 1])
 
     # --- the queue ---------------------------------------------------------------------------------------------------
 
