@@ -73,7 +73,7 @@ class StrangeHosts(SystemTest):
         first, second = self.broker(), self.broker()
         for _ in range(5):
             self.client(f"{first.pool},{second.pool}", "init")
-        self.assertEqual((len(first.logged("session started")), len(second.logged("session started"))), (5, 0))
+        self.assertEqual((len(first.sessions()), len(second.sessions())), (5, 0))
 
     def test_a_silent_host_is_told_of_when_no_other_serves(self):
         full = self.broker("--sessions-max", "1")
