@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 SOURCES = {".cpp", ".cu", ".h", ".py"}
-# Folders that name functions without calling them.
-TOOLS = {"codegen", "fake_driver", "abi"}
+# Folders that name functions without calling them, or call every function alike.
+TOOLS = {"codegen", "fake_driver", "abi", "answers"}
 # Where a name means the function of that name; elsewhere cuda.h gives some names another meaning.
 EXACT = {"unit", "wire"}
 EXACT_MARK = "#define __CUDA_API_VERSION_INTERNAL"

@@ -78,15 +78,17 @@ class Comparison:
 
     def __init__(self, first, second, pair):
         self.explained = Explained(pair)
-        self.equal = self.undefined = 0
+        self.equal = self.undefined = self.unasked = 0
         self.reasons = collections.Counter()
         self.different = []  # (symbol, case, first, second)
         for (symbol, case), answer in second.items():
             self.judge(symbol, case, first.get((symbol, case)), answer)
-        self.missing = [key for key in first if key not in second]
 
     def judge(self, symbol, case, first, second):
-        if case.endswith("?") or first is None or first.startswith(("signal", "hangs")):
+        if first is None and not case.endswith("?"):
+            self.unasked += 1
+            return
+        if case.endswith("?") or first.startswith(("signal", "hangs")):
             # The driver's answer is not defined: any error is right, a crash is not.
             if is_error(second) or (first and first == second and not second.startswith(("signal", "hangs"))):
                 self.undefined += 1
@@ -113,7 +115,8 @@ class Comparison:
         for why, count in self.reasons.most_common():
             yield f"explained {count}: {why}"
         yield (f"{self.equal} equal, {self.undefined} errors where none is defined, {sum(self.reasons.values())} "
-               f"explained, {len(self.different)} different")
+               f"explained, {len(self.different)} different"
+               + (f"; {self.unasked} without an answer to compare with" if self.unasked else ""))
 
 
 def main():

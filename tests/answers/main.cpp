@@ -35,6 +35,7 @@ struct Options {
   std::size_t jobs = 2;
   std::size_t sample = 1;      ///< one case of so many
   int seconds = 20;            ///< for a case
+  int limit = 0;               ///< seconds after which cases are left out; 0: none
   bool undefined = false;      ///< make calls whose answer is not defined too
   const char* only = nullptr;  ///< calls whose name has this in it
   std::FILE* out = stdout;
@@ -56,9 +57,15 @@ class Run {
 
   void all() {
     std::size_t next = 0;
+    const Clock::time_point begun = Clock::now();
     while (next < batches_.size() || !children_.empty()) {
       while (children_.size() < options_.jobs && next < batches_.size()) start(batches_[next++]);
       wait();
+      if (!options_.limit || Clock::now() - begun < std::chrono::seconds(options_.limit)) continue;
+      for (const Child& child : children_) ::kill(child.pid, SIGKILL);
+      std::fprintf(stderr, "answers: %zu of %zu cases in %d s; the rest is left out\n", answered(), cases_.size(),
+                   options_.limit);
+      return;
     }
   }
 
@@ -279,10 +286,11 @@ void write_header(std::FILE* out) {
 }
 
 constexpr const char* usage =
-    "usage: answers [--jobs N] [--sample N] [--seconds N] [--undefined] [--only TEXT] [--out FILE]\n"
+    "usage: answers [--jobs N] [--sample N] [--seconds N] [--limit N] [--undefined] [--only TEXT] [--out FILE]\n"
     "  --jobs N      processes at once (2)\n"
     "  --sample N    one case of N, chosen by name\n"
     "  --seconds N   after which a call hangs (20)\n"
+    "  --limit N     seconds after which the rest is left out (none is)\n"
     "  --undefined   also calls of which the driver's answer is not defined\n"
     "  --only TEXT   calls with this in their names\n"
     "  --out FILE    where the answers go (standard output)\n";
@@ -299,8 +307,8 @@ int main(int count, char** arguments) {
       options.undefined = true;
       continue;
     }
-    if (!value ||
-        (name != "--jobs" && name != "--sample" && name != "--seconds" && name != "--only" && name != "--out")) {
+    if (!value || (name != "--jobs" && name != "--sample" && name != "--seconds" && name != "--only" &&
+                   name != "--limit" && name != "--out")) {
       std::fputs(usage, stderr);
       return 2;
     }
@@ -308,6 +316,7 @@ int main(int count, char** arguments) {
     if (name == "--jobs") options.jobs = static_cast<std::size_t>(number());
     if (name == "--sample") options.sample = static_cast<std::size_t>(number());
     if (name == "--seconds") options.seconds = static_cast<int>(number());
+    if (name == "--limit") options.limit = static_cast<int>(number());
     if (name == "--only") options.only = value;
     if (name == "--out" && !(options.out = std::fopen(value, "w"))) {
       std::perror(value);
