@@ -96,7 +96,7 @@ class Cases {
     const std::uint64_t all = bytes >= 8 ? ~0ull : (1ull << (bytes * 8)) - 1;
     switch (role) {
       case Role::size:
-        for (const std::uint64_t v : {0ull, 1ull, 3ull, 1ull << 40, ~0ull}) value(p, field, v & all);
+        for (const std::uint64_t v : {0ull, 1ull, 3ull, 1ull << 46, ~0ull}) value(p, field, v & all);
         break;
       case Role::integer:
         for (const std::uint64_t v : {0ull, 1ull, 3ull, ~0ull}) value(p, field, v & all);
@@ -142,7 +142,7 @@ class Cases {
       }
       case Role::text: {
         null(p, nullptr);
-        for (const char* text : {"", "nothing"}) {
+        for (const char* text : {"", "/nothing/at/all"}) {
           Case c;
           c.change = Change::text;
           c.parameter = p;

@@ -31,7 +31,7 @@ Slot slot_of(T value) {
 }
 template <class T>
 Slot pointer_to(World& w, const T& value) {
-  T* at = reinterpret_cast<T*>(w.memory(sizeof(T)));
+  T* at = w.zeroed<T>();
   std::memcpy(static_cast<void*>(at), &value, sizeof value);
   return slot_of(at);
 }

@@ -31,6 +31,7 @@ constexpr std::size_t memory_bytes = 4096;      ///< of the fixtures "memory" an
 constexpr unsigned char memory_byte = 0x5a;     ///< what they hold
 constexpr std::size_t piece_bytes = 2u << 20;   ///< of allocations that are mapped
 constexpr unsigned char untouched_byte = 0xa5;  ///< what places for outputs hold
+constexpr std::size_t room_bytes = 1024;        ///< of zeros behind lists and structs
 constexpr std::size_t out_bytes_min = 256;      ///< of a place for an output
 
 class World {
@@ -53,15 +54,17 @@ class World {
   unsigned char* memory(std::size_t bytes, unsigned char fill = 0);
   template <class T>
   T* list(std::initializer_list<T> values) {
-    T* at = reinterpret_cast<T*>(memory(values.size() * sizeof(T)));
+    T* at = reinterpret_cast<T*>(roomy(values.size() * sizeof(T)));
     std::size_t i = 0;
     for (const T& value : values) at[i++] = value;
     return at;
   }
   template <class T>
   T* zeroed() {
-    return reinterpret_cast<T*>(memory(sizeof(T)));
+    return reinterpret_cast<T*>(roomy(sizeof(T)));
   }
+  /// Memory with zeros behind it, for calls that are told of more than there is.
+  unsigned char* roomy(std::size_t bytes) { return memory(bytes + room_bytes); }
   /// The bytes that lie at an address of memory(), or 0 if none do.
   std::size_t bytes_at(const void* address) const;
   /// What a value is, if it is one of the fixtures or lies in one.
