@@ -79,10 +79,11 @@ struct Call {
   const char* group;
   const Parameter* parameters;
   std::uint32_t count;
-  const char* const* more;  ///< further right calls: "parameter=fixture", ended by null
-  bool twin;                ///< the per-thread form of another symbol, of which only right calls are made
-  bool ends;                ///< what it is given is gone when it succeeds
-  bool alone;               ///< changes what later calls answer, or takes other symbols' cases along when it breaks
+  const char* const* more;    ///< further right calls: "parameter=fixture", ended by null
+  const char* const* masked;  ///< cases of which all outputs differ from run to run, ended by null
+  bool twin;                  ///< the per-thread form of another symbol, of which only right calls are made
+  bool ends;                  ///< what it is given is gone when it succeeds
+  bool alone;                 ///< changes what later calls answer, or takes other symbols' cases along when it breaks
   int (*run)(void* function, const Slot* slots);
 };
 

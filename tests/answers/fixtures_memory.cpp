@@ -13,6 +13,7 @@ Slot device_memory(World& w) {
   MUST(cuMemAlloc(&made, memory_bytes));
   w.at_end([made] { (void)cuMemFree(made); });
   MUST(cuMemsetD8(made, memory_byte, memory_bytes));
+  MUST(cuCtxSynchronize());  // streams of cases do not wait for others
   return slot_of(made);
 }
 Slot ranged(World& w, CUdeviceptr made, const char* name, std::size_t bytes) {
@@ -76,6 +77,7 @@ void add_memory(Makers& makers) {
        [](World& w) {
          const CUdeviceptr made = device_memory(w).get<CUdeviceptr>();
          MUST(cuMemsetD8(made, 0, memory_bytes));
+         MUST(cuCtxSynchronize());
          return ranged(w, made, "zeroed", memory_bytes);
        }},
       {"managed",

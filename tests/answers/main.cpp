@@ -129,6 +129,7 @@ class Run {
         if (std::hash<std::string>{}(std::string(call.symbol) + one.name) % options_.sample) continue;
         const std::size_t index = cases_.size();
         if (one.state == State::before_init) single[Kind::before_init].cases.push_back(index);
+        else if (one.state == State::after_error && call.alone) batches_.push_back({Kind::after_error, {index}});
         else if (one.state == State::after_error) single[Kind::after_error].cases.push_back(index);
         else plain.cases.push_back(index);
         cases_.push_back(std::move(one));

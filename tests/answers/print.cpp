@@ -26,6 +26,25 @@ std::string printable(const char* text, std::size_t length_max) {
   return result + "\"";
 }
 
+/// Memory of no type: its words as numbers or by their names, those that are as before as `_`.
+std::string words_of(const World& world, const unsigned char* at, std::size_t count) {
+  std::string result;
+  std::size_t untouched = 0;
+  for (std::size_t i = 0; i < count; i += 8) {
+    const auto bytes = static_cast<std::uint32_t>(std::min<std::size_t>(8, count - i));
+    const std::uint64_t word = word_of(at + i, bytes);
+    const std::string name = bytes == 8 ? world.name_of(word) : std::string();
+    if (std::all_of(at + i, at + i + bytes, [](unsigned char c) { return c == untouched_byte; })) {
+      ++untouched;
+      continue;
+    }
+    for (; untouched; --untouched) result += "_,";
+    result += (!name.empty() ? name : word >= number_max ? "new" : std::to_string(word)) + ",";
+  }
+  if (!result.empty()) result.pop_back();
+  return "[" + result + "]";
+}
+
 std::string value_of(const World& world, Role role, bool is_signed, const unsigned char* at, std::uint32_t bytes) {
   const std::uint64_t word = word_of(at, bytes);
   switch (role) {
@@ -52,6 +71,7 @@ std::string value_of(const World& world, Role role, bool is_signed, const unsign
     }
     default: break;
   }
+  if (role == Role::record) return words_of(world, at, bytes);
   if (bytes > 8) {
     const bool zero = std::all_of(at, at + bytes, [](unsigned char c) { return c == 0; });
     return zero ? "0" : "#" + hash_of(at, bytes);
@@ -66,18 +86,9 @@ std::string value_of(const World& world, Role role, bool is_signed, const unsign
   return std::to_string(word);
 }
 
-/// Memory of no type: a few words as numbers or by their names, more as a hash.
+/// Memory of no type: a few words, more as a hash.
 std::string bytes_of(const World& world, const unsigned char* at, std::size_t count) {
-  if (count > shown_bytes_max) return "#" + hash_of(at, count);
-  std::string result;
-  for (std::size_t i = 0; i < count; i += 8) {
-    const auto bytes = static_cast<std::uint32_t>(std::min<std::size_t>(8, count - i));
-    const std::uint64_t word = word_of(at + i, bytes);
-    const std::string name = bytes == 8 ? world.name_of(word) : std::string();
-    if (!result.empty()) result += ",";
-    result += !name.empty() ? name : word >= number_max ? "new" : std::to_string(word);
-  }
-  return result;
+  return count > shown_bytes_max ? "#" + hash_of(at, count) : words_of(world, at, count);
 }
 
 }  // namespace
@@ -99,11 +110,12 @@ Outputs::Outputs(const Call& call, const Slot* slots, const World& world) : worl
   }
 }
 
-std::string Outputs::changed() const {
+std::string Outputs::changed(bool masked) const {
   std::string result;
   for (const Place& place : places_) {
     if (!std::memcmp(place.at, place.before.data(), place.before.size())) continue;
-    result += std::string(" ") + place.parameter->name + "=" + (place.parameter->masked ? "*" : text_of(place));
+    result +=
+        std::string(" ") + place.parameter->name + "=" + (masked || place.parameter->masked ? "*" : text_of(place));
   }
   return result;
 }

@@ -16,8 +16,8 @@ class Outputs {
  public:
   /// Remembers what lies there now.
   Outputs(const Call& call, const Slot* slots, const World& world);
-  /// What is different now, each as ` parameter=value`.
-  std::string changed() const;
+  /// What is different now, each as ` parameter=value`; without the value, `*`, where those of the case are masked.
+  std::string changed(bool masked) const;
 
  private:
   struct Place {

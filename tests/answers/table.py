@@ -70,26 +70,31 @@ class Table:
         return self.enums[t.name]
 
     def leaves(self, t, path=""):
-        """(path, type, in a union) of each field, nested ones too."""
+        """(where it lies, its name, type) of each field, nested ones too. A union is one field."""
         for member in t.members:
             name = f"{path}.{member.name}" if path and member.name else path or member.name
             m = member.type
-            if m.kind == "struct" or (m.kind == "union" and not member.name):
+            if m.kind == "struct":
                 yield from self.leaves(m, name)
+            elif m.kind == "union" and not member.name:
+                first = m.members[0].name
+                yield f"{path}.{first}" if path else first, "union", m
             elif m.kind == "array" and m.element.kind != "integer":
                 continue
             elif name:
-                yield name, m
+                yield name, name, m
 
     def fields(self, t):
         if t.kind != "struct" or not t.name:
             return "nullptr", 0
         if t.name not in self.records:
             rows = []
-            for path, m in self.leaves(t):
+            for path, name_told, m in self.leaves(t):
+                if name_told.split(".")[-1].startswith("_"):
+                    continue  # nobody's
                 name, count = self.choices(m) if m.kind == "enum" else ("nullptr", 0)
                 size = m.bytes or 8
-                rows.append(f'    {{"{path}", Role::{role_of(path, m)}, {str(m.signed).lower()}, '
+                rows.append(f'    {{"{name_told}", Role::{role_of(path, m)}, {str(m.signed).lower()}, '
                             f"offsetof({t.name}, {path}), {size}, {name}, {count}}},")
             self.records[t.name] = (f"fields_{t.name}", len(rows))
             if rows:
@@ -143,7 +148,7 @@ class Table:
         own = self.said["symbols"].get(symbol, {})
         masked = p.name in own.get("masked", []) or p.name in self.said["masked"]
         kept = p.name in own.get("kept", [])
-        known = {q.name for q in call.function.parameters} | {"masked", "kept", "more", "alone"}
+        known = {q.name for q in call.function.parameters} | {"masked", "masked_cases", "kept", "more", "alone"}
         for key in own.keys() - known:
             raise SystemExit(f"calls.toml: {symbol}: no parameter is named {key}")
         size = p.type.bytes if p.type.kind not in ("pointer", "handle", "function", "address") else 8
@@ -168,10 +173,15 @@ class Table:
             if more:
                 quoted = ", ".join(f'"{m}"' for m in more)
                 self.lines.append(f"const char* const more_{symbol}[] = {{{quoted}, nullptr}};")
+            masked = "nullptr"
+            if own.get("masked_cases"):
+                masked = f"masked_{symbol}"
+                quoted = ", ".join(f'"{m}"' for m in own["masked_cases"])
+                self.lines.append(f"const char* const {masked}[] = {{{quoted}, nullptr}};")
             for f in sorted(self.spec.variants(call), key=lambda f: f.name):
                 rows.append(f'    {{"{f.name}", "{call.group}", '
                             f"{f'parameters_{symbol}' if parameters else 'nullptr'}, {len(parameters)}, "
-                            f"{f'more_{symbol}' if more else 'nullptr'}, {str(f.name != symbol).lower()}, "
+                            f"{f'more_{symbol}' if more else 'nullptr'}, {masked}, {str(f.name != symbol).lower()}, "
                             f"{str(bool(ENDS.search(symbol))).lower()}, {str(own.get('alone', False)).lower()}, "
                             f"&Invoke<decltype(&::{f.name})>::run}},")
         for section in ("names", "types"):

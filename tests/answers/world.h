@@ -74,6 +74,8 @@ class World {
   void at_end(std::function<void()> ending) { endings_.push_back(std::move(ending)); }
   /// Gives everything back, last first.
   void end();
+  /// Something will be given back.
+  bool ends() const { return !endings_.empty(); }
   /// Gives nothing back: something of it is gone already.
   void forget() { endings_.clear(); }
 
