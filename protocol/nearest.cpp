@@ -20,6 +20,16 @@ std::size_t changes_between(const std::string& one, const std::string& other) {
   return row.back();
 }
 
+// Short for the other, or a longer form of it.
+bool begins_alike(const std::string& one, const std::string& other) {
+  constexpr std::size_t least = 3;  // letters
+  const auto letters = [](const std::string& name) {
+    return name.substr(std::min(name.find_first_not_of('-'), name.size()));
+  };
+  const std::string a = letters(one), b = letters(other);
+  return std::min(a.size(), b.size()) >= least && (a.starts_with(b) || b.starts_with(a));
+}
+
 }  // namespace
 
 std::string nearest(const std::string& written, const std::vector<std::string>& names) {
@@ -31,6 +41,9 @@ std::string nearest(const std::string& written, const std::vector<std::string>& 
       least = changes;
       best = name;
     }
+  if (best.empty() && written.size() <= long_name)
+    for (const std::string& name : names)
+      if (begins_alike(written, name)) return name;
   return best;
 }
 

@@ -6,7 +6,8 @@
 
 namespace fargpu {
 
-/// Of these names, the one that somebody meant who wrote this; empty if none is near.
+/// Of these names the one that was meant by what is written: it differs by few letters, or one is short for the other.
+/// Empty if none is near.
 std::string nearest(const std::string& written, const std::vector<std::string>& names);
 /// "; perhaps 'listen' is meant", or nothing.
 std::string perhaps(const std::string& written, const std::vector<std::string>& names);

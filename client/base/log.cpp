@@ -1,4 +1,5 @@
 #include "log.h"
+#include "log_words.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,6 +8,10 @@
 #include <mutex>
 #include <set>
 #include <sstream>
+#include <vector>
+
+#include "protocol/nearest.h"
+#include "protocol/text.h"
 
 namespace fargpu::client::log {
 namespace {
@@ -18,11 +23,12 @@ struct State {
   int descriptor = STDERR_FILENO;
   std::mutex mutex;
   std::set<std::string> said;
+  std::string understood, unknown;  // of FARGPU_LOG
 
   State() {
     const char* wanted = std::getenv("FARGPU_LOG");
-    std::string unknown;
     std::stringstream words(wanted ? wanted : "");
+    const auto add = [](std::string& list, const std::string& word) { list += (list.empty() ? "" : ",") + word; };
     for (std::string word; std::getline(words, word, ',');) {
       if (word == "error") level = Level::error;
       else if (word == "warn") level = Level::warn;
@@ -30,7 +36,11 @@ struct State {
       else if (word == "debug") level = Level::debug;
       else if (word == "stats") stats = true;
       else if (word == "trace") trace = true;
-      else if (!word.empty()) unknown = word;
+      else {
+        if (!word.empty()) add(unknown, word);
+        continue;
+      }
+      add(understood, word);
     }
     if (const char* path = std::getenv("FARGPU_LOG_FILE"); path && *path) {
       std::string name = path;
@@ -43,8 +53,13 @@ struct State {
         say("fargpu: warning: FARGPU_LOG_FILE '" + name + "' cannot be written; logging to stderr\n");
       }
     }
-    if (!unknown.empty())
-      say("fargpu: warning: FARGPU_LOG knows no '" + unknown + "'; use error, warn, info, debug, stats, trace\n");
+    if (!unknown.empty()) say("fargpu: warning: " + complaint() + "\n");
+  }
+
+  std::string complaint() const {
+    const std::vector<std::string> known{"error", "warn", "info", "debug", "stats", "trace"};
+    return "FARGPU_LOG knows no '" + printable(unknown) + "'" + perhaps(unknown, known) +
+           "; use error, warn, info, debug, stats, trace";
   }
 
   void say(const std::string& line) const {
@@ -62,6 +77,10 @@ State& state() {
 bool enabled(Level level) { return level <= state().level; }
 bool stats_wanted() { return state().stats; }
 bool trace_wanted() { return state().trace; }
+std::string complaint() { return state().unknown.empty() ? "" : state().complaint(); }
+void drop_what_is_not_understood() {
+  if (!state().unknown.empty()) ::setenv("FARGPU_LOG", state().understood.c_str(), 1);
+}
 
 void write(Level level, const std::string& text) {
   if (!enabled(level)) return;

@@ -86,7 +86,7 @@ int list_variables(const VariablesOptions& options);
 
 struct TokenOptions {
   std::string file, name, tenant;
-  std::string ttl = "30d";
+  std::string ttl = "90d";
 };
 int create_token(const TokenOptions& options);
 int list_tokens(const TokenOptions& options);

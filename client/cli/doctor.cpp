@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "client/connect/control_connection.h"
 #include "client/connect/credentials.h"
 #include "client/base/environment.h"
+#include "client/base/log_words.h"
 #include "commands.h"
 #include "findings.h"
 #include "library_folder.h"
@@ -74,6 +76,7 @@ void check_memory(Findings& report) {
 
 void check_variables(Findings& report) {
   for (const StrangeVariable& variable : strange_variables()) report.note(variable.text());
+  if (const std::string complaint = log::complaint(); !complaint.empty()) report.note(complaint);
 }
 
 // A credential is for its owner alone.
@@ -105,8 +108,15 @@ void check_certificates(Findings& report) {
     const char* const path = std::getenv(name);
     if (!path || !*path) continue;
     try {
-      const auto expires = site::expiry(path);
+      const bool bundle = std::string_view(name) == "FARGPU_CA";
+      const auto expires = bundle ? site::authority_expiry(path) : site::expiry(path);
       const std::string what = fmt::format("{} '{}'", name, path), end = site::time_text(expires);
+      if (const auto ends = site::expiries(path); bundle && expires > now) {
+        const auto past = std::count_if(ends.begin(), ends.end(), [&](const auto& one) { return one <= now; });
+        if (past != 0)
+          report.note(fmt::format("{}: {} of its {} certificates have expired; hosts of these authorities are refused",
+                                  what, past, ends.size()));
+      }
       if (expires <= now)
         report.bad(what + " has expired on " + end, "ask the operator of the GPU host for another one");
       else if (expires <= now + soon)
@@ -217,6 +227,14 @@ void check_identity(Findings& report, wire::Status::Reader status) {
   report.note("the tenant's quota is not told within `fargpu run`");
 }
 
+/// Of the client's tenant, on all devices together.
+std::uint64_t quota_left(wire::Status::Reader status) {
+  for (const auto one : status.getTenants())
+    if (status.getTenant() == one.getName() && one.getMemoryLimitBytes() != 0)
+      return one.getMemoryLimitBytes() - std::min(one.getMemoryLimitBytes(), one.getMemoryBytes());
+  return std::numeric_limits<std::uint64_t>::max();
+}
+
 void check_host(Findings& report, const PoolHost& host) {
   std::unique_ptr<ControlConnection> broker;
   try {
@@ -250,10 +268,11 @@ void check_host(Findings& report, const PoolHost& host) {
                   check_identity(report, status);
                   report.good(fmt::format("{} of {} taken", status.getSessionsTaken(),
                                           so_many(status.getSessionsMax(), "session")));
+                  const std::uint64_t left = quota_left(status);
                   for (const auto device : status.getDevices()) {
                     report.good(fmt::format("device {}, {}, of which a new lease may have {}",
                                             printable(device.getName().cStr()), memory_text(device.getMemoryBytes()),
-                                            memory_text(device.getFreeBytes())));
+                                            memory_text(std::min(device.getFreeBytes(), left))));
                   }
                 });
   } catch (const DialError& error) {
@@ -270,6 +289,7 @@ void check_host(Findings& report, const PoolHost& host) {
 }  // namespace
 
 int doctor(const DoctorOptions& options) {
+  log::drop_what_is_not_understood();
   Findings report(options.output == "json");
   report.begin("");
   check_library(report);

@@ -193,12 +193,21 @@ int main(int argc, char** argv) {
       return cli::exit_own_error;
     }
     if (error.get_exit_code() == 0) return app.exit(error);
-    const CLI::App* of = &app;  // the command that was begun
+    // What is not understood, rather than what is missing because of it: an option first, whose value is none either.
+    const CLI::App* of = &app;  // the command that was begun, or one that is behind it
     std::string help = "fargpu";
-    for (; !of->get_subcommands().empty(); help += " " + of->get_name()) of = of->get_subcommands().front();
-    // What is not understood, rather than what is missing because of it.
-    std::vector<std::string> unknown = of->remaining();
-    std::erase(unknown, "--");
+    const auto not_understood = [&of] {
+      std::vector<std::string> words = of->remaining();
+      std::erase(words, "--");
+      std::stable_partition(words.begin(), words.end(), [](const std::string& one) { return one.starts_with('-'); });
+      return words;
+    };
+    std::vector<std::string> unknown = not_understood();
+    while (unknown.empty() && !of->get_subcommands().empty()) {
+      of = of->get_subcommands().front();
+      help += " " + of->get_name();
+      unknown = not_understood();
+    }
     const bool strange = !unknown.empty() && (dynamic_cast<const CLI::RequiredError*>(&error) ||
                                               dynamic_cast<const CLI::ExtrasError*>(&error));
     std::cerr << "fargpu: "

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "client/base/environment.h"
+#include "client/base/log_words.h"
 #include "client/connect/control_connection.h"
 #include "client/connect/pool_search.h"
 #include "commands.h"
@@ -185,6 +186,7 @@ int run(const RunOptions& options) {
   make_paths_whole();
   for (const StrangeVariable& variable : strange_variables())
     std::cerr << "fargpu: warning: " << variable.text() << "\n";
+  log::drop_what_is_not_understood();
   ask_for(options);
   const std::vector<PoolHost> hosts = pool_hosts(options.pool);
   const std::filesystem::path folder = library_folder();

@@ -179,7 +179,7 @@ DialError untrusted(const PoolHost& host, const std::string& why, const TlsTrust
 }
 
 // What would help when a handshake of TLS failed: of each cause its own line.
-DialError tls_failure(const PoolHost& host, const TlsError& error) {
+DialError tls_failure(const PoolHost& host, const TlsError& error, const TlsTrust& trust) {
   const std::string address = address_text(host), cause = address + ": no TLS: " + error.what();
   const std::string without = "if its fargpud serves without TLS, write tcp://" + address;
   const auto with = [&](const std::string& repair) {
@@ -192,6 +192,14 @@ DialError tls_failure(const PoolHost& host, const TlsError& error) {
           without +
           "; a host that has shut out this address after many failed connections lets it in again after a minute");
     case TlsError::Cause::other: break;
+  }
+  if (trust.key && trust.ca_file.empty() && trust.fingerprint.empty()) {
+    const std::string name = printable(trust.key->identity);
+    const std::string repair =
+        "the line of FARGPU_PSK_FILE must be that of psk_file at the host, with '" + name + "' and the key";
+    return DialError::of_tls(address + " does not accept the shared key '" + name + "' (" + error.what() + "); " +
+                             repair)
+        .with_repair(repair);
   }
   return DialError::of_tls(cause + "; is FARGPU_CA or FARGPU_FINGERPRINT that host's, and FARGPU_PSK_FILE right?");
 }
@@ -242,7 +250,7 @@ Line connect_to(const PoolHost& host) {
   } catch (const TlsKnownError& error) {
     throw untrusted(host, error.what(), credentials.trust);
   } catch (const TlsError& error) {
-    throw tls_failure(host, error);
+    throw tls_failure(host, error, credentials.trust);
   } catch (const ChannelClosed& error) {
     throw mute(error.what());
   }

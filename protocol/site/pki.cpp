@@ -185,21 +185,30 @@ PkiFiles issue_client(const std::filesystem::path& folder, const std::string& na
   return issue(draft, folder, name, "clientAuth");
 }
 
-std::chrono::sys_seconds expiry(const std::filesystem::path& path) {
+std::vector<std::chrono::sys_seconds> expiries(const std::filesystem::path& path) {
   const Bio in(BIO_new_file(path.c_str(), "r"));
-  std::optional<std::chrono::sys_seconds> first;
+  std::vector<std::chrono::sys_seconds> ends;
   while (in) {
     const Certificate certificate(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
     if (!certificate) break;
     std::tm time{};
     require(ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &time) == 1,
             "cannot read the end of a certificate in " + path.string());
-    const std::chrono::sys_seconds end{std::chrono::seconds(::timegm(&time))};
-    first = std::min(first.value_or(end), end);
+    ends.emplace_back(std::chrono::seconds(::timegm(&time)));
   }
-  require(first.has_value(), "cannot read certificate " + path.string());
+  require(!ends.empty(), "cannot read certificate " + path.string());
   ERR_clear_error();  // the end of the file is one
-  return *first;
+  return ends;
+}
+
+std::chrono::sys_seconds expiry(const std::filesystem::path& chain) {
+  const auto ends = expiries(chain);
+  return *std::min_element(ends.begin(), ends.end());
+}
+
+std::chrono::sys_seconds authority_expiry(const std::filesystem::path& bundle) {
+  const auto ends = expiries(bundle);
+  return *std::max_element(ends.begin(), ends.end());
 }
 
 std::string fingerprint(const std::filesystem::path& path) {

@@ -28,8 +28,12 @@ PkiFiles issue_server(const std::filesystem::path& folder, const std::string& na
                       const std::vector<std::string>& hosts, std::chrono::days life);
 /// NAME.crt and NAME.key of a client, which the common name stands for.
 PkiFiles issue_client(const std::filesystem::path& folder, const std::string& name, std::chrono::days life);
-/// When the first of the certificates in a file of PEM ends. Throws PkiError if the file holds none.
-std::chrono::sys_seconds expiry(const std::filesystem::path& certificates);
+/// When each of the certificates in a file of PEM ends, in their order. Throws PkiError if the file holds none.
+std::vector<std::chrono::sys_seconds> expiries(const std::filesystem::path& certificates);
+/// When a certificate ends with its chain: with the first of them.
+std::chrono::sys_seconds expiry(const std::filesystem::path& chain);
+/// When a file of authorities has none left that is good: with the last of them.
+std::chrono::sys_seconds authority_expiry(const std::filesystem::path& bundle);
 /// SHA-256 of a certificate, in hexadecimal digits.
 std::string fingerprint(const std::filesystem::path& certificate);
 

@@ -167,6 +167,21 @@ void Broker::listen() {
   service_manager_.tell("READY=1\nSTATUS=serving");
 }
 
+void Broker::check() {
+  const auto may_be_in_use = [](const auto& try_it) {
+    try {
+      try_it();
+    } catch (const AddressInUse& busy) {  // by the fargpud that runs while its settings are checked
+      EventLog::warn("address in use", {{"reason", busy.what()}});
+    }
+  };
+  if (const std::string& address = settings_.metrics_listen; !address.empty())
+    may_be_in_use([&] { MetricsServer::check(io_, address, settings_.insecure); });
+  for (const ListenAddress& address : parse_listen(settings_.listen))
+    may_be_in_use([&] { listeners_.check(address, tls_ != nullptr); });
+  expiry_watch_.look();
+}
+
 std::string Broker::trouble() const {
   if (const std::string refusal = state_.refusal(std::chrono::system_clock::now()); !refusal.empty()) return refusal;
   if (!workers_.failure().empty()) return "no worker can be started: " + workers_.failure();
@@ -223,13 +238,14 @@ bool Broker::may_administer(const std::string& name, bool near) const {
   return tenant && tenant->administrator;
 }
 
-std::string Broker::administer(const std::string& tenant, wire::AdministrationRequest::Reader request) {
+std::string Broker::administer(const ClientFacts& by, wire::AdministrationRequest::Reader request) {
   const auto now = std::chrono::system_clock::now();
   if (request.isEndSession()) {
     const std::uint64_t session = request.getEndSession();
     if (!workers_.end(session, "an administrator of the host has ended it"))
       return "there is no session " + std::to_string(session) + "; `fargpu ls` shows those that run";
-    EventLog::info("session ended by request", {{"session", session}, {"tenant", tenant}});
+    EventLog::info("session ended by request",
+                   {{"session", session}, {"tenant", by.tenant}, {"identity", by.identity}});
     return "";
   }
   if (request.isDrain()) {
@@ -237,7 +253,9 @@ std::string Broker::administer(const std::string& tenant, wire::AdministrationRe
         std::min<std::uint64_t>(request.getDrain(), std::chrono::seconds(ServiceState::drain_max).count() + 1);
     std::string wrong = state_.drain(now, asked == 0 ? std::nullopt : std::optional(std::chrono::seconds(asked)));
     if (!wrong.empty()) return wrong;
-    EventLog::info("drained", {{"seconds", asked}, {"sessions", workers_.sessions()}, {"tenant", tenant}});
+    EventLog::info(
+        "drained",
+        {{"seconds", asked}, {"sessions", workers_.sessions()}, {"tenant", by.tenant}, {"identity", by.identity}});
     service_manager_.tell("STATUS=drained: no new sessions");
     leases_.wake();
     return "";
@@ -245,7 +263,7 @@ std::string Broker::administer(const std::string& tenant, wire::AdministrationRe
   if (request.isResume()) {
     std::string wrong = state_.resume(now);
     if (!wrong.empty()) return wrong;
-    EventLog::info("resumed", {{"tenant", tenant}});
+    EventLog::info("resumed", {{"tenant", by.tenant}, {"identity", by.identity}});
     service_manager_.tell("STATUS=serving");
     return "";
   }
@@ -256,7 +274,7 @@ std::string Broker::administer(const std::string& tenant, wire::AdministrationRe
     if (!scheduler::make_policy(rules))
       return "there is no policy '" + rules.policy + "'; use free, fair, fixed or exclusive";
     scheduling.set_rules(rules);
-    EventLog::info("policy", {{"policy", rules.policy}});
+    EventLog::info("policy", {{"policy", rules.policy}, {"tenant", by.tenant}, {"identity", by.identity}});
     return "";
   }
   if (!request.isShare()) return "that is nothing that can be changed";
@@ -268,7 +286,11 @@ std::string Broker::administer(const std::string& tenant, wire::AdministrationRe
   if (change.getWeight() != 0) share.weight = change.getWeight();
   if (const std::string wrong = scheduler::complaint(share); !wrong.empty()) return wrong;
   scheduling.change(change.getSession(), share);
-  EventLog::info("share", {{"session", change.getSession()}, {"percent", share.percent}, {"weight", share.weight}});
+  EventLog::info("share", {{"session", change.getSession()},
+                           {"percent", share.percent},
+                           {"weight", share.weight},
+                           {"tenant", by.tenant},
+                           {"identity", by.identity}});
   return "";
 }
 
@@ -279,7 +301,9 @@ void Broker::stop(const std::string& why, std::chrono::seconds patience) {
     return;
   }
   state_.stop(std::chrono::system_clock::now() + patience);
-  service_manager_.tell("STOPPING=1\nSTATUS=ends running sessions");
+  // However long its unit lets it take.
+  service_manager_.tell(fmt::format("STOPPING=1\nEXTEND_TIMEOUT_USEC={}\nSTATUS=ends running sessions",
+                                    std::chrono::microseconds(patience + 2 * stop_patience).count()));
   if (patience > std::chrono::seconds(0))
     workers_.notify_all(fmt::format("this host shuts down; this session ends in {} s", patience.count()));
   leases_.wake();

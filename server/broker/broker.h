@@ -35,8 +35,11 @@ class Broker {
  public:
   Broker(asio::io_context& io, const Settings& settings);
 
-  /// Opens the listening sockets. Throws SettingsError.
+  /// Opens the listening sockets. Throws SettingsError, or AddressInUse.
   void listen();
+  /// Throws SettingsError where `listen` would, and listens at nothing. The log warns of addresses in use and of what
+  /// ends soon.
+  void check();
   /// Begins to stop: no new sessions, running ones have their time, then everything ends and the io_context runs dry.
   void stop(const std::string& why, std::chrono::seconds patience);
   /// What running sessions have, as the settings say now.
@@ -47,6 +50,9 @@ class Broker {
   void reload();
 
   Workers& workers() { return workers_; }
+  const Tenants& tenants() const { return leases_.tenants(); }
+  /// Whether there is a certificate or a key, so that TLS can be spoken.
+  bool encrypts() const { return tls_ != nullptr; }
 
  private:
   class Connection;
@@ -72,7 +78,7 @@ class Broker {
   /// machine.
   bool may_administer(const std::string& tenant, bool near) const;
   /// Why not; empty when it is done.
-  std::string administer(const std::string& tenant, wire::AdministrationRequest::Reader request);
+  std::string administer(const ClientFacts& by, wire::AdministrationRequest::Reader request);
   bool stopping() const { return state_.at(std::chrono::system_clock::now()) == ServiceState::State::stopping; }
   void finish_stop(const std::string& why);
   /// Why no session can begin now; empty if one can.

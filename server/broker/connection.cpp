@@ -319,6 +319,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     client_.tenant = judgement.tenant;
     keeper_ = judgement.administrator;
     known_by_ = judgement.known_by;
+    client_.identity = known_by_.text();
     const Versions theirs = versions_of(hello);
     const auto version = common_version(our_versions, theirs);
     if (!version) {
@@ -371,7 +372,11 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
 
   asio::awaitable<bool> refuse_lease(wire::Failure::Reason reason, std::string text) {
     ++broker_.admissions_.refused[reason];
-    EventLog::info("lease refused", {{"peer", client_.peer}, {"program", client_.program}, {"reason", text}});
+    EventLog::info("lease refused", {{"peer", client_.peer},
+                                     {"program", client_.program},
+                                     {"tenant", client_.tenant},
+                                     {"identity", client_.identity},
+                                     {"reason", text}});
     co_await send([&](wire::Control::Builder control) {
       auto failure = control.initLeaseAnswer().initFailure();
       failure.setReason(reason);
@@ -491,13 +496,12 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       if (!co_await wait_for_change(until)) co_return false;
     }
     place.reset();
-    broker_.admissions_.waited(std::chrono::steady_clock::now() - begin);
+    // The processes of a job come to the lease that their starter has waited for.
+    if (first) broker_.admissions_.waited(std::chrono::steady_clock::now() - begin);
     if (hold) {
       expire_after(handshake_time());
       co_await send([&](wire::Control::Builder control) { write_lease(*lease, control.initLeaseAnswer()); });
-      EventLog::info(
-          "lease held",
-          {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
+      log_grant(*lease, EventLog::Level::info);
       lease_ = std::move(lease);
       ++lease_->holders;
       lease_->left.reset();
@@ -529,9 +533,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     expire_after(handshake_time());
     if (!ticket_) co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, failure);
     ++broker_.admissions_.granted;
-    EventLog::debug(
-        "lease granted",
-        {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
+    log_grant(*lease, EventLog::Level::debug);
     co_await send([&](wire::Control::Builder control) {
       auto answer = control.initLeaseAnswer();
       answer.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket_->data()), ticket_->size()));
@@ -542,6 +544,15 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       write_lease(*lease, answer);
     });
     co_return true;
+  }
+
+  void log_grant(const Lease& lease, EventLog::Level level) const {
+    EventLog::write(level, "lease granted",
+                    {{"peer", client_.peer},
+                     {"program", client_.program},
+                     {"tenant", client_.tenant},
+                     {"identity", client_.identity},
+                     {"lease", lease.id}});
   }
 
   std::shared_ptr<Waiter> wait_in_queue(const Tenant& tenant, const LeaseWish& wish, const std::optional<JobKey>& job) {
@@ -583,13 +594,14 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
   asio::awaitable<void> on_administration(wire::AdministrationRequest::Reader request) {
     const bool allowed = administers();
     const std::string refusal =
-        allowed ? broker_.administer(client_.tenant, request)
+        allowed ? broker_.administer(client_, request)
                 : "only administrators of this host may do this: root and the user of fargpud at "
                   "its Unix socket, tenants that the "
                   "settings name so or, where they name no tenants, every user of the GPU host itself";
     if (!refusal.empty())
-      EventLog::warn("administration refused",
-                     {{"peer", client_.peer}, {"tenant", client_.tenant}, {"reason", refusal}});
+      EventLog::warn(
+          "administration refused",
+          {{"peer", client_.peer}, {"tenant", client_.tenant}, {"identity", client_.identity}, {"reason", refusal}});
     co_await send([&](wire::Control::Builder control) {
       auto failure = control.initAdministrationAnswer().initFailure();
       if (refusal.empty()) return;

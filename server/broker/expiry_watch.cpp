@@ -15,12 +15,13 @@ namespace {
 struct Named {
   const char* setting;
   const std::string Settings::*file;
+  std::chrono::sys_seconds (*expiry)(const std::filesystem::path&);
   const char* renewal;
 };
 constexpr Named named[] = {
-    {"tls_certificate", &Settings::tls_certificate,
+    {"tls_certificate", &Settings::tls_certificate, site::expiry,
      "make another one with `fargpu pki issue --server`, and send fargpud SIGHUP"},
-    {"tls_client_ca", &Settings::tls_client_ca,
+    {"tls_client_ca", &Settings::tls_client_ca, site::authority_expiry,
      "make another authority with `fargpu pki init`, and certificates by it"},
 };
 
@@ -45,7 +46,7 @@ std::vector<ExpiryWatch::Certificate> ExpiryWatch::certificates() const {
     const std::string& file = settings_.*one.file;
     if (file.empty()) continue;
     try {
-      found.push_back({one.setting, file, site::expiry(file)});
+      found.push_back({one.setting, file, one.expiry(file)});
     } catch (const site::PkiError& error) {  // a reload that fails says what is wrong with it
       EventLog::debug("certificate not read", {{"file", file}, {"reason", error.what()}});
     }
@@ -74,7 +75,7 @@ void ExpiryWatch::require_valid(const Settings& settings, Time now) {
     const std::string& file = settings.*one.file;
     if (file.empty()) continue;
     try {
-      const Time expires = site::expiry(file);
+      const Time expires = one.expiry(file);
       if (expires <= now)
         throw SettingsError(
             fmt::format("{}: {} has expired on {}; {}", one.setting, file, site::time_text(expires), one.renewal));

@@ -55,6 +55,16 @@ Keys read_keys(const std::string& path) {
 
 }  // namespace
 
+std::string KnownBy::text() const {
+  switch (kind) {
+    case wire::Identity::Kind::TOKEN: return "token " + name;
+    case wire::Identity::Kind::CERTIFICATE: return "certificate " + name;
+    case wire::Identity::Kind::KEY: return "key " + name;
+    case wire::Identity::Kind::USER: return "user " + name;
+    default: return "nothing";
+  }
+}
+
 Identity::Identity(const Settings& settings) : token_file_(settings.token_file), tokens_(settings.token_file) {
   require_readable("token_file", settings.token_file);
   require_readable("psk_file", settings.psk_file);

@@ -30,6 +30,8 @@ struct KnownBy {
   wire::Identity::Kind kind = wire::Identity::Kind::NOTHING;
   std::string name;
   std::optional<std::chrono::sys_seconds> expires;  ///< nothing: never
+  /// "token anna", for the log.
+  std::string text() const;
 };
 
 /// A tenant's name, or why there is none, in words for the client.

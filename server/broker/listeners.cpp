@@ -3,7 +3,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -13,6 +15,19 @@ namespace fargpu::server {
 namespace {
 
 constexpr auto accept_pause = std::chrono::milliseconds(100);
+
+[[noreturn]] void refuse(const ListenAddress& address, const asio::error_code& error) {
+  const std::string what =
+      "listen: cannot listen on " + address.host + ":" + std::to_string(address.port) + " (" + error.message() + "); ";
+  if (error == asio::error::address_in_use) throw AddressInUse(what + "is another fargpud running?");
+  throw SettingsError(what + (error == asio::error::access_denied ? "ports below 1024 are for root"
+                                                                  : "name an address that this machine has"));
+}
+
+bool is_other_file(const std::string& path) {
+  struct stat there {};
+  return ::lstat(path.c_str(), &there) == 0 && !S_ISSOCK(there.st_mode);
+}
 
 }  // namespace
 
@@ -28,9 +43,8 @@ void Listeners::open_socket(const std::string& name) {
     asio::error_code refused;
     asio::local::stream_protocol::socket probe(io_);
     if (!abstract) probe.connect(endpoint, refused);
-    struct stat there {};
-    const bool other = !abstract && ::lstat(name.c_str(), &there) == 0 && !S_ISSOCK(there.st_mode);
-    if (other) throw SettingsError("listen: " + shown + " is there and no socket; name another, or remove it");
+    if (!abstract && is_other_file(name))
+      throw SettingsError("listen: " + shown + " is there and no socket; name another, or remove it");
     if (refused == asio::error::connection_refused) ::unlink(name.c_str());
     asio::local::stream_protocol::acceptor& acceptor = local_acceptors_.emplace_back(io_);
     acceptor.open();
@@ -45,14 +59,33 @@ void Listeners::open_socket(const std::string& name) {
     else EventLog::info("listening", {{"address", shown}});
     accept(acceptor, Transport::plain);
   } catch (const asio::system_error& failed) {
-    const bool taken = failed.code() == asio::error::address_in_use;
-    throw SettingsError("listen: cannot listen on " + shown + " (" + failed.code().message() + ")" +
-                        (taken ? "; is another fargpud running?" : "; name a folder that this user may write to"));
+    const std::string what = "listen: cannot listen on " + shown + " (" + failed.code().message() + ")";
+    if (failed.code() == asio::error::address_in_use) throw AddressInUse(what + "; is another fargpud running?");
+    throw SettingsError(what + "; name a folder that this user may write to");
   }
 }
 
-void Listeners::open(const ListenAddress& address, bool can_encrypt) {
-  if (!address.socket.empty()) return open_socket(address.socket);
+// A service manager makes the folder at the start, so that it may be missing now.
+void Listeners::check_socket(const std::string& path) {
+  const std::string shown = "unix:" + path, folder = path.substr(0, path.rfind('/') + 1);
+  if (is_other_file(path))
+    throw SettingsError("listen: " + shown + " is there and no socket; name another, or remove it");
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return;
+  const int error = errno;
+  if (error != ENOENT)
+    throw SettingsError("listen: cannot listen on " + shown + " (" + std::strerror(error) +
+                        "); name a folder that this user may write to");
+  EventLog::warn("no folder for a socket",
+                 {{"address", shown},
+                  {"meaning", "fargpud cannot start before there is one; the installed service makes /run/fargpu"}});
+}
+
+void Listeners::check(const ListenAddress& address, bool can_encrypt) {
+  if (!address.socket.empty()) return check_socket(address.socket);
+  bind(address, resolve(address, can_encrypt));
+}
+
+Listeners::Endpoint Listeners::resolve(const ListenAddress& address, bool can_encrypt) {
   asio::ip::tcp::resolver resolver(io_);
   asio::error_code error;
   const auto endpoints =
@@ -69,37 +102,40 @@ void Listeners::open(const ListenAddress& address, bool can_encrypt) {
         ", which needs tls_certificate and tls_key (`fargpu pki` makes them) or psk_file; give them" +
         (loopback ? "" : ", listen on 127.0.0.1 (and tunnel), or accept the risk with --insecure"));
   }
-  if (!tls && !loopback) {
-    if (!settings_.insecure) {
-      throw SettingsError("listen: " + endpoint.address().to_string() +
-                          " can be reached from other machines, and tcp:// is neither encrypted nor authenticated; "
-                          "write tls://, or accept the "
-                          "risk with --insecure");
-    }
-    EventLog::warn("insecure",
-                   {{"address", endpoint.address().to_string()},
-                    {"meaning", "every machine that reaches this port can use the GPUs; nothing is encrypted"}});
-  }
+  if (!tls && !loopback && !settings_.insecure)
+    throw SettingsError("listen: " + endpoint.address().to_string() +
+                        " can be reached from other machines, and tcp:// is neither encrypted nor authenticated; "
+                        "write tls://, or accept the risk with --insecure");
+  return {endpoint, tls};
+}
+
+asio::ip::tcp::acceptor Listeners::bind(const ListenAddress& address, const Endpoint& endpoint) {
+  asio::ip::tcp::acceptor acceptor(io_);
   try {
-    asio::ip::tcp::acceptor& acceptor = acceptors_.emplace_back(io_);
-    acceptor.open(endpoint.protocol());
+    acceptor.open(endpoint.address.protocol());
     acceptor.set_option(asio::socket_base::reuse_address(true));
-    acceptor.bind(endpoint);
-    acceptor.listen();
-    const auto bound = acceptor.local_endpoint();
-    EventLog::info(
-        "listening",
-        {{"transport", tls ? "tls" : "tcp"}, {"address", bound.address().to_string()}, {"port", bound.port()}});
-    accept(acceptor, tls ? Transport::tls : Transport::plain);
+    acceptor.bind(endpoint.address);
   } catch (const asio::system_error& failed) {
-    const bool taken = failed.code() == asio::error::address_in_use;
-    const bool privileged = failed.code() == asio::error::access_denied;
-    throw SettingsError("listen: cannot listen on " + address.host + ":" + std::to_string(address.port) + " (" +
-                        failed.code().message() + "); " +
-                        (taken        ? "is another fargpud running?"
-                         : privileged ? "ports below 1024 are for root"
-                                      : "name an address that this machine has"));
+    refuse(address, failed.code());
   }
+  return acceptor;
+}
+
+void Listeners::open(const ListenAddress& address, bool can_encrypt) {
+  if (!address.socket.empty()) return open_socket(address.socket);
+  const Endpoint endpoint = resolve(address, can_encrypt);
+  if (!endpoint.tls && !endpoint.address.address().is_loopback())
+    EventLog::warn("insecure",
+                   {{"address", endpoint.address.address().to_string()},
+                    {"meaning", "every machine that reaches this port can use the GPUs; nothing is encrypted"}});
+  asio::ip::tcp::acceptor& acceptor = acceptors_.emplace_back(bind(address, endpoint));
+  asio::error_code error;
+  if (acceptor.listen(asio::socket_base::max_listen_connections, error)) refuse(address, error);
+  const auto bound = acceptor.local_endpoint();
+  EventLog::info(
+      "listening",
+      {{"transport", endpoint.tls ? "tls" : "tcp"}, {"address", bound.address().to_string()}, {"port", bound.port()}});
+  accept(acceptor, endpoint.tls ? Transport::tls : Transport::plain);
 }
 
 template <class Acceptor>

@@ -24,13 +24,23 @@ class Listeners {
   };
   Listeners(asio::io_context& io, const Settings& settings, Heard heard);
 
-  /// `can_encrypt`: there is a certificate or a key. Throws SettingsError, that says what to do.
+  /// `can_encrypt`: there is a certificate or a key. Throws SettingsError that says what to do, or AddressInUse.
   void open(const ListenAddress& address, bool can_encrypt);
-  /// `name`: a path, or of the abstract namespace with a zero byte first.
+  /// `name`: a path, or of the abstract namespace with a zero byte first. Throws as `open`.
   void open_socket(const std::string& name);
+  /// Throws what `open` would, and listens at nothing.
+  void check(const ListenAddress& address, bool can_encrypt);
   bool any_by_tcp() const { return !acceptors_.empty(); }
 
  private:
+  struct Endpoint {
+    asio::ip::tcp::endpoint address;
+    bool tls = false;
+  };
+  /// Where an address is, and whether TLS is spoken there. Throws SettingsError where that cannot be served.
+  Endpoint resolve(const ListenAddress& address, bool can_encrypt);
+  asio::ip::tcp::acceptor bind(const ListenAddress& address, const Endpoint& endpoint);
+  void check_socket(const std::string& path);
   template <class Acceptor>
   void accept(Acceptor& acceptor, Transport transport);
 

@@ -2,11 +2,15 @@
 
 #include <asio.hpp>
 
+#include <linux/capability.h>
 #include <pwd.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -27,17 +31,40 @@ namespace {
 
 using namespace fargpu::server;
 
+// What a service manager does about the end depends on these: the installed unit tries again, but for wrong settings.
+constexpr int exit_no_service = 1, exit_wrong_setting = 2;
+
+// The installed service has none: an operator who sets worker_user gives it these.
+constexpr unsigned worker_user_capabilities[] = {CAP_SETUID, CAP_SETGID, CAP_KILL};
+
+// Workers write there: fargpud itself, as root without capabilities, may not even be able to.
+std::error_code why_not_written(const std::string& folder, const std::string& worker_user) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return error;
+  const passwd* const user = worker_user.empty() ? nullptr : ::getpwnam(worker_user.c_str());
+  struct stat there {};
+  if (!user) return ::access(folder.c_str(), W_OK) == 0 ? error : std::error_code(errno, std::generic_category());
+  if (::stat(folder.c_str(), &there) != 0) return std::error_code(errno, std::generic_category());
+  return there.st_uid == user->pw_uid ? error : std::make_error_code(std::errc::permission_denied);
+}
+
 // Without it everything works, but code is sent again by each session.
 void check_image_folder(const Settings& settings) {
   if (settings.image_folder.empty()) return;
-  std::error_code error;
-  std::filesystem::create_directories(settings.image_folder, error);
-  if (!error && ::access(settings.image_folder.c_str(), W_OK) != 0)
-    error = std::error_code(errno, std::generic_category());
-  if (error)
+  if (const std::error_code error = why_not_written(settings.image_folder, settings.worker_user))
     EventLog::warn("no image folder", {{"folder", settings.image_folder},
                                        {"reason", error.message()},
                                        {"meaning", "each session sends its GPU code again; set --image-folder"}});
+}
+
+// To be another user, and to end its processes.
+bool may_change_user() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2]{};
+  if (::syscall(SYS_capget, &header, sets) != 0) return true;  // the workers will say what they could not do
+  return std::all_of(std::begin(worker_user_capabilities), std::end(worker_user_capabilities),
+                     [&](unsigned capability) { return (sets[0].effective & (1u << capability)) != 0; });
 }
 
 // What every worker would fail of, and what no driver can repair.
@@ -54,6 +81,11 @@ void check_workers(const Settings& settings) {
     throw SettingsError(
         "worker_user is '" + settings.worker_user +
         "', and only root can have workers run as another user; leave it out, or start fargpud as root");
+  if (!may_change_user())
+    throw SettingsError("worker_user is '" + settings.worker_user +
+                        "', and this fargpud is root without the capabilities that it takes to start processes of "
+                        "another user; let the service have them (CapabilityBoundingSet=CAP_SETUID CAP_SETGID "
+                        "CAP_KILL), or leave worker_user out");
 }
 
 // It counts neither what they hold nor whose they are: leases are given as if they were not there.
@@ -76,18 +108,104 @@ std::string what_to_do(const Settings& settings, const std::string& failure) {
   return "repair the driver of this machine, or name another by --driver";
 }
 
-// All that can be wrong without a driver. What is not throws.
-int check_all(const Settings& settings) {
-  const Tenants tenants = Tenants::read(settings.file);
-  check_workers(settings);
-  const Identity identity(settings);
-  ExpiryWatch::require_valid(settings, std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
+// The first worker: a host whose driver does not work says so at once instead of refusing every client later.
+void begin(Broker& broker, const Settings& settings, const std::function<void(bool works)>& known) {
+  broker.workers().reserve({}, [&broker, &settings, known](Worker* worker, const std::string& failure) {
+    if (worker) broker.workers().release(*worker);
+    else
+      EventLog::error("no driver", {{"driver", settings.driver},
+                                    {"reason", failure},
+                                    {"meaning", "nothing can be served; " + what_to_do(settings, failure)}});
+    known(worker != nullptr);
+  });
+}
+
+// What still waits in `io` refers to the broker, and the broker to `io`: neither can go first.
+[[noreturn]] void end(Broker& broker, int status) {
+  broker.workers().kill_all();
+  std::cout.flush();
+  std::_Exit(status);
+}
+
+void warn_of_unknown_variables(const Settings& settings) {
   for (const std::string& name : settings.unknown_variables)
-    std::cerr << "fargpud: the variable " << name << " is no setting, and has no effect\n";
-  std::cout << (settings.file.empty() ? "the settings" : settings.file) << (settings.file.empty() ? " are" : " is")
-            << " in order: " << fargpu::so_many(tenants.all().size(), "tenant") << ", "
-            << (identity.context() ? "TLS" : "no TLS") << "\n";
-  return 0;
+    EventLog::warn("no such setting",
+                   {{"variable", name}, {"meaning", "it has no effect; `fargpud --help` lists those that there are"}});
+}
+
+// All that a start would find wrong, by a start that listens at nothing. What is not in order throws, or is in the log.
+int check_all(Settings settings) {
+  settings.warm_context = false;  // takes a device's memory
+  settings.warm_workers = 0;
+  EventLog::start("warn", "text");
+  warn_of_unknown_variables(settings);
+  check_workers(settings);
+  check_image_folder(settings);
+  asio::io_context io;
+  Broker broker(io, settings);
+  broker.check();
+  bool works = false;
+  begin(broker, settings, [&](bool found) {
+    works = found;
+    io.stop();
+  });
+  io.run();
+  if (works)
+    std::cout << (settings.file.empty() ? "the settings are" : settings.file + " is")
+              << " in order: " << fargpu::so_many(broker.tenants().all().size(), "tenant") << ", "
+              << (broker.encrypts() ? "TLS" : "no TLS") << "\n";
+  end(broker, works ? 0 : 1);
+}
+
+int serve(const Settings& settings) {
+  EventLog::start(settings.log_level, settings.log_format);
+  warn_of_unknown_variables(settings);
+  check_workers(settings);
+  check_image_folder(settings);
+  asio::io_context io;
+  Broker broker(io, settings);
+  asio::signal_set signals(io, SIGTERM, SIGINT);
+  std::function<void()> wait = [&] {
+    signals.async_wait([&](const asio::error_code& error, int signal) {
+      if (error) return;
+      const bool gently = signal == SIGTERM;
+      broker.stop(gently ? "SIGTERM" : "SIGINT", gently ? broker.patience() : std::chrono::seconds(0));
+      wait();
+    });
+  };
+  wait();
+  asio::signal_set reload(io, SIGHUP);
+  std::function<void()> wait_to_reload = [&] {
+    reload.async_wait([&](const asio::error_code& error, int) {
+      if (error) return;
+      broker.reload();
+      wait_to_reload();
+    });
+  };
+  wait_to_reload();
+  int status = 0;
+  const auto give_up = [&](int code, const char* what) {
+    if (what) std::cerr << "fargpud: " << what << "\n";
+    status = code;
+    io.stop();
+  };
+  begin(broker, settings, [&](bool works) {
+    if (!works) return give_up(exit_no_service, nullptr);
+    const auto facts = broker.workers().facts();
+    EventLog::info("driver", {{"library", settings.driver},
+                              {"version", facts->getDriverVersion()},
+                              {"devices", facts->getDevices().size()}});
+    warn_of_earlier_sessions(settings);
+    try {
+      broker.listen();
+    } catch (const AddressInUse& error) {
+      give_up(exit_no_service, error.what());
+    } catch (const SettingsError& error) {
+      give_up(exit_wrong_setting, error.what());
+    }
+  });
+  io.run();
+  end(broker, status);
 }
 
 }  // namespace
@@ -95,6 +213,7 @@ int check_all(const Settings& settings) {
 int main(int argc, char** argv) {
   Settings settings;
   try {
+    ::signal(SIGPIPE, SIG_IGN);
     int exit_code = 0;
     switch (read_settings(argc, argv, settings, exit_code)) {
       case Command::done: return exit_code;
@@ -103,70 +222,14 @@ int main(int argc, char** argv) {
         std::cout << settings_text(settings);
         return 0;
       case Command::check: return check_all(settings);
-      case Command::serve: break;
+      case Command::serve: return serve(settings);
     }
-    EventLog::start(settings.log_level, settings.log_format);
-    ::signal(SIGPIPE, SIG_IGN);
-    for (const std::string& name : settings.unknown_variables)
-      EventLog::warn("no such setting", {{"variable", name},
-                                         {"meaning", "it has no effect; `fargpud --help` lists those that there are"}});
-    check_workers(settings);
-    check_image_folder(settings);
-    asio::io_context io;
-    Broker broker(io, settings);
-    asio::signal_set signals(io, SIGTERM, SIGINT);
-    std::function<void()> wait = [&] {
-      signals.async_wait([&](const asio::error_code& error, int signal) {
-        if (error) return;
-        const bool gently = signal == SIGTERM;
-        broker.stop(gently ? "SIGTERM" : "SIGINT", gently ? broker.patience() : std::chrono::seconds(0));
-        wait();
-      });
-    };
-    wait();
-    asio::signal_set reload(io, SIGHUP);
-    std::function<void()> wait_to_reload = [&] {
-      reload.async_wait([&](const asio::error_code& error, int) {
-        if (error) return;
-        broker.reload();
-        wait_to_reload();
-      });
-    };
-    wait_to_reload();
-    // A host whose driver does not work says so at once instead of refusing every client later.
-    int status = 0;
-    broker.workers().reserve({}, [&](Worker* worker, const std::string& failure) {
-      if (!worker) {
-        EventLog::error("no driver", {{"driver", settings.driver},
-                                      {"reason", failure},
-                                      {"meaning", "nothing can be served; " + what_to_do(settings, failure)}});
-        status = 1;
-        io.stop();
-        return;
-      }
-      broker.workers().release(*worker);
-      const auto facts = broker.workers().facts();
-      EventLog::info("driver", {{"library", settings.driver},
-                                {"version", facts->getDriverVersion()},
-                                {"devices", facts->getDevices().size()}});
-      warn_of_earlier_sessions(settings);
-      try {
-        broker.listen();
-      } catch (const SettingsError& error) {
-        std::cerr << "fargpud: " << error.what() << "\n";
-        status = 2;
-        io.stop();
-      }
-    });
-    io.run();
-    broker.workers().kill_all();
-    // What still waits in `io` refers to the broker, and the broker to `io`: neither can go first.
-    std::_Exit(status);
+    return 0;
   } catch (const SettingsError& error) {
     std::cerr << "fargpud: " << error.what() << "\n";
-    return 2;
+    return exit_wrong_setting;
   } catch (const std::exception& error) {
     std::cerr << "fargpud: " << error.what() << "\n";
-    return 1;
+    return exit_no_service;
   }
 }

@@ -22,6 +22,12 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
+[[noreturn]] void refuse(const std::string& address, const asio::error_code& error) {
+  const std::string what = "metrics_listen: cannot listen on " + address + " (" + error.message() + ")";
+  if (error == asio::error::address_in_use) throw AddressInUse(what);
+  throw SettingsError(what);
+}
+
 }  // namespace
 
 void MetricsText::add(const std::string& name, const std::string& type, const std::string& help, const Labels& labels,
@@ -123,8 +129,7 @@ class MetricsServer::Caller : public std::enable_shared_from_this<Caller> {
   std::string request_, answer_;
 };
 
-MetricsServer::MetricsServer(asio::io_context& io, const std::string& address, bool insecure, Pages pages)
-    : io_(io), acceptor_(io), pause_(io), pages_(std::move(pages)) {
+asio::ip::tcp::acceptor MetricsServer::bind(asio::io_context& io, const std::string& address, bool insecure) {
   const auto list = parse_listen(address, "metrics_listen");
   if (list.size() != 1 || !list[0].socket.empty())
     throw SettingsError("metrics_listen is '" + address + "'; give one host:port");
@@ -139,15 +144,23 @@ MetricsServer::MetricsServer(asio::io_context& io, const std::string& address, b
     throw SettingsError("metrics_listen: " + endpoint.address().to_string() +
                         " can be reached from other machines, and nothing is encrypted; listen on 127.0.0.1, or accept "
                         "the risk with --insecure");
+  asio::ip::tcp::acceptor acceptor(io);
   try {
-    acceptor_.open(endpoint.protocol());
-    acceptor_.set_option(asio::socket_base::reuse_address(true));
-    acceptor_.bind(endpoint);
-    acceptor_.listen();
+    acceptor.open(endpoint.protocol());
+    acceptor.set_option(asio::socket_base::reuse_address(true));
+    acceptor.bind(endpoint);
   } catch (const asio::system_error& failed) {
-    throw SettingsError("metrics_listen: cannot listen on " + address + " (" + failed.code().message() + ")");
+    refuse(address, failed.code());
   }
-  EventLog::info("metrics", {{"address", endpoint.address().to_string()}, {"port", acceptor_.local_endpoint().port()}});
+  return acceptor;
+}
+
+MetricsServer::MetricsServer(asio::io_context& io, const std::string& address, bool insecure, Pages pages)
+    : io_(io), acceptor_(bind(io, address, insecure)), pause_(io), pages_(std::move(pages)) {
+  asio::error_code error;
+  if (acceptor_.listen(asio::socket_base::max_listen_connections, error)) refuse(address, error);
+  const auto bound = acceptor_.local_endpoint();
+  EventLog::info("metrics", {{"address", bound.address().to_string()}, {"port", bound.port()}});
   accept();
 }
 

@@ -45,11 +45,15 @@ class MetricsServer {
     std::function<std::string()> metrics;
     std::function<std::string()> trouble;  ///< why the host takes no sessions; empty if it does
   };
-  /// Listens at host:port. Throws SettingsError.
+  /// Listens at host:port. Throws SettingsError, or AddressInUse.
   MetricsServer(asio::io_context& io, const std::string& address, bool insecure, Pages pages);
+
+  /// Throws what listening there would, and listens at nothing.
+  static void check(asio::io_context& io, const std::string& address, bool insecure) { bind(io, address, insecure); }
 
  private:
   class Caller;
+  static asio::ip::tcp::acceptor bind(asio::io_context& io, const std::string& address, bool insecure);
   void accept();
 
   asio::io_context& io_;

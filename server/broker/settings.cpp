@@ -373,7 +373,9 @@ Command read_settings(int argc, char** argv, Settings& settings, int& exit_code)
                  std::string("Settings file, TOML (default: ") + default_file() + ", if there is one)");
   app.add_flag("--show-config", show_config, "Print every setting and where it came from, and end");
   app.add_flag("--check", only_check,
-               "Check the settings, tenants, certificates, keys and tokens, and end: 0 if all is in order, else 2");
+               "Find all that a start would, and end: settings, tenants, certificates, keys, tokens, addresses and the "
+               "driver. 0 if all is in order, 2 if a setting is wrong, 1 if the driver does not work. The log warns of "
+               "what ends within 30 days");
   app.add_flag_callback(
       "--sample-config",
       [] {
@@ -406,14 +408,22 @@ Command read_settings(int argc, char** argv, Settings& settings, int& exit_code)
       "Paths in the file count from its folder, others from the one in which fargpud is started.\n"
       "Exit codes:\n"
       "  0   it was asked to end\n"
-      "  1   it cannot go on, as without a driver\n"
+      "  1   it cannot go on, as without a driver, or while another process has its address\n"
       "  2   a setting is wrong");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) throw SettingsError(std::string(error.what()) + "; see `fargpud --help`");
-    exit_code = app.exit(error);
-    return Command::done;
+    if (error.get_exit_code() == 0) {
+      exit_code = app.exit(error);
+      return Command::done;
+    }
+    const std::vector<std::string> unknown = app.remaining();
+    if (unknown.empty()) throw SettingsError(std::string(error.what()) + "; see `fargpud --help`");
+    std::vector<std::string> names;
+    for (const CLI::Option* const option : app.get_options())
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    throw SettingsError("there is no option '" + unknown[0] + "'" +
+                        perhaps(unknown[0].substr(0, unknown[0].find('=')), names) + "; see `fargpud --help`");
   }
   settings.unknown_variables = unknown_variables();
 

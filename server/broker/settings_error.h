@@ -1,5 +1,5 @@
 #pragma once
-// What is wrong with the settings.
+// What is wrong with the settings, or with what they name.
 
 #include <stdexcept>
 
@@ -7,6 +7,11 @@ namespace fargpu::server {
 
 /// A setting that cannot be; the text names it, its value, where it came from and what would be right.
 struct SettingsError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// An address that another process has: another fargpud perhaps, which ends soon. Trying again later can help.
+struct AddressInUse : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 

@@ -386,7 +386,7 @@ void Workers::end_session(Worker& worker, const std::string& reason, SessionEnd 
        {"calls", worker.calls},
        {"busy_ms", std::accumulate(worker.busy_ns.begin(), worker.busy_ns.end(), std::uint64_t{0}) / 1'000'000},
        {"waited_ms", worker.waited_ns / 1'000'000},
-       {"turn_words", scheduling_.words(worker.session)},
+       {"turn_messages", scheduling_.words(worker.session)},
        {"reason", reason}});
   scheduling_.end(worker.session);
 }
@@ -510,8 +510,9 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
                                      {"pid", client.process_id},
                                      {"peer", client.peer},
                                      {"tenant", client.tenant},
+                                     {"identity", client.identity},
                                      {"lease", lease.id},
-                                     {"transport", client.shares_memory ? "shm" : "stream"}});
+                                     {"transport", client.shares_memory ? "shm" : "tcp"}});
   warm_up();
   return true;
 }

@@ -35,6 +35,7 @@ struct ClientFacts {
   std::uint32_t process_id = 0;
   std::string peer;
   std::string tenant;
+  std::string identity;        ///< by what the host knows it, for the log: "token anna"
   bool shares_memory = false;  ///< with its worker
 };
 

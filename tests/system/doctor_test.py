@@ -57,7 +57,8 @@ class Doctor(SystemTest):
                          r"quota of memory: 32 MiB in use, of 64 MiB", r"quota of compute: 80% in use, of 150%",
                          r"quota of sessions: 1 in use, of 3",
                          r"quota of host memory, for each lease: \d+ MiB in use, of 1\.0 GiB",
-                         r"devices that the tenant may use: 0, 1", r"priority: at most best-effort"):
+                         r"devices that the tenant may use: 0, 1", r"priority: at most best-effort",
+                         r"device Fake GPU 0, [\d.]+ GiB, of which a new lease may have 32 MiB"):
                 self.assertRegex(report, rf"(?m)^  ok    {line}$")
             self.assertRegex(self.findings(host.pool, code=0, env={"FARGPU_TOKEN": late}),
                              r"(?m)^  note  the host knows this client by the token 'old', which ends on \S+, "
@@ -168,6 +169,18 @@ class Doctor(SystemTest):
         done = fargpu("run", "--", paths.PROGRAMS / "lives", "exit-code", pool=pool, env={"FARGPU_TRANPORT": "tcp"})
         self.assertEqual(done.err.count("FARGPU_TRANPORT"), 1, done.err)
 
+    def test_a_word_of_the_log_that_is_none(self):
+        """Told once by `fargpu run`, for the programs of the job too, and by doctor."""
+        line = "FARGPU_LOG knows no 'inffo'; perhaps 'info' is meant; use error, warn, info, debug, stats, trace"
+        host = self.broker()
+        program = ("run", "--", paths.PROGRAMS / "lives", "exit-code")
+        done = fargpu(*program, pool=host.pool, env={"FARGPU_LOG": "inffo,stats"})
+        self.assertEqual(done.err.count("FARGPU_LOG"), 1, done.err)
+        self.assertIn(f"fargpu: warning: {line}\n", done.err)
+        self.assertIn("round trips", done.err)
+        self.assertIn(f"note  {line}\n", self.findings(host.pool, code=0, env={"FARGPU_LOG": "inffo"},
+                                                      warning=f"fargpu: warning: {line}\n"))
+
     def test_files_that_cannot_be_written(self):
         for name in ("FARGPU_LOG_FILE", "FARGPU_TRACE"):
             for path, why in (("/nowhere/file", "No such file or directory"), ("/tmp", "Is a directory")):
@@ -182,6 +195,11 @@ class Doctor(SystemTest):
                                   "fargpu: `fargpu run` has no option '--men'; perhaps '--mem' is meant; see `fargpu "
                                   "run --help`"),
                                  (("run", "--wiat=5s", "--", "true"), "; perhaps '--wait' is meant; see"),
+                                 (("run", "--memory", "8GiB", "--", "true"), "; perhaps '--mem' is meant; see"),
+                                 (("run", "--gpu", "1", "true"), "; perhaps '--gpus' is meant; see"),
+                                 (("ls", "--outptu", "json"), "; perhaps '--output' is meant; see"),
+                                 (("--poll", "h", "ls"), "; perhaps '--pool' is meant; see"),
+                                 (("token", "create", "--tll", "1d"), "; perhaps '--ttl' is meant; see"),
                                  (("policy", "shiw"),
                                   "`fargpu policy` has no command 'shiw'; perhaps 'show' is meant; see"),
                                  (("docter",), "there is no command 'docter'"),

@@ -147,7 +147,9 @@ class Identity(SystemTest):
         host = self.broker("--psk-file", keys, listen="tls://127.0.0.1:0", config=self.settings)
         host.pool = "tls://" + host.pool
         self.assert_works(host, {"FARGPU_PSK_FILE": mine}, "lab")
-        self.assert_refused(host, {"FARGPU_PSK_FILE": wrong}, "no TLS")
+        self.assert_refused(host, {"FARGPU_PSK_FILE": wrong}, "does not accept the shared key 'lab'")
+        wrong.write_text("other:" + "5a" * 32 + "\n")
+        self.assert_refused(host, {"FARGPU_PSK_FILE": wrong}, "does not accept the shared key 'other'")
 
     def test_tenants_do_not_see_each_other(self):
         host = self.host()

@@ -96,6 +96,12 @@ class Installed(SystemTest):
                 shown = run([fargpud, "--config", file, "--show-config"], env=environment)
             self.assertIn(f'image_folder = "{folder}"', shown.out)
 
+    @unittest.skipIf(paths.SANITIZED, "without packages there is no example")
+    def test_root_can_administer_the_example_site(self):
+        site = self.prefix / "share" / "fargpu" / "example-site" / "fargpud.toml"
+        done = run([self.prefix / "bin" / "fargpud", "--config", site, "--show-config"])
+        self.assertIn('listen = "tls://0.0.0.0:8470,unix:/run/fargpu/socket"', done.out)
+
     def test_the_sample_of_settings_is_one(self):
         sample = self.prefix / "share" / "fargpu" / "fargpud.toml"
         done = run([self.prefix / "bin" / "fargpud", "--config", sample, "--show-config"])

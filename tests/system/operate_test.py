@@ -20,6 +20,17 @@ from rig.process import run
 MIB = 1 << 20
 ANY_WAY = {"FARGPU_TRANSPORT": "auto"}  # else tests go by TCP
 
+OLD_AUTHORITY = """-----BEGIN CERTIFICATE-----
+MIIBSTCB8aADAgECAgEBMAoGCCqGSM49BAMCMBUxEzARBgNVBAMMCmZhcmdwdSBv
+bGQwHhcNMTkwMTAxMDAwMDAwWhcNMjAwMTAxMDAwMDAwWjAVMRMwEQYDVQQDDApm
+YXJncHUgb2xkMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEv9ouvrx4a41mrOvO
+LSjABsGJAkNc2+QD+tiQhWPQ6Robw5V+h7OzjVGtta6IKKZbN+CqgSYHrSswnx6K
+D6MH9KMyMDAwDwYDVR0TAQH/BAUwAwEB/zAdBgNVHQ4EFgQUOADRqYTVSOfwMiKo
+eeG7z3apibcwCgYIKoZIzj0EAwIDRwAwRAIgNCmhydoqK2NAbUp4vjvC3RhuzHC9
+yJQi8aBCnI5gFggCIB5NGOGI2si+pg8sRF2BWXbF6FLi/hWO5vTs3+kPViVg
+-----END CERTIFICATE-----
+"""  # ended in 2020
+
 
 class Operating(SystemTest):
     def must(self, *arguments, host=None, **more):
@@ -279,6 +290,15 @@ class Certificates(Operating):
                                                   "FARGPU_CERT": self.pki / "gpuhost.crt"})
         self.assertIn(f"note  FARGPU_CERT '{self.pki}/gpuhost.crt' expires on 2", done.out)
         self.assertNotIn("ca.crt", done.out)
+        # Of a bundle only what is in use must be good.
+        bundle, good = self.folder() / "bundle.crt", (self.pki / "ca.crt").read_text()
+        bundle.write_text(OLD_AUTHORITY + good)
+        done = fargpu("doctor", pool="none", env={"FARGPU_CA": bundle})
+        self.assertIn(f"note  FARGPU_CA '{bundle}': 1 of its 2 certificates have expired", done.out)
+        self.assertNotIn(f"FAIL  FARGPU_CA '{bundle}'", done.out)
+        bundle.write_text(OLD_AUTHORITY)
+        done = fargpu("doctor", pool="none", env={"FARGPU_CA": bundle})
+        self.assertIn(f"FAIL  FARGPU_CA '{bundle}' has expired on 2020-01-01", done.out)
 
 
 class Service(Operating):
@@ -287,14 +307,17 @@ class Service(Operating):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.bind(path)
             manager.settimeout(20)
-            host = self.broker(env={"NOTIFY_SOCKET": path})
+            host = self.broker("--drain-seconds", "600", env={"NOTIFY_SOCKET": path})
             self.assertEqual(manager.recv(1000), b"READY=1\nSTATUS=serving")
             client = self.client(host, "init")
             self.assertNotIn(b"NOTIFY_SOCKET", Path(f"/proc/{self.worker_of(host, client)}/environ").read_bytes())
             self.must("drain", host=host)
             self.assertEqual(manager.recv(1000), b"STATUS=drained: no new sessions")
-            host.terminate()
-            self.assertIn(b"STOPPING=1", manager.recv(1000))
+            host.process.signal(signal.SIGTERM)
+            told = dict(line.split("=", 1) for line in manager.recv(1000).decode().splitlines())
+            self.assertEqual(told["STOPPING"], "1")
+            # However long sessions have, the manager waits for them.
+            self.assertGreater(int(told["EXTEND_TIMEOUT_USEC"]), 600e6)
 
     @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is missing")
     def test_the_unit_exposes_little(self):
@@ -319,21 +342,64 @@ class Service(Operating):
         self.assertEqual(complaints(text), [])
         self.assertIn("ProtectClok", "".join(complaints(text.replace("ProtectClock", "ProtectClok"))))
 
+    def check(self, text, *options, driver=paths.FAKE_DRIVER):
+        listen = () if "--listen" in options else ("--listen", "127.0.0.1:0")
+        with settings_file(text) as file:
+            return run([paths.FARGPUD, "--check", "--config", file, "--driver", driver, *listen, "--image-folder", "",
+                        *options])
+
     def test_settings_can_be_checked(self):
-        def check(text, *options):
-            with settings_file(text) as file:
-                return run([paths.FARGPUD, "--check", "--config", file, *options])
-        done = check("[tenant.lab]\n[tenant.ops]\n")
-        self.assertEqual(done.code, 0, done.err)
+        done = self.check("[tenant.lab]\n[tenant.ops]\n")
+        self.assertEqual((done.code, done.err), (0, ""))
         self.assertIn("in order: 2 tenants, no TLS", done.out)
         for text, options, said in (("[tenant.lab]\nmemroy = 3\n", (), "has no setting 'memroy'"),
                                     ("", ("--worker", "/no/such"), "worker is '/no/such'"),
                                     ("", ("--token-file", "/no/such"), "cannot read /no/such"),
                                     ("", ("--tls-certificate", "/dev/null", "--tls-key", "/dev/null"),
                                      "'/dev/null' cannot be used")):
-            done = check(text, *options)
-            self.assertEqual(done.code, 2, done.out)
+            done = self.check(text, *options)
+            self.assertEqual((done.code, done.out), (2, ""))
             self.assertIn(said, done.err)
+
+    def test_a_check_finds_what_a_start_would(self):
+        for options, said in ((("--listen", "0.0.0.0:0"), "can be reached from other machines"),
+                              (("--listen", "tls://127.0.0.1:0"), "is to speak TLS, which needs tls_certificate"),
+                              (("--listen", "no-such-host.invalid:8470"), "there is no address 'no-such-host.invalid'"),
+                              (("--listen", "192.0.2.7:8470", "--insecure"), "name an address that this machine has"),
+                              (("--listen", "unix:/dev/null"), "is there and no socket"),
+                              (("--metrics-listen", "0.0.0.0:0"), "metrics_listen: 0.0.0.0 can be reached")):
+            done = self.check("", *options)
+            self.assertEqual((done.code, done.out), (2, ""), done.err)
+            self.assertIn(said, done.err)
+        done = self.check("", driver="/no/such/driver.so")
+        self.assertEqual((done.code, done.out), (1, ""))
+        self.assertIn("/no/such/driver.so", done.err)
+
+    def test_a_check_beside_the_broker_that_it_is_for(self):
+        """The broker has the addresses, and its sessions go on; a service would make the folder of a socket."""
+        host = self.broker()
+        client = self.client(host, "init", "context", f"alloc a {MIB}", "write a 3")
+        done = self.check("", "--listen", f"{host.pool},unix:{self.folder()}/none/socket")
+        self.assertEqual(done.code, 0, done.err)
+        self.assertIn("in order", done.out)
+        self.assertIn("warning address in use ", done.err)
+        self.assertIn("warning no folder for a socket ", done.err)
+        self.assert_lives(client)
+
+    def test_a_check_tells_of_what_ends_soon(self):
+        pki, tokens = self.folder(), self.folder() / "tokens"
+        self.must("pki", "init", "--folder", pki)
+        self.must("pki", "issue", "--folder", pki, "--server", "gpuhost", "--host", "127.0.0.1", "--life", "9d")
+        for name, ttl in (("soon", "9d"), ("usual", None)):
+            self.must("token", "create", "--file", tokens, "--name", name, "--tenant", "default",
+                      *(("--ttl", ttl) if ttl else ()))
+        done = self.check("", "--tls-certificate", pki / "gpuhost.crt", "--tls-key", pki / "gpuhost.key",
+                          "--token-file", tokens)
+        self.assertEqual(done.code, 0, done.err)
+        self.assertIn("1 tenant, TLS", done.out)
+        self.assertRegex(done.err, r"warning certificate expires .*gpuhost\.crt")
+        self.assertRegex(done.err, r"warning token expires .*soon")
+        self.assertNotIn("usual", done.err)  # not from its first day
 
 
 class Monitoring(Operating):
@@ -367,6 +433,9 @@ class Monitoring(Operating):
         self.assertEqual(sum(self.sample("fargpu_sessions_ended_total")), 1)
         self.assertGreater(self.sample("fargpu_tenant_network_bytes_total")[0], MIB)
         self.assertEqual(self.sample("fargpu_lease_wait_seconds_count"), [1])
+        # Its program comes to the lease that `fargpu run` has asked for.
+        fargpu("run", "--", paths.PROGRAMS / "lives", "exit-code", pool=self.host.pool)
+        self.assertEqual(self.sample("fargpu_lease_wait_seconds_count"), [2])
         self.must("drain", host=self.host)
         self.assertEqual(fargpu("run", "--", "true", pool=self.host.pool).code, 75)
         refused = [line for line in self.get("/metrics").splitlines() if 'reason="draining"' in line]

@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -97,6 +98,21 @@ class Packages(SystemTest):
         self.assertEqual(done.out.strip(), str(prefix / "lib" / "fargpu"))
         host.close()
 
+    def assert_the_first_run_works(self, prefix):
+        """The tutorial's commands for installed packages, with this folder for /usr."""
+        page = (SOURCE / "docs" / "tutorial" / "first-run.md").read_text(encoding="utf-8")
+        broker, program = re.search(r"^## 1\..*?^```sh\n(.*?)^```", page, re.M | re.S)[1].splitlines()
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+        options = f'--config /dev/null --image-folder "" --listen 127.0.0.1:{port}'
+        script = "\n".join(["set -e", broker.replace("fargpud ", f"fargpud {options} "), "trap 'kill $!' EXIT",
+                            f"until (: < /dev/tcp/127.0.0.1/{port}) 2>/dev/null; do kill -0 $!; sleep 0.02; done",
+                            program.replace(":8470", f":{port}")]).replace("/usr/", f"{prefix}/")
+        done = run(["bash", "-c", script], env={"PATH": f"{prefix / 'bin'}:{os.environ['PATH']}"})
+        self.assertEqual(done.code, 0, done.err)
+        self.assertIn("PASSED", done.out)
+
     def service_program(self, prefix):
         return re.search(r"^ExecStart=(\S+)", (prefix / "lib" / "systemd" / "system" / "fargpud.service").read_text(),
                          re.M)[1]
@@ -129,6 +145,7 @@ class Packages(SystemTest):
         self.assertEqual(self.service_program(prefix), "/usr/bin/fargpud")
         self.assertRegex((self.root / "etc" / "passwd").read_text(), r"(?m)^fargpud:")
         self.assert_runs(prefix)
+        self.assert_the_first_run_works(prefix)
         done = self.dpkg("-i", *(self.package(component, ".deb") for component in COMPONENTS))
         self.assertEqual(done.returncode, 0, "a second time: " + done.stdout + done.stderr)
         done = self.dpkg("--purge", *(f"fargpu-{component}" for component in COMPONENTS))

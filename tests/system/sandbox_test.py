@@ -3,11 +3,12 @@
 import os
 import pwd
 import re
+import signal
 import tempfile
 import unittest
 from pathlib import Path
 
-from rig import SystemTest, paths
+from rig import SystemTest, fargpu, paths, wait_gone
 from rig.broker import settings_file
 from rig.wire import VERSION
 
@@ -44,6 +45,26 @@ class Sandbox(SystemTest):
         _, _, worker = self.serve("--worker-user", "nobody")
         self.assertEqual(status(worker)["Uid"].split(), [str(nobody.pw_uid)] * 4)
         self.assertEqual(status(worker)["Gid"].split(), [str(nobody.pw_gid)] * 4)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can make workers another user")
+    def test_another_user_with_the_capabilities_that_the_guide_gives_the_service(self):
+        if any(not folder.stat().st_mode & 0o001 for folder in Path(paths.FAKE_DRIVER).parents):
+            self.skipTest("the build is where other users cannot read it")
+        guide = (paths.SOURCE / "docs/guide/installing.md").read_text(encoding="utf-8")
+        named = re.search(r"^CapabilityBoundingSet=(.*)$", guide, re.MULTILINE)[1].lower().replace("cap_", "+").split()
+        host, _, worker = self.serve("--worker-user", "nobody",
+                                     wrapper=("setpriv", f"--bounding-set=-all,{','.join(named)}", "--no-new-privs"))
+        self.assertEqual(status(worker)["Uid"].split(), [str(pwd.getpwnam("nobody").pw_uid)] * 4)
+        os.kill(worker, signal.SIGSTOP)  # which a broker without CAP_KILL could not end
+        self.assertEqual(fargpu("end", host.log("session started")["session"], pool=host.pool).code, 0)
+        wait_gone(worker)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can make workers another user")
+    def test_another_user_without_capabilities(self):
+        host = self.start(["setpriv", "--bounding-set=-all", paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen",
+                           "127.0.0.1:0", "--config", os.devnull, "--worker-user", "nobody"])
+        self.assertEqual(host.wait(), 2)
+        self.assertIn("CapabilityBoundingSet=CAP_SETUID CAP_SETGID CAP_KILL", host.err.text())
 
     def test_a_user_that_there_is_not(self):
         host = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config",

@@ -102,6 +102,8 @@ class Settings(SystemTest):
         self.assertIn("name an address that this machine has",
                       self.refused("--listen", "192.0.2.7:8470", "--insecure").err)
         self.assertEqual(self.refused("--no-such-flag").code, 2)
+        self.assertIn("there is no option '--lisen'; perhaps '--listen' is meant",
+                      self.refused("--lisen", "127.0.0.1:0").err)
 
     def test_an_image_folder_that_cannot_be(self):
         warned = self.broker("--image-folder", "/proc/nowhere").log("no image folder")
@@ -124,9 +126,12 @@ class Settings(SystemTest):
 
     def test_a_port_that_is_taken(self):
         with socket.create_server(("127.0.0.1", 0)) as other:
-            done = self.refused("--listen", "127.0.0.1:{}".format(other.getsockname()[1]))
-            self.assertEqual(done.code, 2)
-            self.assertIn("is another fargpud running?", done.err)
+            taken = "127.0.0.1:{}".format(other.getsockname()[1])
+            for options in (("--listen", taken), ("--listen", "127.0.0.1:0", "--metrics-listen", taken)):
+                done = self.refused(*options)
+                # Which a service manager tries again; another exit code than that of wrong settings.
+                self.assertEqual(done.code, 1)
+                self.assertIn("Address already in use", done.err)
 
     def test_a_misspelt_variable_is_told(self):
         host = self.broker(env={"FARGPUD_POLCY": "fair"})

@@ -72,7 +72,7 @@ class Policies(Turns):
         self.assertGreater(a["share"] + b["share"], 1.2)
         for process in processes:
             ended = self.ended(host, process)
-            self.assertEqual(int(ended["turn_words"]), 1)  # that it may
+            self.assertEqual(int(ended["turn_messages"]), 1)  # that it may
             self.assertGreater(int(ended["busy_ms"]), 1000 * SECONDS * 0.5)
             self.assertEqual(int(ended["waited_ms"]), 0)
 
@@ -80,7 +80,7 @@ class Policies(Turns):
         host = self.host("--policy", "fair")
         process = self.tenant(host, "spend", 1, 500)
         self.outcome(process)
-        self.assertEqual(int(self.ended(host, process)["turn_words"]), 1)
+        self.assertEqual(int(self.ended(host, process)["turn_messages"]), 1)
 
     @of_time
     def test_exclusive_turns_are_long_and_end_early(self):
@@ -177,7 +177,7 @@ class Shares(Turns):
         self.assertEqual(fargpu("policy", "set", "free", "--host", host.pool).code, 0)
         for process in processes:
             self.assertGreater(self.outcome(process)["share"], 0.3)
-            self.assertGreater(int(self.ended(host, process)["turn_words"]), 10)
+            self.assertGreater(int(self.ended(host, process)["turn_messages"]), 10)
 
     def test_what_cannot_be_changed(self):
         host = self.host()

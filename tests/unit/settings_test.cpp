@@ -253,8 +253,9 @@ TEST_CASE("the standard file counts if it is there and no other was named") {
 
 TEST_CASE("unknown flags and variables are named") {
   Told told;
-  CHECK(told.complaint({"--no-such-flag"}) ==
-        "The following argument was not expected: --no-such-flag; see `fargpud --help`");
+  CHECK(told.complaint({"--no-such-flag"}) == "there is no option '--no-such-flag'; see `fargpud --help`");
+  CHECK(told.complaint({"--lisen", "127.0.0.1:0"}) ==
+        "there is no option '--lisen'; perhaps '--listen' is meant; see `fargpud --help`");
   CHECK(Told()
             .in_environment("FARGPUD_POLCY", "fair")
             .in_environment("FARGPUD_POLICY", "fair")
