@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "errors.h"
 
@@ -109,9 +110,10 @@ void Lanes::add(std::unique_ptr<Channel> channel, std::uint32_t sent_before, std
   if (closed_) return;
   Lane& lane = *lanes_.emplace_back(std::make_unique<Lane>());
   lane.channel = std::move(channel);
+  lane.number = lanes_.size() - 1;
+  lane_count_.add();
   try {
-    lane.sender = quiet_thread("fargpu-lane-out",
-                               [this, &channel = *lane.channel, sent_before] { send_all_jobs(channel, sent_before); });
+    lane.sender = quiet_thread("fargpu-lane-out", [this, &lane, sent_before] { send_all_jobs(lane, sent_before); });
     lane.receiver = quiet_thread(
         "fargpu-lane-in", [this, &channel = *lane.channel, taken_before] { receive_all(channel, taken_before); });
   } catch (...) {
@@ -123,6 +125,16 @@ void Lanes::add(std::unique_ptr<Channel> channel, std::uint32_t sent_before, std
 std::size_t Lanes::count() const {
   const std::lock_guard lock(mutex_);
   return lanes_.size();
+}
+
+void Lanes::use_all() {
+  const std::lock_guard lock(mutex_);
+  lane_count_.fix();
+}
+
+unsigned Lanes::in_use() const {
+  const std::lock_guard lock(mutex_);
+  return lane_count_.in_use();
 }
 
 bool Lanes::closed() const {
@@ -139,12 +151,26 @@ void Lanes::send(Chunk chunk, std::size_t bytes, Gather gather, Told told) {
 }
 
 void Lanes::add_job(Job job) {
-  {
-    const std::lock_guard lock(mutex_);
-    job.ordinal = static_cast<std::uint32_t>(given_.fetch_add(1, std::memory_order_release) + 1);
-    jobs_.push_back(std::move(job));
+  const std::lock_guard lock(mutex_);
+  job.ordinal = static_cast<std::uint32_t>(given_.fetch_add(1, std::memory_order_release) + 1);
+  jobs_.push_back(std::move(job));
+  wake(1);
+}
+
+// Under the mutex. Always the first lanes, so that those in use keep what their connections have learnt of the line.
+void Lanes::wake(std::size_t jobs) {
+  for (const auto& lane : lanes_) {
+    if (jobs == 0 || lane->number >= lane_count_.in_use()) return;
+    if (!std::exchange(lane->idle, false)) continue;
+    lane->work.notify_one();
+    --jobs;
   }
-  changed_.notify_one();
+}
+
+void Lanes::note_sent(std::uint64_t bytes, std::chrono::steady_clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  lane_count_.sent(bytes, !jobs_.empty(), now);
+  wake(jobs_.size());  // more lanes may be in use now
 }
 
 void Lanes::note_taken(std::uint32_t ordinal) {
@@ -173,19 +199,26 @@ void Lanes::give_up() {
   taken_changed_.notify_all();
 }
 
-void Lanes::send_all_jobs(Channel& channel, std::uint32_t sequence) {
+// Waits for one. False when the lanes are closed.
+bool Lanes::next_job(Lane& lane, Job& job) {
+  std::unique_lock lock(mutex_);
+  while (!closed_ && (jobs_.empty() || lane.number >= lane_count_.in_use())) {
+    wake(jobs_.size());  // what this lane was woken for, others do
+    lane.idle = true;
+    lane.work.wait(lock, [&] { return closed_ || !lane.idle; });
+  }
+  if (closed_) return false;
+  job = std::move(jobs_.front());
+  jobs_.pop_front();
+  return true;
+}
+
+void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
+  Channel& channel = *lane.channel;
   try {
     Compressor compressor(compression_);
     std::vector<std::byte> gathered;
-    while (true) {
-      Job job;
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return closed_ || !jobs_.empty(); });
-        if (closed_) return;
-        job = std::move(jobs_.front());
-        jobs_.pop_front();
-      }
+    for (Job job; next_job(lane, job);) {
       if (job.gather) {
         gathered.resize(job.gathered_bytes);
         if (!job.gather(gathered)) {
@@ -202,14 +235,17 @@ void Lanes::send_all_jobs(Channel& channel, std::uint32_t sequence) {
       header.sequence = ++sequence;
       header.subject = job.chunk.transfer;
       header.thread = job.chunk.number;
-      const auto packed = compressor.pack(job.bytes, static_cast<unsigned>(count()));
+      const auto packed = compressor.pack(job.bytes, in_use());
       if (!packed.empty()) mark_compressed(header, packed.size());
       const auto begin = std::chrono::steady_clock::now();
       bool waited = false;
       send_frame(channel, header, packed.empty() ? job.bytes : packed, waited, job.told.unreadable);
-      compressor.sent(header.bulk_bytes, !packed.empty(), std::chrono::steady_clock::now() - begin, waited);
+      const auto end = std::chrono::steady_clock::now();
+      compressor.sent(header.bulk_bytes, !packed.empty(), end - begin, waited);
+      note_sent(header.bulk_bytes, end);
       bytes_sent_.fetch_add(sizeof(header) + padded(header.bulk_bytes), std::memory_order_relaxed);
       job.told.sent();
+      job = Job();  // what it holds is not needed while the lane waits
     }
   } catch (const std::exception& error) {
     channel.close();
@@ -238,8 +274,8 @@ void Lanes::close() {
     closed_ = true;
     lanes.swap(lanes_);
     jobs_.clear();
+    for (const auto& lane : lanes) lane->work.notify_all();
   }
-  changed_.notify_all();
   give_up();
   for (const auto& lane : lanes) lane->channel->close();
   for (const auto& lane : lanes) {

@@ -20,6 +20,7 @@
 #include "compression.h"
 #include "frame_reader.h"
 #include "chunk_count.h"
+#include "lane_count.h"
 #include "limits.h"
 
 namespace fargpu {
@@ -56,6 +57,10 @@ class Lanes {
   /// Takes a connection; so many frames went out and in on it already. Closes it if that fails.
   void add(std::unique_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before);
   std::size_t count() const;
+  /// All of them send, whatever the line carries; otherwise LaneCount finds how many do. Before the first is added.
+  void use_all();
+  /// How many send, of late.
+  unsigned in_use() const;
 
   using Bytes = std::span<const std::byte>;
   /// Called on the lane's thread, but not after close().
@@ -98,13 +103,19 @@ class Lanes {
   };
   struct Lane {
     std::unique_ptr<Channel> channel;
+    std::size_t number = 0;
     std::thread sender, receiver;
+    std::condition_variable work;  // for the sender
+    bool idle = false;             // it waits for that, and nobody has woken it
   };
   class Arriving;
 
-  void send_all_jobs(Channel& channel, std::uint32_t sequence);
+  void send_all_jobs(Lane& lane, std::uint32_t sequence);
+  bool next_job(Lane& lane, Job& job);
+  void wake(std::size_t jobs);
   void receive_all(Channel& channel, std::uint32_t taken_before);
   void add_job(Job job);
+  void note_sent(std::uint64_t bytes, std::chrono::steady_clock::time_point now);
   void note_taken(std::uint32_t ordinal);
   bool closed() const;
 
@@ -112,8 +123,8 @@ class Lanes {
   const Compression compression_;
   std::mutex closing_;  // before mutex_
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
   std::deque<Job> jobs_;
+  LaneCount lane_count_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   bool closed_ = false;
   std::atomic<std::uint64_t> given_{0};

@@ -62,6 +62,7 @@ Config read() {
   // Each takes a processor here and one at the host.
   c.lanes = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
   if (const std::string wanted = variable("FARGPU_LANES"); !wanted.empty()) {
+    c.lanes_fixed = true;
     if (!parse_number(wanted, c.lanes) || c.lanes > limits::lanes_max)
       c.number_error = "FARGPU_LANES is '" + wanted + "'; give a number of connections from 0 to " +
                        std::to_string(limits::lanes_max);

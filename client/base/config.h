@@ -49,6 +49,7 @@ struct Config {
   /// Connections that large copies are divided among (FARGPU_LANES); 0 for the session's own alone. With one, only
   /// copies go by it that no thread waits for.
   unsigned lanes = 0;
+  bool lanes_fixed = false;  ///< all of them are used, whatever the line carries: FARGPU_LANES says so
   /// FARGPU_COMPRESS.
   Compression compression = Compression::never;
   /// CUDA_LAUNCH_BLOCKING=1: every launch is waited for.

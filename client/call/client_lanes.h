@@ -28,13 +28,17 @@ class ClientLanes final : ChunkHandler {
   using Open = std::function<std::unique_ptr<Channel>()>;
   using TellLost = std::function<void(const std::string& why)>;
   /// `open` connects a lane, on which each side has sent one frame, or throws. `silence`: after which lanes that bring
-  /// nothing are lost. `tell_lost` tells the worker that a lane is lost, once, on a lane's thread.
-  ClientLanes(unsigned lanes, Open open, TellLost tell_lost, Compression compression, std::chrono::nanoseconds silence)
+  /// nothing are lost. `tell_lost` tells the worker that a lane is lost, once, on a lane's thread. `fixed`: all lanes
+  /// are used, however many the line needs.
+  ClientLanes(unsigned lanes, bool fixed, Open open, TellLost tell_lost, Compression compression,
+              std::chrono::nanoseconds silence)
       : wanted_(open ? lanes : 0),
         open_(std::move(open)),
         tell_lost_(std::move(tell_lost)),
         silence_(silence),
-        lanes_(*this, compression) {}
+        lanes_(*this, compression) {
+    if (fixed) lanes_.use_all();
+  }
 
   /// Whether a copy of so many bytes goes by the lanes. `awaited`: nothing else of its thread travels meanwhile. Opens
   /// them.
@@ -110,6 +114,9 @@ class ClientLanes final : ChunkHandler {
   /// Ends all waiting, now and later: threads that wait lose the session with the words of the first call. Returns
   /// whether this is it.
   bool close(const std::string& why);
+  std::size_t open_lanes() const { return lanes_.count(); }
+  /// To the worker; LaneCount.
+  unsigned lanes_in_use() const { return lanes_.in_use(); }
   std::uint64_t bytes_sent() const { return lanes_.bytes_sent(); }
   std::uint64_t bytes_received() const { return lanes_.bytes_received(); }
 

@@ -88,6 +88,7 @@ void print(const SessionTotals& totals) {
   }
   text += fmt::format("  round trips {}, bytes sent {}, bytes received {}", round_trips(), totals.bytes_sent,
                       totals.bytes_received);
+  if (totals.lanes > 0) text += fmt::format("\n  bulk lanes {}, in use {}", totals.lanes, totals.lanes_in_use);
   const auto compressed = [&](const char* way, const CompressionCounts::Way& counts) {
     if (const std::uint64_t before = counts.before)
       text += fmt::format("\n  compressed {}: {} bytes as {}", way, before, counts.after.load());

@@ -191,6 +191,8 @@ void check_session(Findings& report, const PoolHost& host) {
   report.good(fmt::format("bandwidth {}/s to the device, {}/s back",
                           bytes_text(static_cast<std::uint64_t>(trial.out_bytes_per_second)),
                           bytes_text(static_cast<std::uint64_t>(trial.in_bytes_per_second))));
+  if (trial.lanes > 0)
+    report.good(fmt::format("large copies use {} of {}", trial.lanes_in_use, so_many(trial.lanes, "bulk lane")));
 }
 
 // The client's tenant there, by what the host knows the client and until when, and what the tenant may have.

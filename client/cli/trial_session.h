@@ -18,6 +18,8 @@ struct TrialSession {
   double round_trip_us = 0;
   double out_bytes_per_second = 0;  ///< of a copy to the device
   double in_bytes_per_second = 0;   ///< of one back
+  std::size_t lanes = 0;            ///< opened for large copies; 0 where these go by memory or the session's connection
+  std::size_t lanes_in_use = 0;     ///< of these, what the line to the host has turned out to need
 };
 
 /// Has a session at this host, in a child process: a session leaves reserved addresses behind, which the next host's

@@ -126,6 +126,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   terms.session_id = answer.getSessionId();
   const bool shares_memory = answer.getRingBytes() > 0;
   terms.lanes = shares_memory ? 0 : config.lanes;  // large copies go through memory then
+  terms.lanes_fixed = config.lanes_fixed;
   if (answer.getCompression() && !shares_memory) terms.compression = config.compression;
   terms.one_process = config.one_process;
   if (connect && answer.hasLaneKey() && !shares_memory) {

@@ -152,7 +152,9 @@ void Process::at_exit() noexcept {
                   .shares_memory = session()->shares_memory(),
                   .ran = stats::Clock::now() - began_,
                   .bytes_sent = session()->calls.commands.bytes_sent() + session()->lanes.bytes_sent(),
-                  .bytes_received = session()->calls.receiver.bytes_received() + session()->lanes.bytes_received()});
+                  .bytes_received = session()->calls.receiver.bytes_received() + session()->lanes.bytes_received(),
+                  .lanes = session()->lanes.open_lanes(),
+                  .lanes_in_use = session()->lanes.lanes_in_use()});
   }
   trace::finish();
 }

@@ -56,6 +56,7 @@ struct Terms {
   std::string host;                                             ///< for messages
   std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the worker is taken for dead
   unsigned lanes = 0;                                           ///< bulk lanes wanted
+  bool lanes_fixed = false;                                     ///< all of them are used, whatever the line carries
   std::uint64_t credit_bytes = limits::credit_bytes;            ///< for calls that the worker may have to keep
   Compression compression = Compression::never;                 ///< of contents of memory
   bool one_process = false;                                     ///< the worker's (tests)

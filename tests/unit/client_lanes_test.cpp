@@ -49,8 +49,11 @@ struct Offered {
   int ends[2];
   Taken taker;
   Lanes worker{taker};
-  ClientLanes lanes{1, [this] { return make_socket_channel(ends[0], "the worker"); },
-                    [this](const std::string& why) { told_lost.set_value(why); }, Compression::never,
+  ClientLanes lanes{1,
+                    false,
+                    [this] { return make_socket_channel(ends[0], "the worker"); },
+                    [this](const std::string& why) { told_lost.set_value(why); },
+                    Compression::never,
                     std::chrono::seconds(10)};
 };
 
