@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/objects/context.h"
+#include "leftovers.h"
 #include "protocol/errors.h"
 
 namespace fargpu::client {
@@ -13,7 +14,7 @@ void Function::reset() {
   name.clear();
   parameters.clear();
   parameter_bytes = 0;
-  gaps = false;
+  gaps = leftovers = false;
   context = 0;
   functions.clear();
   attributes.clear();
@@ -69,6 +70,7 @@ Function* Functions::learn(wire::FunctionReply::Reader reply, const Context* con
       function.parameters.push_back({p.getOffset(), p.getBytes()});
       function.parameter_bytes = std::max(function.parameter_bytes, static_cast<std::uint32_t>(end));
     }
+    function.leftovers = has_leftovers(function.name, function.parameter_bytes);
   });
 }
 
@@ -129,6 +131,7 @@ Function* Functions::derive(const Function& kernel, const Context& context) {
   function->parameters = kernel.parameters;
   function->parameter_bytes = kernel.parameter_bytes;
   function->gaps = kernel.gaps;
+  function->leftovers = kernel.leftovers;
   function->context = context.id();
   function->attributes.emplace(-1, facts->second);
   return function;

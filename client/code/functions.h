@@ -32,6 +32,7 @@ struct Function {
   std::vector<Parameter> parameters;
   std::uint32_t parameter_bytes = 0;
   bool gaps = false;          ///< there are bytes between them
+  bool leftovers = false;     ///< addresses among its arguments are no evidence of memory that it uses: leftovers.h
   std::uint32_t context = 0;  ///< id of the context that a function is for; 0 where that is not known
 
   std::mutex mutex;

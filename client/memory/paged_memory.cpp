@@ -171,12 +171,18 @@ void PagedMemory::send(Thread& thread, Block& block) {
 }
 
 void PagedMemory::fetch(Thread& thread, Block& block, std::size_t granule) {
-  block.fetch_ahead = granule == block.next_fetch && granule != 0 ? 2 * block.fetch_ahead : 1;
-  block.fetch_ahead =
-      std::clamp<std::size_t>(block.fetch_ahead, 1, std::max<std::uint64_t>(1, fetch_bytes_max / block.granule));
+  auto run = std::find_if(block.runs.begin(), block.runs.end(),
+                          [&](const Block::Run& one) { return one.next == granule && granule != 0; });
+  if (run == block.runs.end()) {
+    run = block.runs.begin() + static_cast<std::ptrdiff_t>(block.oldest_run++ % block.runs.size());
+    run->ahead = 1;
+  } else {
+    run->ahead =
+        std::clamp<std::size_t>(2 * run->ahead, 1, std::max<std::uint64_t>(1, fetch_bytes_max / block.granule));
+  }
   std::size_t end = granule + 1;
-  while (end < block.states.size() && end - granule < block.fetch_ahead && block.states[end] == State::theirs) ++end;
-  block.next_fetch = end;
+  while (end < block.states.size() && end - granule < run->ahead && block.states[end] == State::theirs) ++end;
+  run->next = end;
   const std::uint64_t begin = offset_of(granule, block);
   fetch_range(thread, block, begin, offset_of(end, block) - begin);
   std::fill(block.states.begin() + static_cast<std::ptrdiff_t>(granule),

@@ -68,8 +68,13 @@ class PagedMemory : public WatchedPages {
     std::vector<State> states;
     // Contents from before the program wrote while the GPU was busy.
     std::map<std::size_t, std::vector<std::byte>> twins;
-    std::size_t next_fetch = 0;   // the granule behind the last fetch
-    std::size_t fetch_ahead = 1;  // granules to fetch at once; grows while the program goes on in order
+    // Where the program goes through the block in order, as several threads that fill a part each do.
+    struct Run {
+      std::size_t next = 0;   // the granule behind its last fetch
+      std::size_t ahead = 1;  // granules to fetch at once; grows while the run goes on
+    };
+    std::array<Run, 8> runs;
+    std::size_t oldest_run = 0;
   };
 
   /// Nothing of this exists in programs that use no such memory: before the first block.
