@@ -43,7 +43,8 @@ bool LaneBytes::send(const CopyPart& part, CUresult& result) {
     if (job.host_sees_target) copy.host_visible();
     if (awaited) copy.taken();
     const CUresult posted = copy.post(job.stream);
-    if (posted == CUDA_SUCCESS) commands.flush();
+    // Of small copies in a row all bytes go unasked; the calls gather.
+    if (posted == CUDA_SUCCESS && (awaited || lane_class(part.shape) == LaneClass::large)) commands.flush();
     return posted;
   };
   std::function<void()> unreadable;
