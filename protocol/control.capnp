@@ -92,6 +92,7 @@ struct Control {
 
     # --- session connection, worker -> client, at any time after attachAnswer ----------------------------------------
     notice @27 :Text;                 # a line for the person who runs the program; only to a client that `hearsNotices`
+    eventPassed @28 :EventPassed;
   }
 }
 
@@ -295,6 +296,14 @@ struct LateError {
 struct Passed {
   # The GPU has completed everything that was submitted before the fence of this number (operation `fence`).
   fence @0 :UInt64;
+}
+
+struct EventPassed {
+  # The event has happened, of which a call (`cuEventQuery`) was told that it had not: as it was recorded then, or
+  # later. Sent once after each such answer, or after several of them together.
+  event @0 :UInt64;
+  call @1 :UInt32;                # number of the last of these calls, low 32 bits
+  failed @2 :Bool;                # its work has; the client asks again, to hear how
 }
 
 struct Callback {

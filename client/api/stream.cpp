@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "calls_context.capnp.h"
 #include "calls_stream.capnp.h"
@@ -93,9 +94,10 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
   return CUDA_SUCCESS;
 }
 
-// Asks the worker about an event unless its outcome is known; `done(event, record)` when it has happened.
-template <class Request, class Done>
-CUresult ask_event(Thread& thread, CUevent event, Done&& done) {
+// Asks the worker about an event unless its outcome is known, or `here(event, record)` knows an answer;
+// `done(event, record)` when it has happened.
+template <class Request, class Done, class Here>
+CUresult ask_event(Thread& thread, CUevent event, Done&& done, Here&& here) {
   Session& session = session_of(thread);
   Event* const found = session.events.find(handle_of(event));
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
@@ -108,7 +110,12 @@ CUresult ask_event(Thread& thread, CUevent event, Done&& done) {
   session.host_memory.before_wait(thread);
   // Of a record by a launch or a graph nothing follows for the stream that it was recorded on before.
   const std::uint64_t record = found->recorded_by_work ? 0 : found->recorded.load();
-  const CUresult result = call.wait();
+  const std::optional<CUresult> known = here(*found, record);
+  const CUresult result = known ? *known : call.wait();
+  if (result == CUDA_ERROR_NOT_READY && !known) {
+    found->query = static_cast<std::uint32_t>(call.number());
+    found->watched = record;
+  }
   if (result != CUDA_SUCCESS) return result;
   raise(found->completed, record);
   return done(*found, record);
@@ -370,20 +377,36 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
   return CUDA_SUCCESS;
 }
 
+// Programs that poll ask the worker once, which tells by itself when the event has happened. Until then they are
+// answered from what has come.
 CUresult cuEventQuery(Thread& thread, CUevent event) {
-  return ask_event<wire::CuEventQuery>(thread, event, [&](Event&, std::uint64_t) {
-    session_of(thread).waits.after_wait(thread);
-    return CUDA_SUCCESS;
-  });
+  return ask_event<wire::CuEventQuery>(
+      thread, event,
+      [&](Event&, std::uint64_t) {
+        session_of(thread).waits.after_wait(thread);
+        return CUDA_SUCCESS;
+      },
+      [&](Event& found, std::uint64_t record) -> std::optional<CUresult> {
+        if (found.watch(record) == Event::Watch::waiting) session_of(thread).calls.receiver.serve();
+        switch (found.watch(record)) {
+          case Event::Watch::none: return std::nullopt;
+          case Event::Watch::waiting: return CUDA_ERROR_NOT_READY;
+          case Event::Watch::over: return CUDA_SUCCESS;
+        }
+        return std::nullopt;
+      });
 }
 
 CUresult cuEventSynchronize(Thread& thread, CUevent event) {
-  return ask_event<wire::CuEventSynchronize>(thread, event, [&](Event& found, std::uint64_t record) {
-    if (Stream* const stream = found.recorded_on())
-      raise(stream->completed, record);  // what came before it is done too
-    session_of(thread).waits.after_wait(thread);
-    return thread.take_late_error();
-  });
+  return ask_event<wire::CuEventSynchronize>(
+      thread, event,
+      [&](Event& found, std::uint64_t record) {
+        if (Stream* const stream = found.recorded_on())
+          raise(stream->completed, record);  // what came before it is done too
+        session_of(thread).waits.after_wait(thread);
+        return thread.take_late_error();
+      },
+      [](Event&, std::uint64_t) -> std::optional<CUresult> { return std::nullopt; });
 }
 
 }  // namespace fargpu::client::hand

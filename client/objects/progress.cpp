@@ -41,4 +41,11 @@ bool Event::complete() const {
   return done >= record;
 }
 
+Event::Watch Event::watch(std::uint64_t record) const {
+  if (record == 0 || watched.load() != record || recorded_by_work || shared()) return Watch::none;
+  const Told last = told.load();
+  if (!last.any || static_cast<std::int32_t>(last.query - query.load()) < 0) return Watch::waiting;
+  return last.failed ? Watch::none : Watch::over;
+}
+
 }  // namespace fargpu::client

@@ -25,6 +25,9 @@ void Event::reset() {
   stream_handle = 0;
   recorded_by_work = false;
   capture = 0;
+  watched = 0;
+  query = 0;
+  told = Told{};
 }
 
 }  // namespace fargpu::client

@@ -64,7 +64,17 @@ struct Event {
   unsigned flags = 0;
   std::atomic<std::uint64_t> recorded{0};   ///< call that recorded it last; 0 for never
   std::atomic<std::uint64_t> completed{0};  ///< that record is known to have happened
-  std::atomic<Stream*> stream{nullptr};     ///< where it was recorded last; another one by now if the handle differs
+  /// Of this record a query was answered that it has not happened; the worker tells when it has.
+  std::atomic<std::uint64_t> watched{0};
+  std::atomic<std::uint32_t> query{0};  ///< that query, by the low bits of its call's number
+  /// The last such query that the worker has told of, and whether the work has failed.
+  struct Told {
+    std::uint32_t query = 0;
+    bool any = false;
+    bool failed = false;
+  };
+  std::atomic<Told> told{Told{}};
+  std::atomic<Stream*> stream{nullptr};  ///< where it was recorded last; another one by now if the handle differs
   std::atomic<std::uint64_t> stream_handle{0};
   /// A graph's launches record it, or kernels do (launch attributes): only the worker knows of its records.
   std::atomic<bool> recorded_by_work{false};
@@ -75,6 +85,13 @@ struct Event {
   /// worker and is awaited (semantics of order between processes).
   bool shared() const { return flags & CU_EVENT_INTERPROCESS; }
   bool complete() const;
+  enum class Watch {
+    none,     ///< only the worker knows whether it has happened
+    waiting,  ///< it had not, by what has been read of the connection
+    over,     ///< it has
+  };
+  /// What is known of this record without asking.
+  Watch watch(std::uint64_t record) const;
   /// The stream it was recorded on last, while that lives.
   Stream* recorded_on() const;
   void reset();

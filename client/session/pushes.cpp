@@ -18,6 +18,7 @@ void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
   switch (push.which()) {
     case wire::Control::LATE_ERROR: on_late_error(push.getLateError()); return;
     case wire::Control::PASSED: parts_.fences.passed(push.getPassed().getFence()); return;
+    case wire::Control::EVENT_PASSED: on_event(push.getEventPassed()); return;
     case wire::Control::CALLBACK: on_callback(push.getCallback()); return;
     case wire::Control::PULL: {
       const auto pull = push.getPull();
@@ -55,6 +56,12 @@ void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
       throw ChannelClosed(host_ + " ended the session: " + printable(push.getGoodbye().getText().cStr(), 512));
     default: throw ProtocolError("a control message that a worker does not send");
   }
+}
+
+// Of one that the program has destroyed meanwhile nobody asks any more.
+void Pushes::on_event(wire::EventPassed::Reader passed) {
+  if (Event* const event = parts_.events.find(Handle(passed.getEvent())))
+    event->told = Event::Told{.query = passed.getCall(), .any = true, .failed = passed.getFailed()};
 }
 
 void Pushes::on_callback(wire::Callback::Reader callback) {

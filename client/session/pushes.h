@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "client/base/handle_map.h"
 #include "client/base/job_thread.h"
 #include "client/call/client_lanes.h"
 #include "client/call/calls.h"
@@ -18,6 +19,7 @@
 #include "client/objects/contexts.h"
 #include "client/objects/graph_parts.h"
 #include "client/objects/graphs.h"
+#include "client/objects/stream.h"
 #include "client/stream/callbacks.h"
 #include "client/stream/fences.h"
 #include "client/stream/stream_waits.h"
@@ -34,6 +36,7 @@ class Pushes final : public PushHandler {
   struct Parts {
     Calls& calls;
     Contexts& contexts;
+    HandleMap<Event>& events;
     Fences& fences;
     StreamWaits& stream_waits;
     Callbacks& callbacks;
@@ -57,6 +60,7 @@ class Pushes final : public PushHandler {
   void on_push(wire::Control::Reader push, std::span<std::byte> bulk) override;
   std::span<std::byte> place_delivery(wire::Deliver::Reader deliver, std::size_t bytes) override;
   void on_late_error(wire::LateError::Reader error);
+  void on_event(wire::EventPassed::Reader passed);
   void on_callback(wire::Callback::Reader callback);
   void answer_pull(std::uint64_t pull, std::uint64_t address, std::uint64_t bytes);
   void answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint64_t bytes);

@@ -23,6 +23,7 @@ Session::Session(std::unique_ptr<Channel> channel, Terms agreed, std::chrono::na
              .shared_memory = shared_memory}),
       pushes_({.calls = calls,
                .contexts = contexts,
+               .events = events,
                .fences = fences,
                .stream_waits = stream_waits,
                .callbacks = callbacks,

@@ -1,6 +1,7 @@
 // Streams, events, and errors that come late.
 
 #include <atomic>
+#include <chrono>
 #include <catch2/catch.hpp>
 #include <future>
 #include <thread>
@@ -86,6 +87,71 @@ TEST_CASE("queries tell of work that is not done") {
   CHECK(cuEventSynchronize(event) == CUDA_SUCCESS);
   CHECK(cuEventQuery(event) == CUDA_SUCCESS);
   CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);
+}
+
+// Polls until the answer is another one.
+static CUresult poll(CUevent event) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  CUresult result = CUDA_ERROR_NOT_READY;
+  while (result == CUDA_ERROR_NOT_READY && std::chrono::steady_clock::now() < end) result = cuEventQuery(event);
+  return result;
+}
+
+TEST_CASE("a program that polls an event asks the worker once for each record") {
+  RemoteContext remote;
+  const CUdeviceptr memory = new_memory();
+  const CUstream stream = new_stream();
+  const CUevent event = new_event();
+  remote.driver->pause(true);
+  REQUIRE(cuMemsetD8Async(memory, 1, 100, stream) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  const auto before = client::stats::round_trips();
+  for (int i = 0; i < 100; ++i) CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  CHECK(client::stats::round_trips() == before + 1);
+  REQUIRE(cuMemsetD8Async(memory, 2, 100, stream) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  for (int i = 0; i < 100; ++i) CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  CHECK(client::stats::round_trips() == before + 2);
+  remote.driver->pause(false);
+  CHECK(poll(event) == CUDA_SUCCESS);
+  CHECK(client::stats::round_trips() == before + 2);
+}
+
+TEST_CASE("a polled event that is recorded again is not taken for done when its first record is") {
+  RemoteContext remote;
+  const CUdeviceptr memory = new_memory();
+  const CUstream stream = new_stream();
+  const CUevent event = new_event();
+  remote.driver->pause(true);
+  REQUIRE(cuMemsetD8Async(memory, 1, 100, stream) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  remote.driver->pause(false);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  remote.hear_out();
+  remote.driver->pause(true);
+  REQUIRE(cuMemsetD8Async(memory, 2, 100, stream) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  for (int i = 0; i < 10; ++i) CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  remote.driver->pause(false);
+  CHECK(poll(event) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a polled event may be destroyed before it happens") {
+  RemoteContext remote;
+  const CUdeviceptr memory = new_memory();
+  const CUstream stream = new_stream();
+  const CUevent event = new_event();
+  remote.driver->pause(true);
+  REQUIRE(cuMemsetD8Async(memory, 1, 100, stream) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  CHECK(cuEventDestroy_v2(event) == CUDA_SUCCESS);
+  CHECK(cuEventQuery(event) == CUDA_ERROR_INVALID_HANDLE);
+  remote.driver->pause(false);
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  remote.hear_out();
+  CHECK(remote.driver->calls("cuEventDestroy_v2") >= 1);
 }
 
 TEST_CASE("waits end when the GPU is done, and other threads are served meanwhile") {

@@ -54,10 +54,20 @@ void answer_after(Session& session, const CallId& id, std::uint64_t handle, CUev
                                     });
 }
 
+// Programs ask again and again: the client answers by itself from now on, until it hears.
+void tell_when_passed(Session& session, const CallId& id, std::uint64_t handle, CUevent event) {
+  if (!session.awaited_events().watch(handle, id.sequence)) return;
+  session.completions().after_event(event, *session.contexts().find(id.context), [&session, handle](CUresult result) {
+    session.deliveries().send_changes();
+    session.client().event_passed(handle, session.awaited_events().watched(handle), result != CUDA_SUCCESS);
+  });
+}
+
 }  // namespace
 
 Outcome cuEventQuery(Session& session, Call& call, wire::CuEventQuery::Reader, Known<HandleKind::event> event) {
   const CUresult result = session.driver().cuEventQuery(event.cuda());
+  if (result == CUDA_ERROR_NOT_READY) tell_when_passed(session, call.id(), event.value(), event.cuda());
   if (result != CUDA_SUCCESS) return result;
   answer_after(session, call.id(), event.value(), event.cuda());
   return Outcome::later();

@@ -120,6 +120,15 @@ void ClientRequests::want(const Chunks& wanted) {
   else output_.control_ahead(fill);
 }
 
+void ClientRequests::event_passed(std::uint64_t event, std::uint32_t query, bool failed) {
+  output_.control([&](wire::Control::Builder control) {
+    auto passed = control.initEventPassed();
+    passed.setEvent(event);
+    passed.setCall(query);
+    passed.setFailed(failed);
+  });
+}
+
 void ClientRequests::end_transfer(std::uint32_t transfer) {
   want({.transfer = transfer, .over = true, .in_order = true});
 }

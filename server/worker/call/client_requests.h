@@ -52,6 +52,8 @@ class ClientRequests {
     bool in_order = false;  ///< behind all bytes that the client was sent
   };
   void want(const Chunks& wanted);
+  /// An event has happened, or its work has failed, of which this query and earlier ones were told that it had not.
+  void event_passed(std::uint64_t event, std::uint32_t query, bool failed);
   /// No more chunks of a transfer to the client come.
   void end_transfer(std::uint32_t transfer);
 

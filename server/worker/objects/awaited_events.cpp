@@ -10,6 +10,24 @@ void AwaitedEvents::end(std::uint64_t event) {
   if (destroyed) destroy(event);
 }
 
+bool AwaitedEvents::watch(std::uint64_t event, std::uint32_t call) {
+  const auto waiting = waits_.find(event);
+  const bool is_new = waiting == waits_.end() || !waiting->second.watched;
+  if (is_new) begin(event);
+  Wait& wait = waits_[event];
+  wait.watched = true;
+  wait.query = call;
+  return is_new;
+}
+
+std::uint32_t AwaitedEvents::watched(std::uint64_t event) {
+  Wait& wait = waits_[event];
+  wait.watched = false;
+  const std::uint32_t query = wait.query;
+  end(event);
+  return query;
+}
+
 CUresult AwaitedEvents::destroy(std::uint64_t event) {
   if (const auto waiting = waits_.find(event); waiting != waits_.end()) {
     waiting->second.destroyed = true;

@@ -20,6 +20,11 @@ class AwaitedEvents {
   /// An event is being waited for, or not any more.
   void begin(std::uint64_t event) { ++waits_[event].waiters; }
   void end(std::uint64_t event);
+  /// A query, the call of this number, was answered that the event has not happened: the client is told when it has.
+  /// False if somebody looks for that already.
+  bool watch(std::uint64_t event, std::uint32_t call);
+  /// It has happened. The number of the last such query.
+  std::uint32_t watched(std::uint64_t event);
   /// Destroys it now, or when the last wait for it is over.
   CUresult destroy(std::uint64_t event);
 
@@ -27,6 +32,8 @@ class AwaitedEvents {
   struct Wait {
     int waiters = 0;
     bool destroyed = false;
+    bool watched = false;
+    std::uint32_t query = 0;  // watched: the last one that was answered
   };
 
   DriverTable& driver_;
