@@ -4,12 +4,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <mutex>
 #include <set>
 #include <sstream>
 #include <vector>
 
+#include "environment.h"
 #include "protocol/nearest.h"
 #include "protocol/text.h"
 
@@ -26,7 +26,7 @@ struct State {
   std::string understood, unknown;  // of FARGPU_LOG
 
   State() {
-    const char* wanted = std::getenv("FARGPU_LOG");
+    const char* wanted = environment_variable("FARGPU_LOG");
     std::stringstream words(wanted ? wanted : "");
     const auto add = [](std::string& list, const std::string& word) { list += (list.empty() ? "" : ",") + word; };
     for (std::string word; std::getline(words, word, ',');) {
@@ -42,7 +42,7 @@ struct State {
       }
       add(understood, word);
     }
-    if (const char* path = std::getenv("FARGPU_LOG_FILE"); path && *path) {
+    if (const char* path = environment_variable("FARGPU_LOG_FILE"); path && *path) {
       std::string name = path;
       for (std::size_t at; (at = name.find("%p")) != std::string::npos;)
         name.replace(at, 2, std::to_string(::getpid()));

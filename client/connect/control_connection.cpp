@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "client/base/config.h"
+#include "client/base/environment.h"
 #include "credentials.h"
 #include "client/base/log.h"
 #include "protocol/channel_tls.h"
@@ -62,10 +63,11 @@ std::string address_text(const PoolHost& host) {
 void require_pool(const Config& config) {
   if (!config.pool_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.pool_error);
   if (config.hosts.empty()) {
-    throw DialError(CUDA_ERROR_NO_DEVICE, config.pool == "none"
-                                              ? "FARGPU_POOL=none: this program is to use no GPU"
-                                              : "FARGPU_POOL is not set; name the GPU host, for example "
-                                                "FARGPU_POOL=gpuhost:8470");
+    const char* why = "FARGPU_POOL is not set; name the GPU host, for example FARGPU_POOL=gpuhost:8470";
+    if (config.pool == "none") why = "FARGPU_POOL=none: this program is to use no GPU";
+    if (environment_withheld())
+      why = "this program has more rights than its user (set-user-ID): no variables are read, so it has no GPU host";
+    throw DialError(CUDA_ERROR_NO_DEVICE, why);
   }
 }
 

@@ -3,13 +3,57 @@
 import json
 import os
 import re
+import shutil
+import socket
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-from rig import SystemTest, wait_until
+from rig import PATIENCE, SystemTest, paths, wait_until
+from rig.process import environment
 
 FIRST, SECOND = "Fake GPU 0", "Fake GPU 1"
+NOBODY = 65534
+
+
+class MoreRightsThanTheUser(SystemTest):
+    """A set-user-ID program, whose user says by the environment what it is to read and write."""
+
+    @unittest.skipIf(os.geteuid() != 0 or paths.SANITIZED, "only root makes such programs")
+    def test_variables_are_not_read(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = Path(folder)
+            folder.chmod(0o755)
+            if os.statvfs(folder).f_flag & os.ST_NOSUID:
+                self.skipTest("there are no such programs in this folder")
+            python = Path(sys.executable).resolve()
+            program = shutil.copy(python, folder / "program")
+            library = shutil.copy(paths.LIBRARIES / "libcuda.so.1", folder / "libcuda.so.1")
+            os.chmod(library, 0o755)
+            os.chmod(program, 0o4755)
+            kept = folder / "kept"
+            kept.write_text("contents\n")
+            secret = folder / "secret"
+            secret.write_text("the first line\n")
+            for file in (kept, secret):
+                file.chmod(0o600)
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                listener.settimeout(0.1)
+                pool = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+                variables = {"FARGPU_POOL": pool, "FARGPU_TOKEN_FILE": secret, "FARGPU_LOG": "debug,trace",
+                             "FARGPU_LOG_FILE": kept, "FARGPU_TRACE": kept, "CUDA_LOG_FILE": kept}
+                done = subprocess.run(
+                    [program, "-c", "import ctypes, os, sys; print(os.geteuid() != os.getuid(), "
+                                    "ctypes.CDLL(sys.argv[1]).cuInit(0))", library],
+                    env=environment(variables), user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", text=True,
+                    capture_output=True, timeout=PATIENCE)
+                self.assertEqual(done.stdout, "True 100\n", done.stderr)
+                self.assertIn("this program has more rights than its user", done.stderr)
+                self.assertEqual(kept.read_text(), "contents\n")
+                with self.assertRaises(TimeoutError):
+                    listener.accept()
 
 
 class VisibleDevices(SystemTest):
