@@ -303,6 +303,12 @@ TEST_CASE("pointer attributes are answered from the map") {
   CUcontext context = nullptr;
   CHECK(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, memory) == CUDA_SUCCESS);
   CHECK(context == remote.context);
+  // They need no current context.
+  REQUIRE(cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
+  type = 0;
+  CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory) == CUDA_SUCCESS);
+  CHECK(type == CU_MEMORYTYPE_DEVICE);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
   int local = 0;
   const auto here = reinterpret_cast<CUdeviceptr>(&local);
   CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, here) == CUDA_ERROR_INVALID_VALUE);

@@ -1,5 +1,7 @@
 // Pinned and registered host memory: whose bytes a copy takes, and when.
 
+#include <sys/mman.h>
+
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstring>
@@ -254,4 +256,15 @@ TEST_CASE("host memory: what is refused") {
   CHECK(cuMemHostRegister_v2(bytes.data() + 50, 100, 0) == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
   CHECK(cuMemHostUnregister(bytes.data()) == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
   CHECK(cuMemHostUnregister(bytes.data() + 3) == CUDA_SUCCESS);
+  // Ranges that wrap, or are not all there.
+  void* const pages = ::mmap(nullptr, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(pages != MAP_FAILED);
+  REQUIRE(::munmap(static_cast<std::byte*>(pages) + 4096, 4096) == 0);
+  for (const std::size_t length : {~std::size_t{0}, ~std::size_t{0} - 4095, std::size_t{1} << 63, std::size_t{1} << 47,
+                                   std::size_t{4097}, std::size_t{3 * 4096}})
+    CHECK(cuMemHostRegister_v2(pages, length, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemHostRegister_v2(pages, 4096, 0) == CUDA_SUCCESS);
+  CHECK(cuMemHostUnregister(pages) == CUDA_SUCCESS);
+  ::munmap(pages, 4096);
+  ::munmap(static_cast<std::byte*>(pages) + 2 * 4096, 4096);
 }
