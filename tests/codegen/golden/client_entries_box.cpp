@@ -58,7 +58,9 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill(CUdeviceptr address, unsigned char valu
     RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
-    if (!session_of(thread).map.usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!session_of(thread).map.usable(address, bytes)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
     std::uint64_t addressUsed = address;
     if (const CUresult bad = session_of(thread).host_memory.reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);
@@ -78,7 +80,9 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill_ptds(CUdeviceptr address, unsigned char
     RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
-    if (!session_of(thread).map.usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!session_of(thread).map.usable(address, bytes)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
     std::uint64_t addressUsed = address;
     if (const CUresult bad = session_of(thread).host_memory.reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);
@@ -98,7 +102,10 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync(CUdeviceptr address, unsigned char
     RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
-    if (!session_of(thread).map.usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!session_of(thread).map.usable(address, bytes)) {
+      const StreamUse into(thread, hStream);
+      if (!into || !into->capture.load()) return CUDA_ERROR_INVALID_VALUE;  // a graph may be given its memory later
+    }
     std::uint64_t addressUsed = address;
     if (const CUresult bad = session_of(thread).host_memory.reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);
@@ -116,7 +123,10 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync_ptsz(CUdeviceptr address, unsigned
     RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
-    if (!session_of(thread).map.usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!session_of(thread).map.usable(address, bytes)) {
+      const StreamUse into(thread, own_default(hStream));
+      if (!into || !into->capture.load()) return CUDA_ERROR_INVALID_VALUE;  // a graph may be given its memory later
+    }
     std::uint64_t addressUsed = address;
     if (const CUresult bad = session_of(thread).host_memory.reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);

@@ -49,7 +49,10 @@ Outcome serve_cuBoxFillAsync(Session& session, [[maybe_unused]] Call& call) {
   const auto bytes = static_cast<size_t>(in.getBytes());
   const auto hStream = session.objects().find<HandleKind::stream>(in.getHStream());
   if (!hStream) return Objects::invalid(HandleKind::stream);
-  if (!session.memory().holds(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.memory().holds(address, bytes)) {
+    const StreamState* const into = session.contexts().stream(in.getHStream(), call.id().context);
+    if (!into || !session.captures().capturing(*into)) return CUDA_ERROR_INVALID_VALUE;
+  }
   const CUresult result = session.driver().cuBoxFillAsync(address, value, bytes, hStream->cuda());
   if (result != CUDA_SUCCESS) return result;
   session.ordering().submitted(in.getHStream());
