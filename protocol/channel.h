@@ -52,6 +52,13 @@ class Channel {
   /// over. Returns what is ready. Any number of threads may wait at once.
   virtual Interest wait(Interest interest, Timeout timeout, Waker* waker = nullptr) = 0;
 
+  // --- on channels that outlive their connection (resumable_channel.h) ---------------------------------------------
+
+  /// Whether there is no connection just now, and one is expected.
+  virtual bool resuming() const { return false; }
+  /// The connection brings nothing: gives it up for a new one. False if there will be none.
+  virtual bool suspect(const std::string&) { return false; }
+
   /// Ends the connection for both ends; threads in wait() return. May be called from any thread, more than once.
   virtual void close() noexcept = 0;
 

@@ -57,7 +57,7 @@ class SocketChannel final : public Channel {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) {
         // It will never take anything again: nobody closes one direction only.
-        if (hung_up_.load(std::memory_order_relaxed)) throw ChannelClosed(peer_ + " closed the connection");
+        if (hung_up_.load(std::memory_order_relaxed)) throw ChannelEnded(peer_ + " closed the connection");
         return 0;
       }
       if (errno == EFAULT) throw SystemError("memory to be sent cannot be read");
@@ -70,7 +70,7 @@ class SocketChannel final : public Channel {
     while (true) {
       const ssize_t received = unix_ ? receive_with_descriptors(buffer) : receive_bytes(buffer);
       if (received > 0) return static_cast<std::size_t>(received);
-      if (received == 0) throw ChannelClosed(peer_ + " closed the connection");
+      if (received == 0) throw ChannelEnded(peer_ + " closed the connection");
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
       if (errno == EFAULT) throw SystemError("memory to receive into cannot be written");

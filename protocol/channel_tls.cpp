@@ -94,7 +94,7 @@ class TlsChannel final : public Channel {
   std::size_t send_some(std::span<const Bytes> pieces) override {
     const std::lock_guard lock(mutex_);
     if (!flush()) {
-      if (hung_up_.load(std::memory_order_relaxed)) throw ChannelClosed(peer_ + " closed the connection");
+      if (hung_up_.load(std::memory_order_relaxed)) throw ChannelEnded(peer_ + " closed the connection");
       return 0;
     }
     const std::size_t done = std::exchange(owed_, 0);
@@ -286,7 +286,7 @@ class TlsChannel final : public Channel {
     if (error == SSL_ERROR_WANT_READ) return false;
     if (!alone) return false;  // next time
     if (error == SSL_ERROR_ZERO_RETURN || ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
-      throw ChannelClosed(peer_ + " closed the connection");
+      throw ChannelEnded(peer_ + " closed the connection");
     const int number = errno;
     throw ChannelClosed("connection to " + peer_ + " lost: " +
                         (error == SSL_ERROR_SYSCALL && number != 0 ? std::strerror(number) : tls_complaint()));

@@ -17,6 +17,10 @@
 #                        `laneAnswer`. From then on it carries chunks of transfers, either way
 #                        (docs/internals/wire-format.md).
 #
+# A session or lane whose connection broke is resumed by a further one, which also begins with `lane`. Once the worker
+# has it, the client sends `resume` and the worker answers `resumeAnswer`; then both go on where the other has received
+# (docs/internals/resuming.md).
+#
 # Where the broker speaks TLS, a control connection begins with a handshake of TLS 1.3 instead, and everything said
 # above comes within. A session connection begins with one frame in the clear, `route`, which says nothing but whose it
 # is; then follows a handshake of TLS 1.3 with the worker, whose pre-shared key is the ticket and whose identity is the
@@ -93,6 +97,10 @@ struct Control {
     # --- session connection, worker -> client, at any time after attachAnswer ----------------------------------------
     notice @27 :Text;                 # a line for the person who runs the program; only to a client that `hearsNotices`
     eventPassed @28 :EventPassed;
+
+    # --- a connection by which a session or lane is resumed -----------------------------------------------------------
+    resume @29 :Resume;               # client -> worker, first (within TLS, if that is spoken)
+    resumeAnswer @30 :ResumeAnswer;   # worker -> client
   }
 }
 
@@ -208,6 +216,7 @@ struct Attach {
   compression @6 :Compression;    # of contents of memory, either way. Not through shared memory
   oldestProtocol @7 :UInt32;      # 0: protocolVersion
   hearsNotices @8 :Bool;          # the client understands `notice`
+  resumes @9 :Bool;               # the client comes back when its connection breaks
 }
 
 enum Compression {
@@ -237,12 +246,33 @@ struct AttachAnswer {
   creditBytes @11 :UInt64;        # of calls that take credit (docs/internals/ordering.md) that the client may have sent
                                   # and that are not settled
   protocolVersion @12 :UInt32;     # of this connection
+  resumeSecret @13 :Data;          # 32 random bytes by which the session's connections are resumed for the first time.
+                                   # Empty: they are not; else what follows on this connection is resumable
+  resumeMs @14 :UInt32;            # for how long the worker waits for a client whose connection broke
 }
 
 struct Lane {
   # A further connection of a session, for contents of memory.
   sessionId @0 :UInt64;
   key @1 :Data;                   # as `attachAnswer` gave it; its first 16 bytes if a handshake of TLS follows
+  channel @2 :UInt32;             # number of this connection in the session: 0 is the session's own, lanes count from
+                                  # 1. A lane with 0 is not resumable
+  resumes @3 :Bool;               # that connection broke, and this one takes its place: `resume` follows
+}
+
+struct Resume {
+  # The client is back, and has received so many bytes on this channel (docs/internals/resuming.md).
+  channel @0 :UInt32;
+  epoch @1 :UInt32;               # of the connection that broke: how often the channel was resumed before
+  secret @2 :Data;                # for that epoch
+  received @3 :UInt64;
+}
+
+struct ResumeAnswer {
+  failure @0 :Failure;            # `denied`: the session is over for this client; `noCapacity`: not now
+  epoch @1 :UInt32;               # of this connection
+  secret @2 :Data;                # for the next time; the former one is good until something comes by this connection
+  received @3 :UInt64;            # that the worker has received on this channel
 }
 
 struct HostFacts {
@@ -594,4 +624,5 @@ struct SessionStatus {
   waitedNs @11 :UInt64;           # for which it had work and no turn
   sharedMemory @12 :Bool;          # client and worker share memory; else they talk by TCP
   ending @13 :Bool;                # it was told to end
+  resumingSeconds @14 :UInt64;     # Unix time since when its connection is broken; 0: it is not
 }

@@ -20,6 +20,11 @@ struct ChannelClosed : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The peer closed the connection in order, as the end of its process does too.
+struct ChannelEnded : ChannelClosed {
+  using ChannelClosed::ChannelClosed;
+};
+
 /// An operating-system call failed where nothing can be retried.
 struct SystemError : std::runtime_error {
   using std::runtime_error::runtime_error;

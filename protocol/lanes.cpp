@@ -105,7 +105,7 @@ class Lanes::Arriving final : FrameHandler {
   bool wanted_ = false;
 };
 
-void Lanes::add(std::unique_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before) {
+void Lanes::add(std::shared_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before) {
   const std::lock_guard lock(mutex_);
   if (closed_) return;
   Lane& lane = *lanes_.emplace_back(std::make_unique<Lane>());
@@ -135,6 +135,22 @@ void Lanes::use_all() {
 unsigned Lanes::in_use() const {
   const std::lock_guard lock(mutex_);
   return lane_count_.in_use();
+}
+
+bool Lanes::resuming() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->channel->resuming(); });
+}
+
+bool Lanes::suspect(const std::string& why) {
+  std::vector<std::shared_ptr<Channel>> channels;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& lane : lanes_) channels.push_back(lane->channel);
+  }
+  bool any = false;
+  for (const auto& channel : channels) any |= channel->suspect(why);
+  return any;
 }
 
 bool Lanes::closed() const {

@@ -55,7 +55,7 @@ class Lanes {
   Lanes& operator=(const Lanes&) = delete;
 
   /// Takes a connection; so many frames went out and in on it already. Closes it if that fails.
-  void add(std::unique_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before);
+  void add(std::shared_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before);
   std::size_t count() const;
   /// All of them send, whatever the line carries; otherwise LaneCount finds how many do. Before the first is added.
   void use_all();
@@ -85,6 +85,11 @@ class Lanes {
   /// Ends that waiting, now and later.
   void give_up();
 
+  /// Whether one of them has no connection just now, and expects one.
+  bool resuming() const;
+  /// They bring nothing: has those that can go on by new connections do so. False if there are none.
+  bool suspect(const std::string& why);
+
   /// Ends all lanes; returns when their threads have ended.
   void close();
 
@@ -102,7 +107,7 @@ class Lanes {
     bool absent = false;
   };
   struct Lane {
-    std::unique_ptr<Channel> channel;
+    std::shared_ptr<Channel> channel;
     std::size_t number = 0;
     std::thread sender, receiver;
     std::condition_variable work;  // for the sender

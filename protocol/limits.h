@@ -29,6 +29,14 @@ inline constexpr std::uint32_t lane_early_chunks = 24;
 inline constexpr std::uint32_t lane_early_small_chunks = 64;  ///< of small ones
 inline constexpr std::size_t lane_gaps_max = 4096;  ///< chunks that have overtaken one another, over all lanes
 
+/// Of what was sent and may have to be sent again: of the session's own connection, and of each lane. Client and worker
+/// hold as much.
+inline constexpr std::size_t resume_log_bytes = 4u << 20;
+inline constexpr std::size_t resume_lane_log_bytes = 2u << 20;
+inline constexpr std::size_t resume_secret_bytes = 32;
+/// A connection that was closed in order is waited for no longer than this: it is how the end of a process shows.
+inline constexpr std::chrono::milliseconds resume_ended_max{5000};
+
 inline constexpr std::size_t image_bytes_max = 1u << 30;  ///< one cubin, fatbin or PTX text
 /// Of libraries that are loaded before the program asks: the request that is answered, the answer, how many come with
 /// one, and wait in all.

@@ -20,6 +20,7 @@ struct WorkerMessage {
     letGo @14 :Data;        # memory that was fetched by this key, once, is held no more
 
     activity @11 :Activity; # what the session does, where others hear of it
+    resuming @17 :Resuming; # the client's connection broke, or is back
 
     # broker -> worker
     account @10 :Void;      # with a descriptor: the account of the session's tenant; right before `session`
@@ -45,6 +46,12 @@ struct Usage {
   calls @1 :UInt64;
   busyNs @2 :List(UInt64);  # for which each device had work of the session, since it began
   waitedNs @3 :UInt64;      # for which it had work and no turn
+}
+
+struct Resuming {
+  since @0 :UInt64;         # Unix time; 0: the client is back
+  peer @1 :Text;            # from where, for logs
+  why @2 :Text;             # the connection broke
 }
 
 # Turns: see server/scheduler. Times are nanoseconds of CLOCK_MONOTONIC, 2^63 - 1 is never.
@@ -76,6 +83,7 @@ struct Session {
   kernelSecondsMax @8 :UInt32;  # for which the GPU may complete nothing; 0 for no limit
   scrub @9 :Bool;           # memory that others had becomes zeros before the session sees it
   laneKey @10 :Data;        # by which the session's bulk lanes are known
+  resumeSeconds @11 :UInt32;  # for which a client is waited for whose connection broke; 0: it is not
 }
 
 struct Share {

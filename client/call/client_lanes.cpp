@@ -171,9 +171,16 @@ void ClientLanes::cancel(std::uint32_t transfer) {
 }
 
 void ClientLanes::wait_for_chunks(std::uint32_t chunks) {
-  if (lanes_.wait_taken(chunks, silence_)) return;
-  const std::lock_guard lock(mutex_);
-  throw ChannelClosed(ended_ ? why_ : "the bulk lanes bring nothing of a copy that the worker has sent");
+  bool suspected = false;
+  while (!lanes_.wait_taken(chunks, silence_)) {
+    const std::string silent = "the bulk lanes bring nothing of a copy that the worker has sent";
+    {
+      const std::lock_guard lock(mutex_);
+      if (ended_) throw ChannelClosed(why_);
+    }
+    if (lanes_.resuming()) continue;
+    if (std::exchange(suspected, true) || !lanes_.suspect(silent)) throw ChannelClosed(silent);
+  }
 }
 
 // Where the chunk lies, or memory of ours if it cannot come there at once.

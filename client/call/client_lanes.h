@@ -25,7 +25,7 @@ namespace fargpu::client {
 /// Opens the lanes when they are first of use. Threads: any.
 class ClientLanes final : ChunkHandler {
  public:
-  using Open = std::function<std::unique_ptr<Channel>()>;
+  using Open = std::function<std::shared_ptr<Channel>()>;
   using TellLost = std::function<void(const std::string& why)>;
   /// `open` connects a lane, on which each side has sent one frame, or throws. `silence`: after which lanes that bring
   /// nothing are lost. `tell_lost` tells the worker that a lane is lost, once, on a lane's thread. `fixed`: all lanes

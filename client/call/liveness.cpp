@@ -36,12 +36,12 @@ void Liveness::watch() {
     } else if (now - back_at >= silence_) {
       absent_ = Clock::duration::zero();
     }
-    if (calls_.heard() != heard) {
+    if (calls_.heard() != heard || calls_.paused()) {
       heard = calls_.heard();
       heard_at = now;
     } else if (now - heard_at >= silence_) {
-      calls_.silent();
-      return;
+      if (!calls_.silent()) return;
+      heard_at = now;
     } else if (now - std::max(heard_at, beat_at) >= heartbeat && calls_.beat()) {
       beat_at = now;
     }

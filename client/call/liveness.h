@@ -17,11 +17,13 @@ class Liveness {
   using Clock = std::chrono::steady_clock;
 
   /// `heard` changes with everything that comes from the host; `beat` sends a heartbeat without waiting, and says
-  /// whether it could; `silent` is called once.
+  /// whether it could; `silent` says whether there is more to come: if not, it was called for the last time. While
+  /// `paused` holds, the host cannot say anything.
   struct Calls {
     std::function<std::uint32_t()> heard;
     std::function<bool()> beat;
-    std::function<void()> silent;
+    std::function<bool()> silent;
+    std::function<bool()> paused = [] { return false; };
   };
   Liveness(std::chrono::milliseconds silence, Calls calls) : silence_(silence), calls_(std::move(calls)) {}
 

@@ -36,6 +36,10 @@ const char* state_text(wire::LeaseState state) {
   }
 }
 
+const char* state_text(wire::SessionStatus::Reader session) {
+  return session.getEnding() ? "ending" : session.getResumingSeconds() != 0 ? "resuming" : "running";
+}
+
 Json describe(const std::string& name, wire::Status::Reader status) {
   Json host{{"host", name},
             {"name", printable(status.getHostName().cStr())},
@@ -86,7 +90,9 @@ Json describe(const std::string& name, wire::Status::Reader status) {
                                 {"tenant", printable(session.getTenant().cStr())},
                                 {"busy_ns", busy},
                                 {"waited_ns", session.getWaitedNs()},
-                                {"transport", session.getSharedMemory() ? "shm" : "tcp"}});
+                                {"transport", session.getSharedMemory() ? "shm" : "tcp"},
+                                {"state", state_text(session)},
+                                {"resuming_since", session.getResumingSeconds()}});
   }
   host["leases"] = Json::array();
   for (const auto lease : status.getLeases()) {
@@ -136,6 +142,13 @@ std::string age(std::uint64_t since) {
 std::string state_of(const Json& lease) {
   const auto state = lease["state"].get<std::string>();
   return state == "waiting" ? "waiting since " + age(lease["waiting_since"].get<std::uint64_t>()) : state;
+}
+
+// What a session does; nothing of one that runs.
+std::string state_of_session(const Json& session) {
+  const auto state = session["state"].get<std::string>();
+  if (state == "running") return "";
+  return state == "resuming" ? "  resuming since " + age(session["resuming_since"].get<std::uint64_t>()) : "  " + state;
 }
 
 std::string state_of_host(const Json& host) {
@@ -207,12 +220,12 @@ void print(const Json& host) {
   for (const Json& session : host["sessions"]) {
     std::uint64_t bytes = 0;
     for (const Json& device : session["memory_bytes"]) bytes += device.get<std::uint64_t>();
-    std::cout << fmt::format("  {:>7}  {:<12.12} {:<20.20} {:<20.20} {:>8} {:>8} {:>4} {:>12} {:>12}\n",
+    std::cout << fmt::format("  {:>7}  {:<12.12} {:<20.20} {:<20.20} {:>8} {:>8} {:>4} {:>12} {:>12}{}\n",
                              session["id"].get<std::uint64_t>(), session["tenant"].get<std::string>(),
                              session["program"].get<std::string>(), session["client"].get<std::string>(),
                              session["pid"].get<unsigned>(), age(session["started"].get<std::uint64_t>()),
                              session["transport"].get<std::string>(), memory_text(bytes),
-                             session["calls"].get<std::uint64_t>());
+                             session["calls"].get<std::uint64_t>(), state_of_session(session));
   }
   if (others != 0) std::cout << fmt::format("  and {} of other tenants or about to begin\n", others);
 }

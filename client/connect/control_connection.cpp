@@ -161,13 +161,15 @@ Socket connect_socket(const PoolHost& host) {
     if (!outcome || outcome == asio::error::timed_out) break;
   }
   if (outcome) {
-    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "cannot connect to " + address + " (" + outcome.message() +
+    DialError error(CUDA_ERROR_SYSTEM_NOT_READY, "cannot connect to " + address + " (" + outcome.message() +
                                                      "); is fargpud running there and FARGPU_POOL right?" +
-                                                     std::string(doctor_hint))
-        .with_repair(outcome == asio::error::connection_refused
-                         ? "the machine is there, and nothing listens at this port: start fargpud there, or correct "
-                           "the port in FARGPU_POOL"
-                         : "no such machine answers: start it, open the port in its firewall, or correct FARGPU_POOL");
+                                                     std::string(doctor_hint));
+    error.nobody_listens = outcome == asio::error::connection_refused;
+    throw std::move(error).with_repair(
+        outcome == asio::error::connection_refused
+            ? "the machine is there, and nothing listens at this port: start fargpud there, or correct "
+              "the port in FARGPU_POOL"
+            : "no such machine answers: start it, open the port in its firewall, or correct FARGPU_POOL");
   }
   return {socket.release(), local};
 }
@@ -295,30 +297,35 @@ std::unique_ptr<Channel> connect_session(const PoolHost& host, const Ticket& tic
   });
 }
 
-void ask_for_lane(Channel& channel, std::uint64_t session, std::span<const std::byte> key) {
-  send_control(channel, 1, [&](wire::Control::Builder control) {
-    auto lane = control.initLane();
-    lane.setSessionId(session);
-    lane.setKey(data_of(key));
-  });
+namespace {
+
+void write_lane(wire::Lane::Builder lane, const LaneRequest& request, std::span<const std::byte> shown) {
+  lane.setSessionId(request.session);
+  lane.setKey(data_of(shown));
+  lane.setChannel(request.channel);
+  lane.setResumes(request.resumes);
 }
 
-std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, std::uint64_t session,
-                                      std::span<const std::byte> key) {
+}  // namespace
+
+void ask_for_lane(Channel& channel, const LaneRequest& request) {
+  send_control(channel, 1,
+               [&](wire::Control::Builder control) { write_lane(control.initLane(), request, request.key); });
+}
+
+std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, const LaneRequest& request) {
   if (!encrypted) {
     auto channel = connect_session(host, {});
-    ask_for_lane(*channel, session, key);
+    ask_for_lane(*channel, request);
     return channel;
   }
+  const std::span<const std::byte> key = request.key;
   if (key.size() < limits::lane_name_bytes + tls_key_bytes_min ||
       key.size() > limits::lane_name_bytes + tls_key_bytes_max)
     throw ProtocolError(address_text(host) + " gave a key for bulk lanes of " + std::to_string(key.size()) + " bytes");
   const auto name = key.first(limits::lane_name_bytes);
-  return connect_by_key(host, name, key.subspan(name.size()), [&](wire::Control::Builder control) {
-    auto lane = control.initLane();
-    lane.setSessionId(session);
-    lane.setKey(data_of(name));
-  });
+  return connect_by_key(host, name, key.subspan(name.size()),
+                        [&](wire::Control::Builder control) { write_lane(control.initLane(), request, name); });
 }
 
 ControlConnection::ControlConnection(const PoolHost& host, For whom)

@@ -39,11 +39,17 @@ struct Ticket {
 /// Opens a session's connection, up to where `attach` is sent. Throws the same.
 std::unique_ptr<Channel> connect_session(const PoolHost& host, const Ticket& ticket);
 
-/// Opens a connection that is to be a bulk lane of a session, up to where the worker answers. Throws the same.
-std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, std::uint64_t session,
-                                      std::span<const std::byte> key);
+/// What a further connection of a session is for: a bulk lane, or to take the place of one that broke.
+struct LaneRequest {
+  std::uint64_t session = 0;
+  std::span<const std::byte> key;
+  std::uint32_t channel = 0;  ///< its number; 0: the session's own connection, or a lane that cannot be resumed
+  bool resumes = false;
+};
+/// Opens such a connection, up to where the worker answers. Throws the same.
+std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, const LaneRequest& request);
 /// Asks for that on a connection.
-void ask_for_lane(Channel& channel, std::uint64_t session, std::span<const std::byte> key);
+void ask_for_lane(Channel& channel, const LaneRequest& request);
 
 /// One control connection: requests and answers in turn. Throws DialError on refusals, lost connections and silence.
 class ControlConnection {

@@ -33,7 +33,8 @@ struct DialError : std::runtime_error {
   wire::Failure::Reason reason;  ///< the broker's, if it gave one
   bool setting = false;
   bool tls = false;
-  std::string repair;  ///< what mends just this, for `fargpu doctor`; empty where its reason tells
+  bool nobody_listens = false;  ///< the machine is there, and no broker
+  std::string repair;           ///< what mends just this, for `fargpu doctor`; empty where its reason tells
 
   DialError with_repair(const std::string& text) && {
     repair = text;

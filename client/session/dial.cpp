@@ -46,9 +46,8 @@ std::unique_ptr<Channel> share_memory(std::unique_ptr<Channel> socket, std::uint
 }
 
 // A connection that the session's worker has taken as a bulk lane.
-std::unique_ptr<Channel> open_lane(const Connect& connect, std::uint64_t session, const std::vector<std::byte>& key,
-                                   const std::string& host) {
-  auto channel = connect(session, key);
+std::unique_ptr<Channel> open_lane(const Connect& connect, const LaneRequest& request, const std::string& host) {
+  auto channel = connect(request);
   const auto message = receive_control(*channel, limits::connect_timeout);
   MessageReader reader(message);
   const auto control = reader.root<wire::Control>();
@@ -107,6 +106,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
     attach.setDriverVersion(static_cast<std::uint32_t>(config.driver_version));
     attach.setCompression(static_cast<wire::Compression>(config.compression));
     attach.setHearsNotices(true);
+    attach.setResumes(connect != nullptr);
     attach.setSharedMemory(channel->passes_descriptors() && config.transport != Transport::tcp);
     write_windows(offered.device, attach.initDeviceWindows(static_cast<unsigned>(offered.device.size())));
     write_windows(offered.host, attach.initHostWindows(static_cast<unsigned>(offered.host.size())));
@@ -129,12 +129,26 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   terms.lanes_fixed = config.lanes_fixed;
   if (answer.getCompression() && !shares_memory) terms.compression = config.compression;
   terms.one_process = config.one_process;
+  std::shared_ptr<Resumption> resumption;
   if (connect && answer.hasLaneKey() && !shares_memory) {
-    const auto bytes = answer.getLaneKey();
-    const auto* const begin = reinterpret_cast<const std::byte*>(bytes.begin());
-    terms.open_lane = [connect = std::move(connect), session = terms.session_id,
-                       key = std::vector<std::byte>(begin, begin + bytes.size()),
-                       host_name] { return open_lane(connect, session, key, host_name); };
+    const auto copy_of = [](capnp::Data::Reader bytes) {
+      const auto* const begin = reinterpret_cast<const std::byte*>(bytes.begin());
+      return std::vector<std::byte>(begin, begin + bytes.size());
+    };
+    std::vector<std::byte> key = copy_of(answer.getLaneKey());
+    if (answer.hasResumeSecret())
+      resumption = std::make_shared<Resumption>(
+          connect, Resumption::Terms{.session = terms.session_id,
+                                     .lane_key = key,
+                                     .secret = copy_of(answer.getResumeSecret()),
+                                     .host = host_name,
+                                     .time = std::chrono::milliseconds(answer.getResumeMs())});
+    terms.open_lane = [connect = std::move(connect), session = terms.session_id, key = std::move(key), host_name,
+                       resumption]() -> std::shared_ptr<Channel> {
+      const std::uint32_t number = resumption ? resumption->next_lane() : 0;
+      auto lane = open_lane(connect, {.session = session, .key = key, .channel = number}, host_name);
+      return resumption ? resumption->wrap(std::move(lane), number) : std::move(lane);
+    };
   }
   terms.credit_bytes = answer.getCreditBytes();
   if (terms.credit_bytes < limits::credit_bytes_min)
@@ -173,7 +187,9 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
     channel = share_memory(std::move(channel), answer.getRingBytes());
     if (config.wrap_shared) channel = config.wrap_shared(std::move(channel));
   }
-  auto session = std::make_unique<Session>(std::move(channel), std::move(terms), config.spin);
+  std::shared_ptr<Channel> line = std::move(channel);
+  if (resumption) line = resumption->wrap(std::move(line), 0);
+  auto session = std::make_unique<Session>(std::move(line), std::move(terms), config.spin);
   offered.keep(session->terms);
   try {
     session->start();
@@ -201,9 +217,8 @@ std::unique_ptr<Session> dial(const Config& config) {
       const std::span<const std::byte> shown =
           ticket.name.empty() ? std::span<const std::byte>(ticket.secret) : std::span<const std::byte>();
       const PoolHost near = broker.address();
-      const Connect connect = [near, encrypted = !ticket.name.empty()](std::uint64_t id,
-                                                                       std::span<const std::byte> key) {
-        return connect_lane(near, encrypted, id, key);
+      const Connect connect = [near, encrypted = !ticket.name.empty()](const LaneRequest& request) {
+        return connect_lane(near, encrypted, request);
       };
       auto session = attach(connect_session(near, ticket), shown, config, broker.name(), connect);
       log::info("session {} at {}, {}, by {}", session->terms.session_id, broker.name(),

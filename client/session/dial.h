@@ -10,6 +10,7 @@
 #include "client/base/config.h"
 #include "client/connect/control_connection.h"
 #include "protocol/channel.h"
+#include "resumption.h"
 #include "session.h"
 
 namespace fargpu::client {
@@ -17,11 +18,8 @@ namespace fargpu::client {
 /// Dials the hosts of the configuration in order; the first that offers a session gets it. Throws DialError.
 std::unique_ptr<Session> dial(const Config& config);
 
-/// Makes a further connection to the host of a session, on which it has asked to be a bulk lane by this key. Throws.
-using Connect = std::function<std::unique_ptr<Channel>(std::uint64_t session, std::span<const std::byte> key)>;
-
 /// The attach step alone, on a connection whose other end is a worker: for tests that have one in this process. Without
-/// `connect` the session has no bulk lanes.
+/// `connect` the session has no bulk lanes, and ends with its connection.
 std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket,
                                 const Config& config, const std::string& host_name, Connect connect = {});
 

@@ -19,7 +19,8 @@ Service::Service(Channel& channel, Calls& calls, std::string host, std::chrono::
       silence_(silence),
       liveness_(silence, {.heard = [this] { return calls_.receiver.confirmed(); },
                           .beat = [this] { return beat(); },
-                          .silent = [this] { lose_silent(); }}) {}
+                          .silent = [this] { return lose_silent(); },
+                          .paused = [this] { return channel_.resuming(); }}) {}
 
 void Service::start() {
   start_thread("fargpu-service", [this] { serve(); });
@@ -126,12 +127,15 @@ std::string Service::excuse() const {
       absence.count(), silence_.count() / 1000);
 }
 
-void Service::lose_silent() {
+// Whether the watch goes on: on a new connection.
+bool Service::lose_silent() {
   try {
+    if (channel_.suspect(fmt::format("it has not answered for {} s", silence_.count() / 1000))) return true;
     calls_.events.lose(fmt::format("{} has not answered for {} s", host_, silence_.count() / 1000));
   } catch (const std::exception& error) {
     lose_for(calls_.events, error.what());
   }
+  return false;
 }
 
 }  // namespace fargpu::client

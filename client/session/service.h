@@ -36,7 +36,7 @@ class Service {
  private:
   void serve();
   bool beat();
-  void lose_silent();
+  bool lose_silent();
 
   Channel& channel_;
   Calls& calls_;

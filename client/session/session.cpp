@@ -9,7 +9,7 @@
 
 namespace fargpu::client {
 
-Session::Session(std::unique_ptr<Channel> channel, Terms agreed, std::chrono::nanoseconds spin)
+Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::nanoseconds spin)
     : channel_(std::move(channel)),
       terms(std::move(agreed)),
       waits({.contexts = contexts,
@@ -115,7 +115,9 @@ void Session::lose(const std::string& why) noexcept {
   if (const auto action = at_loss_.load()) action(*this, first);
 }
 
+// A client that is not connected does not wait until it is, only to say this.
 void Session::leave() noexcept {
+  if (channel_->resuming()) channel_->close();
   tell([](wire::Control::Builder control) { control.initGoodbye().setText("the program ends"); });
   service_.end();
 }

@@ -60,7 +60,7 @@ struct Terms {
   std::uint64_t credit_bytes = limits::credit_bytes;            ///< for calls that the worker may have to keep
   Compression compression = Compression::never;                 ///< of contents of memory
   bool one_process = false;                                     ///< the worker's (tests)
-  std::function<std::unique_ptr<Channel>()> open_lane;          ///< connects one; null where there are none
+  std::function<std::shared_ptr<Channel>()> open_lane;          ///< connects one; null where there are none
 };
 
 /// The parts, and nothing but what concerns several of them. Each part is given those below it that it uses, lowest
@@ -78,7 +78,7 @@ struct Terms {
 /// order: contexts.mutex(), a part's own, the command stream's, the receiver's.
 class Session final : CallEvents {
  public:
-  Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nanoseconds spin);
+  Session(std::shared_ptr<Channel> channel, Terms terms, std::chrono::nanoseconds spin);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   /// Starts its threads, which use it for as long as they run: from here on it may not be deleted, even if this throws.
@@ -100,7 +100,7 @@ class Session final : CallEvents {
   bool shares_memory() const { return channel_->shares_memory(); }
 
  private:
-  const std::unique_ptr<Channel> channel_;
+  const std::shared_ptr<Channel> channel_;
 
  public:
   const Terms terms;

@@ -392,6 +392,7 @@ std::shared_ptr<Lease> Leases::make(const Tenant& tenant, const LeaseWish& wish,
       rank(tenant.priority) < rank(wire::Priority::NORMAL) ? tenant.priority : wire::Priority::NORMAL);
   lease->job = job;
   lease->kernel_seconds_max = tenant.kernel_seconds_max;
+  lease->resume_seconds = tenant.resume_seconds;
   lease->mps = tenant.mps;
   for (const unsigned device : lease->devices) {
     if (!tenant.sm_partitions) break;

@@ -117,7 +117,11 @@ const std::vector<Entry>& entries() {
       {"start_seconds", &Settings::start_seconds, "60",
        "Seconds that a worker may take to initialise the driver; at most 60"},
       {"silence_seconds", &Settings::silence_seconds, "30",
-       "Seconds of silence after which a worker takes its client for dead, and a client its host"},
+       "Seconds of silence after which a worker takes its connection for broken, and a client its own"},
+      {"resume_seconds", &Settings::resume_seconds, "60",
+       "Seconds for which a session waits for its client when their connection has broken, 5 at most if the connection "
+       "was closed in order, as by the end of the client; 0: the session ends with its connection. Tenants may have "
+       "their own"},
       {"drain_seconds", &Settings::drain_seconds, "30",
        "On SIGTERM: seconds that running sessions may go on. Read again on SIGHUP"},
       {"policy", &Settings::policy, "free",
@@ -262,6 +266,7 @@ std::string sample_file() {
       "# host_memory = \"16GiB\"      # of this host's memory, that the sessions of one lease may take together\n"
       "# bandwidth = \"100MB\"        # a second, that the sessions of one lease may move over the network together\n"
       "# kernel_seconds_max = 60    # instead of the host's\n"
+      "# resume_seconds = 10        # instead of the host's\n"
       "# mps = \"/run/mps-lab\"       # folder of the pipes of the MPS daemon of the tenant, whose programs then run "
       "on a device at the same time\n"
       "# sm_partitions = false      # whether each lease has multiprocessors of its own, by its percentage; needs mps\n"
@@ -316,6 +321,7 @@ void check(const Settings& settings) {
   require("refusals_per_address_max", settings.refusals_per_address_max, 1, 1'000'000);
   require("start_seconds", settings.start_seconds, 1, static_cast<std::uint64_t>(limits::worker_start_max.count()));
   require("silence_seconds", settings.silence_seconds, 1, 86'400);
+  require("resume_seconds", settings.resume_seconds, 0, 86'400);
   require("drain_seconds", settings.drain_seconds, 0, 86'400);
   require("quantum_ms", settings.quantum_ms, 1, 60'000);
   require("grace_ms", settings.grace_ms, 0, 60'000);

@@ -35,6 +35,7 @@ struct Settings {
   std::uint64_t refusals_per_address_max = 0;
   std::uint64_t start_seconds = 0;
   std::uint64_t silence_seconds = 0;
+  std::uint64_t resume_seconds = 0;
   std::uint64_t drain_seconds = 0;
   std::string policy;  ///< how devices are divided: see server/scheduler
   std::uint64_t quantum_ms = 0;

@@ -113,13 +113,18 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
     const TenantUse use = leases_.use_of(tenant_name);
     const auto known = workers_.totals().find(tenant_name);
     const TenantTotals totals = known == workers_.totals().end() ? TenantTotals{} : known->second;
-    std::uint64_t moved = totals.moved, sessions = 0;
+    std::uint64_t moved = totals.moved, sessions = 0, resuming = 0;
     for (const Worker& worker : workers_.all()) {
       if (worker.state != Worker::State::session || worker.lease->lease().tenant != tenant_name) continue;
       ++sessions;
+      if (worker.resuming_since != 0) ++resuming;
       moved += worker.lease->lease().account->slot(worker.lease->slot()).moved;
     }
     text.add("fargpu_sessions", "gauge", "Sessions that run.", labels, static_cast<double>(sessions));
+    text.add("fargpu_sessions_resuming", "gauge", "Of these, those that wait for their client to come back.", labels,
+             static_cast<double>(resuming));
+    text.add("fargpu_sessions_resumed_total", "counter", "Times that a client has come back.", labels,
+             static_cast<double>(totals.resumed));
     text.add("fargpu_sessions_started_total", "counter", "Sessions that have begun.", labels,
              static_cast<double>(totals.started));
     for (const SessionEnd end : session_ends) {

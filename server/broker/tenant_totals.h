@@ -24,6 +24,7 @@ struct TenantTotals {
   std::uint64_t waited_ns = 0;  ///< for which its sessions had work and no turn
   std::uint64_t moved = 0;      ///< bytes over the network, of ended sessions
   std::uint64_t started = 0;    ///< sessions
+  std::uint64_t resumed = 0;    ///< times that a client came back whose connection had broken
   std::array<std::uint64_t, session_ends.size()> ended{};
 
   std::uint64_t& ended_by(SessionEnd end) { return ended[static_cast<std::size_t>(end)]; }

@@ -33,16 +33,16 @@ class Reading {
 
   void check_keys() const {
     static const std::vector<std::string> known{
-        "memory", "compute",     "weight",    "sessions",           "devices", "priority",      "certificates",
-        "users",  "host_memory", "bandwidth", "kernel_seconds_max", "mps",     "sm_partitions", "administrator"};
+        "memory",        "compute",     "weight",    "sessions",           "devices", "priority",      "certificates",
+        "users",         "host_memory", "bandwidth", "kernel_seconds_max", "mps",     "sm_partitions", "administrator",
+        "resume_seconds"};
     for (const auto& [key, value] : table_) {
       const std::string written(key.str());
       if (std::find(known.begin(), known.end(), written) != known.end()) continue;
-      throw SettingsError(place_of(file_, key) + ": tenant '" + name_ + "' has no setting '" + written + "'" +
-                          perhaps(written, known) +
-                          "; there are memory, host_memory, bandwidth, compute, weight, sessions, devices, priority, "
-                          "kernel_seconds_max, mps, "
-                          "sm_partitions, administrator, certificates and users");
+      throw SettingsError(
+          place_of(file_, key) + ": tenant '" + name_ + "' has no setting '" + written + "'" + perhaps(written, known) +
+          "; there are memory, host_memory, bandwidth, compute, weight, sessions, devices, priority, "
+          "kernel_seconds_max, resume_seconds, mps, sm_partitions, administrator, certificates and users");
     }
   }
 
@@ -135,6 +135,7 @@ Tenant read_tenant(const std::string& file, const std::string& name, const toml:
   constexpr std::uint64_t bandwidth_least = 1u << 20;  // less would be taken for a host that does not answer
   if (reading.has("bandwidth") && tenant.bandwidth < bandwidth_least)
     reading.complain("bandwidth", "bytes a second, at least \"1MiB\"; leave it out for no limit");
+  if (reading.has("resume_seconds")) tenant.resume_seconds = reading.number("resume_seconds", 0, 0, 86'400);
   if (reading.has("kernel_seconds_max")) tenant.kernel_seconds_max = reading.number("kernel_seconds_max", 0, 0, 86'400);
   if (const auto folder = reading.text("mps", "a folder")) {
     if (!folder->starts_with('/'))

@@ -23,6 +23,7 @@ struct Tenant {
   std::uint64_t bandwidth = 0;
   /// For which a GPU may complete nothing; 0 for no limit, none: as the host says.
   std::optional<std::uint64_t> kernel_seconds_max;
+  std::optional<std::uint64_t> resume_seconds;
   std::string mps;  ///< folder of the pipes of an MPS daemon, by which its programs share devices; empty for none
   bool sm_partitions = false;  ///< whether each of its leases has multiprocessors of its own, as many as its percentage
                                ///< says; `mps` then too

@@ -16,6 +16,7 @@
 #include "host_facts.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
+#include "protocol/same_secret.h"
 #include "protocol/text.h"
 #include "protocol/version.h"
 
@@ -83,14 +84,6 @@ std::vector<std::byte> random_lane_key() {
   std::vector<std::byte> key(limits::lane_name_bytes + 32);
   if (::getrandom(key.data(), key.size(), 0) != static_cast<ssize_t>(key.size())) key.clear();
   return key;
-}
-
-// All of it is looked at, so that the time tells nothing.
-bool same_key(std::span<const std::byte> known, std::span<const std::byte> shown) {
-  unsigned difference = known.empty() || known.size() != shown.size();
-  for (std::size_t i = 0; i < known.size() && i < shown.size(); ++i)
-    difference |= std::to_integer<unsigned>(known[i] ^ shown[i]);
-  return difference == 0;
 }
 
 std::string end_of(int status) {
@@ -307,6 +300,10 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       require(Worker::State::session);
       scheduling_.heard(worker.session, message.getActivity());
       return;
+    case wire::WorkerMessage::RESUMING:
+      require(Worker::State::session);
+      take_resuming(worker, message.getResuming());
+      return;
     case wire::WorkerMessage::SHARE:
       require(Worker::State::session);
       if (!shares_.add(worker.process, worker.lease->lease().tenant, message.getShare(), std::move(descriptor)))
@@ -349,6 +346,20 @@ void Workers::take_usage(Worker& worker, wire::Usage::Reader usage) {
   }
   totals.waited_ns += more(usage.getWaitedNs(), worker.waited_ns);
   worker.waited_ns = usage.getWaitedNs();
+}
+
+void Workers::take_resuming(Worker& worker, wire::Resuming::Reader told) {
+  worker.resuming_since = told.getSince();
+  if (worker.resuming_since != 0) {
+    EventLog::warn("session resuming", {{"session", worker.session},
+                                        {"program", worker.client.program},
+                                        {"reason", printable(told.getWhy().cStr(), 512)}});
+    return;
+  }
+  ++totals_[worker.lease->lease().tenant].resumed;
+  EventLog::info(
+      "session resumed",
+      {{"session", worker.session}, {"program", worker.client.program}, {"peer", printable(told.getPeer().cStr())}});
 }
 
 void Workers::take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts,
@@ -480,6 +491,8 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
             session.setKernelSecondsMax(
                 static_cast<std::uint32_t>(lease.kernel_seconds_max.value_or(settings_.kernel_seconds_max)));
             session.setLaneKey(data(worker.lane_key));
+            session.setResumeSeconds(
+                static_cast<std::uint32_t>(lease.resume_seconds.value_or(settings_.resume_seconds)));
             session.setScrub(settings_.scrub == "always" || (settings_.scrub == "tenants" && lease.among_tenants));
           },
           opening.descriptor);
@@ -533,7 +546,7 @@ bool Workers::giving_back(const std::function<std::uint64_t(const Lease& lease, 
 Workers::LaneVerdict Workers::judge_lane(std::uint64_t session, std::span<const std::byte> key, bool name_only) const {
   const auto fits = [&](std::span<const std::byte> known) {
     if (name_only) known = known.first(std::min(known.size(), limits::lane_name_bytes));
-    return same_key(known, key);
+    return same_secret(known, key);
   };
   for (const Worker& worker : workers_)
     if (worker.state == Worker::State::session && worker.session == session)

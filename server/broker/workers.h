@@ -81,6 +81,7 @@ struct Worker {
   std::vector<std::uint64_t> driver_bytes;  ///< what the driver took besides, when it was last looked at
   std::vector<std::byte> lane_key;
   bool told_to_stop = false;
+  std::uint64_t resuming_since = 0;    ///< Unix time since when it waits for its client to come back; 0: it does not
   std::vector<std::uint64_t> busy_ns;  ///< for which each of its devices had work of it
   std::uint64_t waited_ns = 0;         ///< for which it had work and no turn
   /// What the session holds of the broker's device at this place.
@@ -172,6 +173,7 @@ class Workers {
   void on_message(Worker& worker, wire::WorkerMessage::Reader message, Descriptor descriptor);
   void take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts, capnp::List<std::uint32_t>::Reader sm_groups);
   void take_usage(Worker& worker, wire::Usage::Reader usage);
+  void take_resuming(Worker& worker, wire::Resuming::Reader told);
   void end_session(Worker& worker, const std::string& reason, SessionEnd end);
   void answer(Worker& worker, wire::Fetch::Reader fetch);
   void charge(pid_t heir, int device, std::uint64_t bytes, bool pays);

@@ -20,7 +20,11 @@ struct Watched {
   explicit Watched(std::chrono::milliseconds silence)
       : liveness(*new Liveness(silence, {.heard = [this] { return heard.load(); },
                                          .beat = [this] { return ++beats > 0; },
-                                         .silent = [this] { silent.set_value(); }})) {
+                                         .silent =
+                                             [this] {
+                                               silent.set_value();
+                                               return false;
+                                             }})) {
     liveness.start();
   }
   std::atomic<std::uint32_t> heard{0};

@@ -8,6 +8,7 @@
 
 #include "cuda_facts.h"
 #include "protocol/handshake.h"
+#include "protocol/message.h"
 #include "server/worker/session/attach.h"
 #include "server/worker/session/lane_requests.h"
 #include "server/worker/base/partition.h"
@@ -17,6 +18,7 @@ namespace fargpu::test {
 
 std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_channel;
 std::filesystem::path image_folder;
+std::chrono::milliseconds resume_time{0};
 
 std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_sockets() {
   int ends[2];
@@ -64,6 +66,8 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
   if (wrap_channel && config.transport != client::Transport::shm) near = wrap_channel(std::move(near));
   else config.wrap_shared = wrap_channel;
   channel_ = near.get();
+  if (resume_time.count() > 0)
+    resumption_ = std::make_shared<server::Resumption>(server::Resumption::Options{.time = resume_time});
   worker_ = std::thread([this, turnstile, work_max, scrub, sm_groups, far = std::move(far),
                          memory_limits = std::move(memory_limits)]() mutable {
     std::vector<std::byte> attach;
@@ -81,6 +85,7 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
     options.session.image_folder = image_folder;
     options.session.launch_threads = 2;
     options.session.exchange = &shares;
+    options.session.resumption = resumption_;
     options.driver_band = {fake::driver_band, fake::driver_band_bytes};
     // The worker's end takes memory away that in one process is the client's too, and what the client was called back
     // about may be at work with it. Not waited for without end: a function of the test may be.
@@ -119,9 +124,11 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
   });
   try {
     client_ = client::attach(std::move(near), {}, config, "the worker in this process",
-                             [this](std::uint64_t id, std::span<const std::byte> key) {
-                               auto near = lane();
-                               client::ask_for_lane(*near, id, key);
+                             [door = door_](const client::LaneRequest& request) {
+                               const std::lock_guard lock(door->mutex);
+                               if (!door->remote) throw ChannelClosed("the test is over");
+                               auto near = door->remote->lane();
+                               client::ask_for_lane(*near, request);
                                return near;
                              })
                   .release();
@@ -135,12 +142,44 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
 // The broker's part: what comes first on the connection is read, and the worker gets it with the rest.
 std::unique_ptr<Channel> Remote::lane() {
   auto [near, far] = make_memory_channel();
+  const std::lock_guard lock(lane_mutex_);
+  if (refuses_connections) throw ChannelClosed("no broker is there");
   lane_threads_.emplace_back([this, far = std::move(far)]() mutable {
-    const auto message = receive_control(*far, limits::connect_timeout);
+    server::LaneWish wish;
+    try {
+      wish = server::read_lane(receive_control(*far, limits::connect_timeout), lane_key);
+    } catch (const ChannelClosed&) {  // cut by the test
+      return;
+    }
+    if (wish.resumes) {
+      if (wish.known && resumption_) resumption_->claim(std::move(far));
+      return;
+    }
     const std::lock_guard lock(serving_mutex_);
-    server::take_lane(serving_, std::move(far), server::asks_for_lane(message, lane_key));
+    server::take_lane(serving_, std::move(far), wish);
   });
-  return std::move(near);
+  return wrap_channel && resume_time.count() > 0 ? wrap_channel(std::move(near)) : std::move(near);
+}
+
+std::string Remote::claim(const Claim& claim) {
+  const std::shared_ptr<Channel> connection = lane();
+  client::ask_for_lane(*connection, {.session = 1, .key = lane_key, .channel = claim.channel, .resumes = true});
+  send_control(*connection, 2, [&](wire::Control::Builder control) {
+    auto resume = control.initResume();
+    resume.setChannel(claim.channel);
+    resume.setEpoch(claim.epoch);
+    resume.setSecret({reinterpret_cast<const kj::byte*>(claim.secret.data()), claim.secret.size()});
+    resume.setReceived(claim.received);
+  });
+  const auto message = receive_control(*connection, limits::connect_timeout);
+  claimed_.push_back(connection);
+  MessageReader reader(message);
+  return reader.root<wire::Control>().getResumeAnswer().getFailure().getText().cStr();
+}
+
+std::vector<std::byte> Remote::resume_secret() const {
+  const auto secret = resumption_->first_secret();
+  return {secret.begin(), secret.end()};
 }
 
 Remote::~Remote() {
@@ -150,6 +189,10 @@ Remote::~Remote() {
   thread.default_streams.clear();
   thread.capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   client::process().give_up();
+  {
+    const std::lock_guard lock(door_->mutex);
+    door_->remote = nullptr;
+  }
   if (worker_.joinable()) worker_.join();
   for (std::thread& lane : lane_threads_) lane.join();
   (void)thread.take_late_error();  // which may have come with the worker's last words

@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -19,6 +20,7 @@
 #include "client/session/session.h"
 #include "client/objects/thread.h"
 #include "server/worker/session/attach.h"
+#include "server/worker/session/resumption.h"
 #include "server/exchange.h"
 #include "server/worker/session/session.h"
 #include "tests/fake_driver/fake.h"
@@ -76,7 +78,18 @@ class Remote {
   client::Session& session() { return *client_; }
   /// Why the worker's session ended; waits for it.
   std::string worker_end();
-  /// Cuts the connection.
+  /// No further connection comes about.
+  std::atomic<bool> refuses_connections{false};
+  /// Somebody else's connection that says it is the session's client: the failure that answers it; empty if it is one.
+  struct Claim {
+    std::uint32_t channel = 0, epoch = 0;
+    std::vector<std::byte> secret;
+    std::uint64_t received = 0;
+  };
+  std::string claim(const Claim& claim);
+  /// What the client has, for its first return.
+  std::vector<std::byte> resume_secret() const;
+  /// Cuts the connection, of a session that resumes once.
   void cut() { channel_->close(); }
 
   static client::Config default_config();
@@ -89,6 +102,15 @@ class Remote {
  private:
   std::unique_ptr<Channel> lane();
 
+  std::shared_ptr<server::Resumption> resumption_;
+  std::vector<std::shared_ptr<Channel>> claimed_;
+  /// By which the client comes back, on threads of its own: for as long as this lives.
+  struct Door {
+    std::mutex mutex;
+    Remote* remote;
+  };
+  const std::shared_ptr<Door> door_{new Door{{}, this}};
+  std::mutex lane_mutex_;
   std::mutex serving_mutex_;
   server::Session* serving_ = nullptr;
   std::vector<std::thread> lane_threads_;

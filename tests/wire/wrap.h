@@ -1,6 +1,7 @@
 #pragma once
 // What sessions of the fixture may be put behind: their client's end of the channel, changed.
 
+#include <chrono>
 #include <condition_variable>
 #include <filesystem>
 #include <functional>
@@ -19,6 +20,9 @@ extern std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_ch
 
 /// Where the worker of the next sessions keeps images; with the session if it is empty.
 extern std::filesystem::path image_folder;
+
+/// For how long the worker of the next sessions waits for a client whose connection broke; zero: not at all.
+extern std::chrono::milliseconds resume_time;
 
 /// Sets wrap_channel for as long as it lives.
 struct Wrapping {

@@ -18,7 +18,7 @@ constexpr std::size_t receiving_max = 4096;  // held back work is bounded too
 
 WorkerLanes::~WorkerLanes() { close(); }
 
-void WorkerLanes::add_lane(std::unique_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before) {
+void WorkerLanes::add_lane(std::shared_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before) {
   {
     const std::lock_guard lock(mutex_);
     if (memory_.empty()) {

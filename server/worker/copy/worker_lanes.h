@@ -42,7 +42,7 @@ class WorkerLanes final : ChunkHandler {
   ~WorkerLanes() override;
 
   /// Takes a lane. Any thread. Throws SystemError if there is no memory for it.
-  void add_lane(std::unique_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before);
+  void add_lane(std::shared_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before);
 
   bool lanes_full() const { return lanes_.count() >= limits::lanes_max; }
 

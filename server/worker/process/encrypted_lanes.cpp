@@ -5,21 +5,22 @@
 #include <utility>
 
 #include "protocol/limits.h"
-#include "server/worker/session/lane_requests.h"
 
 namespace fargpu::server {
 
-EncryptedLanes::EncryptedLanes(std::span<const std::byte> key, std::function<void(std::unique_ptr<Channel>)> give)
+EncryptedLanes::EncryptedLanes(std::span<const std::byte> key, Give give)
     : name_(key.first(std::min(key.size(), limits::lane_name_bytes))),
       secret_(key.subspan(name_.size())),
       give_(std::move(give)) {}
 
 void EncryptedLanes::asked(Descriptor descriptor, std::span<const std::byte> lane_message) {
-  if (!asks_for_lane(lane_message, name_) || under_way_ >= limits::lanes_max) return;
+  const LaneWish wish = read_lane(lane_message, name_);
+  if (!wish.known || under_way_ >= limits::lanes_max) return;
   ++under_way_;
-  std::thread([this, descriptor = descriptor.release()] {
+  std::thread([this, wish, descriptor = descriptor.release()] {
     try {
-      give_(accept_by_key(descriptor, "the client's bulk lane", name_, secret_));
+      give_(accept_by_key(descriptor, wish.channel == 0 ? "the client" : "the client's bulk lane", name_, secret_),
+            wish);
     } catch (const std::exception&) {  // it was not the client after all, or it is gone
     }
     --under_way_;

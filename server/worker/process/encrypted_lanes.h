@@ -9,6 +9,7 @@
 
 #include "protocol/channel.h"
 #include "server/exchange.h"
+#include "server/worker/session/lane_requests.h"
 
 namespace fargpu::server {
 
@@ -18,13 +19,14 @@ namespace fargpu::server {
 class EncryptedLanes {
  public:
   /// `key` outlives this. `give`: what becomes of a connection after its handshake; called by any thread.
-  EncryptedLanes(std::span<const std::byte> key, std::function<void(std::unique_ptr<Channel>)> give);
+  using Give = std::function<void(std::unique_ptr<Channel>, const LaneWish&)>;
+  EncryptedLanes(std::span<const std::byte> key, Give give);
 
   void asked(Descriptor descriptor, std::span<const std::byte> lane_message);
 
  private:
   const std::span<const std::byte> name_, secret_;
-  const std::function<void(std::unique_ptr<Channel>)> give_;
+  const Give give_;
   std::atomic<unsigned> under_way_{0};
 };
 

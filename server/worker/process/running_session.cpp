@@ -32,9 +32,9 @@ void RunningSession::notify(const std::string& line) {
   if (session_) session_->notify(line);
 }
 
-void RunningSession::take_lane(std::unique_ptr<Channel> lane, bool known) {
+void RunningSession::take_lane(std::unique_ptr<Channel> lane, const LaneWish& wish) {
   const std::lock_guard lock(mutex_);
-  server::take_lane(session_, std::move(lane), known);
+  server::take_lane(session_, std::move(lane), wish);
 }
 
 std::optional<std::uint64_t> RunningSession::rounds() const {

@@ -13,6 +13,7 @@
 namespace fargpu::server {
 
 class Session;
+struct LaneWish;
 
 /// What the session is told before it runs is kept for it; of turns the last one counts. Threads: any.
 class RunningSession {
@@ -23,8 +24,8 @@ class RunningSession {
   void hear_turn(const scheduler::Turn& turn);
   void stop(const std::string& why);
   void notify(const std::string& line);
-  /// A connection that asks to be a bulk lane; `known`: by the right key.
-  void take_lane(std::unique_ptr<Channel> lane, bool known);
+  /// A connection that asks to be a bulk lane.
+  void take_lane(std::unique_ptr<Channel> lane, const LaneWish& wish);
   /// Session::rounds(); nothing while no session runs.
   std::optional<std::uint64_t> rounds() const;
 

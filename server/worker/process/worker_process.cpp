@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -154,6 +155,10 @@ void WorkerProcess::take_session(wire::Session::Reader session) {
   attach_.session.turns.work_max = std::chrono::seconds(session.getKernelSecondsMax());
   attach_.session.scrub = session.getScrub();
   attach_.lane_key = copy_of(session.getLaneKey());
+  if (session.getResumeSeconds() == 0) return;
+  attach_.session.resumption = std::make_shared<Resumption>(Resumption::Options{
+      .time = std::chrono::seconds(session.getResumeSeconds()),
+      .tell = [this](const Resumption::Break* what, const std::string& peer) { tell_resuming(what, peer); }});
 }
 
 bool WorkerProcess::take_connection(wire::Session::Reader session, int descriptor) {
@@ -171,8 +176,9 @@ bool WorkerProcess::take_connection(wire::Session::Reader session, int descripto
       end(std::string("no session: ") + error.what());
       return false;
     }
-    encrypted_lanes_.emplace(attach_.lane_key,
-                             [this](std::unique_ptr<Channel> lane) { give_lane(std::move(lane), true); });
+    encrypted_lanes_.emplace(attach_.lane_key, [this](std::unique_ptr<Channel> lane, const LaneWish& wish) {
+      give_lane(std::move(lane), wish);
+    });
   }
   // By a Unix socket come programs of this machine, whose bytes burden no network.
   if (!channel_->passes_descriptors()) channel_ = pace(std::move(channel_), bandwidth_, true);
@@ -278,15 +284,33 @@ void WorkerProcess::hear(wire::WorkerMessage::Reader message, Descriptor descrip
 
 void WorkerProcess::hear_lane(std::span<const std::byte> lane_message, Descriptor descriptor) {
   if (descriptor.number() < 0) return;
-  if (encrypted_lanes_) encrypted_lanes_->asked(std::move(descriptor), lane_message);
-  else
-    give_lane(make_socket_channel(descriptor.release(), "the client's bulk lane"),
-              asks_for_lane(lane_message, attach_.lane_key));
+  if (encrypted_lanes_) return encrypted_lanes_->asked(std::move(descriptor), lane_message);
+  const LaneWish wish = read_lane(lane_message, attach_.lane_key);
+  give_lane(make_socket_channel(descriptor.release(), wish.channel == 0 ? "the client" : "the client's bulk lane"),
+            wish);
 }
 
-void WorkerProcess::give_lane(std::unique_ptr<Channel> lane, bool known) {
-  if (!lane->passes_descriptors()) lane = pace(std::move(lane), bandwidth_, false);
-  running_.take_lane(std::move(lane), known);
+// A connection by which the client comes back says more, which is waited for elsewhere: this may be the thread that
+// hears the broker.
+void WorkerProcess::give_lane(std::unique_ptr<Channel> lane, const LaneWish& wish) {
+  if (!lane->passes_descriptors()) lane = pace(std::move(lane), bandwidth_, wish.resumes && wish.channel == 0);
+  if (!wish.resumes) return running_.take_lane(std::move(lane), wish);
+  if (!wish.known || !attach_.session.resumption || claims_ > limits::lanes_max) return;
+  ++claims_;
+  std::thread([this, lane = std::shared_ptr<Channel>(std::move(lane))] {
+    attach_.session.resumption->claim(lane);
+    --claims_;
+  }).detach();
+}
+
+void WorkerProcess::tell_resuming(const Resumption::Break* what, const std::string& peer) {
+  send_link(options_.link, [&](wire::WorkerMessage::Builder message) {
+    auto told = message.initResuming();
+    told.setPeer(peer);
+    if (!what) return;
+    told.setSince(static_cast<std::uint64_t>(std::time(nullptr)));
+    told.setWhy(what->why);
+  });
 }
 
 // While a call to the driver does not come back, perhaps because it waits for a kernel that never ends, the session's

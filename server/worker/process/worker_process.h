@@ -17,6 +17,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -34,6 +35,7 @@
 #include "server/quota/bandwidth.h"
 #include "server/worker/call/captured_output.h"
 #include "server/worker/session/attach.h"
+#include "server/worker/session/resumption.h"
 #include "worker_link.capnp.h"
 
 namespace fargpu::server {
@@ -84,7 +86,8 @@ class WorkerProcess {
   bool hear_broker();
   void hear(wire::WorkerMessage::Reader message, Descriptor descriptor);
   void hear_lane(std::span<const std::byte> lane_message, Descriptor descriptor);
-  void give_lane(std::unique_ptr<Channel> lane, bool known);
+  void give_lane(std::unique_ptr<Channel> lane, const LaneWish& wish);
+  void tell_resuming(const Resumption::Break* what, const std::string& peer);
   /// Of a thread of its own. Never returns.
   [[noreturn]] void watch();
 
@@ -104,6 +107,7 @@ class WorkerProcess {
   std::optional<EncryptedLanes> encrypted_lanes_;  // if the session speaks TLS
   LinkExchange exchange_;
   RunningSession running_;
+  std::atomic<unsigned> claims_{0};  // connections that say whose they are just now
 };
 
 }  // namespace fargpu::server

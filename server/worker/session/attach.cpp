@@ -14,6 +14,7 @@
 #include "protocol/handshake.h"
 #include "protocol/limits.h"
 #include "protocol/version.h"
+#include "resumption.h"
 #include "server/exchange.h"
 #include "server/quota/ledger.h"
 #include "server/worker/base/partition.h"
@@ -134,10 +135,15 @@ void write_shares(const SessionOptions& session, capnp::List<wire::DeviceFacts>:
 }
 
 void welcome(Channel& channel, DriverTable& driver, const AttachOptions& options, std::uint32_t version,
-             std::uint64_t credit_bytes, bool shares_memory) {
+             std::uint64_t credit_bytes, bool shares_memory, bool resumes) {
   const SessionOptions& session = options.session;
   send_answer(channel, [&](wire::AttachAnswer::Builder answer) {
     if (shares_memory) answer.setRingBytes(limits::ring_bytes);
+    if (resumes) {
+      const auto secret = session.resumption->first_secret();
+      answer.setResumeSecret({reinterpret_cast<const kj::byte*>(secret.data()), secret.size()});
+      answer.setResumeMs(static_cast<std::uint32_t>(session.resumption->time().count()));
+    }
     answer.setProtocolVersion(version);
     answer.setCompression(true);
     answer.setCreditBytes(credit_bytes);
@@ -224,14 +230,21 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     if (!shares_memory) wanted.compression = compression_of(attach.getCompression());
     std::optional<SharedRings> shared;
     if (shares_memory) shared.emplace(channel);
-    auto session = std::make_unique<Session>(shared ? *shared->channel : channel, driver, wanted);
+    // Between processes of one machine a connection ends with one of them.
+    std::shared_ptr<Channel> resumed;
+    if (!attach.getResumes() || shares_memory) wanted.resumption = nullptr;
+    if (wanted.resumption)
+      resumed = wanted.resumption->wrap(std::shared_ptr<Channel>(&channel, [](Channel*) {}), /*number=*/0);
+    Channel& frames = shared ? *shared->channel : resumed ? *resumed : channel;
+    auto session = std::make_unique<Session>(frames, driver, wanted);
     if (session->credit_bytes() == 0) return refuse(channel, no_room());
     welcome(channel, driver, options, *common_version(our_versions, versions_of(attach)), session->credit_bytes(),
-            shares_memory);
+            shares_memory, resumed != nullptr);
     if (shared) shared->hand_over(channel);
     if (options.running) options.running(session.get());
     const std::string why = run_session(*session);
     if (options.running) options.running(nullptr);
+    frames.close();
     channel.close();
     // A process of its own frees everything by its end, which nothing can hold up. The driver could: a kernel may never
     // end.

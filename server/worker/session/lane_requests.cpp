@@ -8,36 +8,41 @@
 #include "protocol/channel_tls.h"
 #include "protocol/handshake.h"
 #include "protocol/limits.h"
+#include "protocol/same_secret.h"
+#include "resumption.h"
 #include "session.h"
 
 namespace fargpu::server {
 
-bool asks_for_lane(std::span<const std::byte> lane_message, std::span<const std::byte> key) noexcept {
+LaneWish read_lane(std::span<const std::byte> lane_message, std::span<const std::byte> key) noexcept {
   try {
     MessageReader reader(lane_message);
     const auto control = reader.root<wire::Control>();
-    if (!control.isLane()) return false;
-    const auto theirs = control.getLane().getKey();
-    unsigned difference = key.empty() || theirs.size() != key.size();
-    // All of it, so that the time tells nothing.
-    for (std::size_t i = 0; i < key.size() && i < theirs.size(); ++i)
-      difference |= unsigned{theirs[i]} ^ std::to_integer<unsigned>(key[i]);
-    return difference == 0;
+    if (!control.isLane()) return {};
+    const auto lane = control.getLane();
+    const auto theirs = lane.getKey();
+    return {.known = same_secret(key, {reinterpret_cast<const std::byte*>(theirs.begin()), theirs.size()}),
+            .channel = lane.getChannel(),
+            .resumes = lane.getResumes()};
   } catch (const kj::Exception&) {  // nonsense
-    return false;
+    return {};
   }
 }
 
-void take_lane(Session* session, std::unique_ptr<Channel> channel, bool known) noexcept {
+void take_lane(Session* session, std::unique_ptr<Channel> channel, const LaneWish& wish) noexcept {
   try {
-    const bool taken = known && session && !session->lanes_full();
+    const bool taken = wish.known && session && !session->lanes_full();
     send_control(*channel, 1, [&](wire::Control::Builder answer) {
       auto failure = answer.initLaneAnswer();
       if (taken) return;
       failure.setReason(wire::Failure::Reason::DENIED);
       failure.setText("the session takes no bulk lane with this key, or has enough of them");
     });
-    if (taken) session->add_lane(std::move(channel));
+    if (!taken) return;
+    Resumption* const resumption = session->options().resumption.get();
+    std::shared_ptr<Channel> lane = std::move(channel);
+    if (resumption && wish.channel != 0) lane = resumption->wrap(std::move(lane), wish.channel);
+    session->add_lane(std::move(lane));
   } catch (const std::exception&) {  // it is gone
   }
 }

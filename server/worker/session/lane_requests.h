@@ -2,6 +2,7 @@
 // Connections that ask to be bulk lanes of a session.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,11 +13,16 @@ namespace fargpu::server {
 
 class Session;
 
-/// Whether this frame, the first on a connection, asks to be a bulk lane by this key.
-bool asks_for_lane(std::span<const std::byte> lane_message, std::span<const std::byte> key) noexcept;
-/// Answers it, and gives the connection to the session if it is known and the session (null: there is none yet) has
-/// room.
-void take_lane(Session* session, std::unique_ptr<Channel> channel, bool known) noexcept;
+/// What a frame asks for that is the first on a further connection of a session.
+struct LaneWish {
+  bool known = false;         ///< by the right key
+  std::uint32_t channel = 0;  ///< number of the connection in the session
+  bool resumes = false;       ///< in place of that one, which broke
+};
+LaneWish read_lane(std::span<const std::byte> lane_message, std::span<const std::byte> key) noexcept;
+/// Answers one that asks to be a bulk lane, and gives the connection to the session if it is known and the session
+/// (null: there is none yet) has room.
+void take_lane(Session* session, std::unique_ptr<Channel> channel, const LaneWish& wish) noexcept;
 
 /// The server's end of a connection that goes on with TLS by a key that its client was given, under this name. Throws
 /// as accept_tls().

@@ -191,6 +191,7 @@ bool Session::send_rest() {
   while (!output_.empty()) {
     const auto now = Clock::now();
     rounds_.fetch_add(1, std::memory_order_relaxed);
+    if (channel_.resuming()) return false;  // nobody is waited for to be told the end
     if (output_.pump()) deadline = now + options_.silence;
     else if (now >= deadline) return false;
     else channel_.wait({.writable = true}, deadline - now);
@@ -216,9 +217,13 @@ void Session::rest() {
   spell_.stop();
   const bool told = tell_usage(false);
   if (!ordering_.hung().empty()) return end(ordering_.hung());
-  // It may only have been stopped: then it finds this when it goes on.
-  if (now - heard_at_ >= options_.silence)
-    return end("the client has been silent for " + std::to_string(options_.silence.count() / 1000) + " s");
+  if (channel_.resuming()) heard_at_ = now;
+  if (now - heard_at_ >= options_.silence) {
+    // It may only have been stopped: then it finds this when it goes on.
+    const std::string why = "the client has been silent for " + std::to_string(options_.silence.count() / 1000) + " s";
+    if (!channel_.suspect(why)) return end(why);
+    heard_at_ = now;
+  }
   const auto heartbeat = options_.silence / limits::heartbeats_per_silence;
   // The client's heartbeats are stuck behind what finds no room: so that it knows that we live, it hears from us
   // unasked.

@@ -39,6 +39,8 @@
 
 namespace fargpu::server {
 
+class Resumption;
+
 /// What a session uses, by its devices where there are several.
 struct SessionUsage {
   std::vector<std::uint64_t> memory_bytes;
@@ -70,6 +72,7 @@ struct SessionOptions {
                                                   ///< that are the session's; empty: all are
   bool scrub = false;                             ///< others' memory comes here: it becomes zeros before it is seen
   bool one_process = false;                       ///< with the client (tests)
+  std::shared_ptr<Resumption> resumption;         ///< null: the session ends with its connection
   bool hears_notices = false;                     ///< the client shows lines for the person who runs the program
   /// Hears what the session uses, now and then.
   std::function<void(const SessionUsage&)> report;
@@ -94,7 +97,7 @@ class Session final : FrameHandler, Executor {
   /// Grows while the executor goes round; a driver call that does not return stops it. Any thread.
   std::uint64_t rounds() const { return rounds_.load(std::memory_order_relaxed); }
   /// A further connection for contents of memory, on which both sides have sent one frame. Any thread.
-  void add_lane(std::unique_ptr<Channel> channel) { lanes_.add_lane(std::move(channel), 1, 1); }
+  void add_lane(std::shared_ptr<Channel> channel) { lanes_.add_lane(std::move(channel), 1, 1); }
   bool lanes_full() const { return lanes_.lanes_full(); }
   /// For calls of the client that may have to wait here; 0: the host's memory has no room for them, and the session
   /// cannot begin.

@@ -1,0 +1,57 @@
+#pragma once
+// A session whose connections break, and which goes on. docs/internals/resuming.md
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/connect/control_connection.h"
+#include "protocol/resumable_channel.h"
+
+namespace fargpu::client {
+
+/// Makes a further connection to the host of a session, on which it has asked for what it is for. Throws.
+using Connect = std::function<std::unique_ptr<Channel>(const LaneRequest& request)>;
+
+/// Brings each connection of the session back, on a thread of its own while that lasts. Threads: any.
+class Resumption : public std::enable_shared_from_this<Resumption> {
+ public:
+  struct Terms {
+    std::uint64_t session = 0;
+    std::vector<std::byte> lane_key, secret;
+    std::string host;
+    std::chrono::milliseconds time{};  ///< for which the worker waits
+  };
+  Resumption(Connect connect, Terms terms) : connect_(std::move(connect)), terms_(std::move(terms)) {}
+
+  /// The channel that goes on when this connection breaks. `number`: 0 for the session's own, next_lane() of others.
+  std::shared_ptr<Channel> wrap(std::shared_ptr<Channel> connection, std::uint32_t number);
+  std::uint32_t next_lane();
+
+ private:
+  using Clock = ResumableChannel::Clock;
+  struct Link {
+    std::weak_ptr<ResumableChannel> channel;
+    std::vector<std::byte> secret;
+    Clock::time_point since;  ///< that it has this connection
+  };
+  void broke(std::uint32_t number, const ResumableChannel::Break& what) noexcept;
+  void come_back(std::uint32_t number, const ResumableChannel::Break& what);
+  void connect_again(ResumableChannel& channel, std::uint32_t number);
+  void suspect_lanes(Clock::time_point before);
+  Link link(std::uint32_t number);
+
+  const Connect connect_;
+  const Terms terms_;
+  std::mutex mutex_;
+  std::uint32_t lanes_ = 0;
+  std::map<std::uint32_t, Link> links_;
+};
+
+}  // namespace fargpu::client

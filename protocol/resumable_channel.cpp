@@ -1,0 +1,526 @@
+#include "resumable_channel.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "errors.h"
+
+namespace fargpu {
+namespace {
+
+constexpr std::size_t raw_bytes = 32u << 10;          // received at once, where headers may be among it
+constexpr std::size_t direct_bytes_min = 8u << 10;    // more of one record goes where it belongs without that
+constexpr std::size_t resent_bytes_max = 256u << 10;  // in one record
+constexpr std::size_t pieces_max = 7;                 // besides a header
+// A piece of this length may be a program's memory; who sends puts what is its own first, or together.
+constexpr std::size_t foreign_bytes_min = 8u << 10;
+constexpr std::size_t looks_max = 1024;  // at what came before a break
+/// How long one that waits for room sleeps before it looks again at who receives.
+constexpr Channel::Timeout look = std::chrono::milliseconds(5);
+
+/// Counts a thread while it waits for something to receive.
+class Reader {
+ public:
+  Reader(std::atomic<unsigned>& readers, bool reads) : readers_(readers), reads_(reads) {
+    if (reads_) readers_.fetch_add(1);
+  }
+  ~Reader() {
+    if (reads_) readers_.fetch_sub(1);
+  }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+ private:
+  std::atomic<unsigned>& readers_;
+  const bool reads_;
+};
+
+}  // namespace
+
+void watch_connection(const Channel& connection) {
+  constexpr int on = 1, idle_s = 2, interval_s = 1, probes = 3, unacknowledged_ms = 5000;
+  const int descriptor = connection.descriptor();
+  const auto set = [&](int level, int option, int value) {
+    (void)::setsockopt(descriptor, level, option, &value, sizeof(value));  // fails where it is no TCP, harmlessly
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, on);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, idle_s);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, interval_s);
+  set(IPPROTO_TCP, TCP_KEEPCNT, probes);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, unacknowledged_ms);
+}
+
+ResumableChannel::ResumableChannel(std::shared_ptr<Channel> connection, std::size_t log_bytes, Hooks hooks)
+    : peer_(connection->peer()),
+      log_bytes_(log_bytes),
+      hooks_(std::move(hooks)),
+      log_(log_bytes),
+      raw_(raw_bytes),
+      connection_(std::move(connection)) {
+  changed_.signal();
+}
+
+// --- states ---------------------------------------------------------------------------------------------------------
+
+void ResumableChannel::require_open() const {
+  if (phase_.load(std::memory_order_acquire) != Phase::over) return;
+  const std::lock_guard lock(state_mutex_);
+  throw ChannelClosed(over_);
+}
+
+bool ResumableChannel::resuming() const { return phase_.load(std::memory_order_acquire) == Phase::broken; }
+
+std::uint32_t ResumableChannel::epoch() const {
+  const std::lock_guard lock(state_mutex_);
+  return epoch_;
+}
+
+// What came before the end is not lost: who sends may notice the break first.
+bool ResumableChannel::break_off(const std::shared_ptr<Channel>& connection, const Break& what) {
+  {
+    const std::lock_guard receiving(receive_mutex_);
+    if (phase_.load() != Phase::whole || connection_ != connection) return false;
+    try {
+      for (std::size_t looks = 0; looks < looks_max && keep_some(*connection); ++looks) {}
+    } catch (const std::exception&) {  // its end
+    }
+    const std::lock_guard lock(state_mutex_);
+    if (phase_.load() != Phase::whole) return false;
+    break_ = what;
+    phase_.store(Phase::broken);
+    changed_.drain();
+  }
+  connection->close();
+  return true;
+}
+
+void ResumableChannel::broke(const std::shared_ptr<Channel>& connection, const std::string& why, bool ended) {
+  const Break what{.why = why, .ended = ended, .at = Clock::now()};
+  if (break_off(connection, what) && hooks_.broke) hooks_.broke(what);
+}
+
+bool ResumableChannel::suspect(const std::string& why) {
+  if (const auto connection = current()) broke(connection, why, /*ended=*/false);
+  return phase_.load() != Phase::over;
+}
+
+std::shared_ptr<Channel> ResumableChannel::current() const {
+  const std::lock_guard lock(state_mutex_);
+  return phase_.load(std::memory_order_relaxed) == Phase::whole ? connection_ : nullptr;
+}
+
+std::uint64_t ResumableChannel::fence() {
+  if (const auto connection = current())
+    break_off(connection, {.why = "another connection takes its place", .ended = false, .at = Clock::now()});
+  require_open();
+  const std::lock_guard receiving(receive_mutex_);
+  return consumed_.load(std::memory_order_relaxed) + inbox_bytes_.load(std::memory_order_relaxed);
+}
+
+void ResumableChannel::resume(std::shared_ptr<Channel> connection, std::uint32_t epoch, std::uint64_t peer_received) {
+  {
+    const std::lock_guard sending(send_mutex_);
+    const std::lock_guard receiving(receive_mutex_);
+    const std::lock_guard lock(state_mutex_);
+    if (phase_.load() == Phase::over) throw ChannelClosed(over_);
+    if (phase_.load() == Phase::whole) throw ProtocolError("a connection is resumed that is not broken");
+    if (peer_received < log_.begin() || peer_received > shown_.load())
+      throw ProtocolError(peer_ + " says it has received " + std::to_string(peer_received) + " bytes, of which " +
+                          std::to_string(log_.begin()) + " to " + std::to_string(shown_.load()) + " can be");
+    connection_ = connection;
+    epoch_ = epoch;
+    sent_ = std::min(peer_received, log_.end());
+    ahead_ = static_cast<std::size_t>(peer_received - sent_);
+    header_left_ = record_left_ = record_missing_ = 0;
+    raw_begin_ = raw_end_ = 0;
+    resending_ = sent_ < log_.end();
+    acknowledgement_due_ = true;  // an earlier one may not have arrived
+    heard_ = false;
+    phase_.store(Phase::whole);
+    changed_.signal();
+  }
+}
+
+void ResumableChannel::catch_up(const std::shared_ptr<Channel>& connection) {
+  try {
+    while (true) {
+      {
+        const std::lock_guard sending(send_mutex_);
+        if (connection_ != connection || phase_.load() != Phase::whole) return;
+        send_missing(*connection);
+        if (sent_ == log_.end()) {
+          resending_ = false;
+          break;
+        }
+      }
+      connection->wait({.writable = true}, look);
+    }
+  } catch (const ChannelClosed& closed) {
+    broke(connection, closed.what(), false);
+    return;
+  }
+  settle_acknowledgement();
+}
+
+void ResumableChannel::give_up(const std::string& why) noexcept {
+  std::shared_ptr<Channel> connection;
+  try {
+    const std::lock_guard lock(state_mutex_);
+    if (phase_.load() == Phase::over) return;
+    over_ = why;
+    phase_.store(Phase::over);
+    connection = connection_;
+    changed_.signal();
+  } catch (...) {  // no memory for the words
+    phase_.store(Phase::over);
+    connection = connection_;
+    changed_.signal();
+  }
+  connection->close();
+}
+
+void ResumableChannel::judge_patience() {
+  if (!hooks_.impatience) return;
+  Break what;
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (phase_.load() != Phase::broken) return;
+    what = break_;
+  }
+  if (const std::string words = hooks_.impatience(what); !words.empty()) give_up(words);
+}
+
+// --- sending --------------------------------------------------------------------------------------------------------
+
+void ResumableChannel::begin_record(std::size_t bytes) {
+  acknowledgement_due_ = false;
+  ResumableHeader header;
+  header.bytes = static_cast<std::uint32_t>(bytes);
+  header.epoch = epoch_;
+  header.consumed = consumed_.load(std::memory_order_acquire);
+  std::memcpy(header_.data(), &header, sizeof(header));
+  told_.store(header.consumed, std::memory_order_relaxed);
+  header_left_ = sizeof(header);
+  record_left_ = bytes;
+  shown_.store(std::max(shown_.load(std::memory_order_relaxed), sent_ + bytes), std::memory_order_release);
+}
+
+// Shows the connection what is left of the record: the same bytes each time until it has them. Returns how many of the
+// pieces it took.
+std::size_t ResumableChannel::send_record(Channel& connection, std::span<const Bytes> pieces) {
+  std::array<Bytes, pieces_max + 1> parts;
+  std::size_t count = 0, room = record_left_;
+  if (header_left_ > 0) parts[count++] = Bytes(header_).last(header_left_);
+  for (const Bytes& piece : pieces) {
+    if (piece.empty()) continue;
+    if (room == 0 || count == parts.size()) break;
+    parts[count] = piece.first(std::min(room, piece.size()));
+    room -= parts[count++].size();
+  }
+  const std::size_t sent = connection.send_some(std::span<const Bytes>(parts.data(), count));
+  const std::size_t of_header = std::min(sent, header_left_);
+  header_left_ -= of_header;
+  record_left_ -= sent - of_header;
+  return sent - of_header;
+}
+
+// Of an acknowledgement that has left in part. False if it has not left altogether.
+bool ResumableChannel::finish_header(Channel& connection) {
+  while (header_left_ > 0) {
+    const std::size_t before = header_left_;
+    send_record(connection, {});
+    if (header_left_ == before) return false;
+  }
+  return true;
+}
+
+std::size_t ResumableChannel::send_new(Channel& connection, std::span<const Bytes> pieces) {
+  log_.drop_before(std::min(peer_consumed_.load(std::memory_order_acquire), sent_));
+  std::size_t bytes = 0, count = 0;
+  for (const Bytes& piece : pieces)
+    if (!piece.empty() && count++ < pieces_max) bytes += piece.size();
+  if (ahead_ > 0) {
+    const std::size_t known = std::min(bytes, ahead_);
+    ahead_ -= known;
+    log(pieces, known);
+    return known;
+  }
+  if (record_left_ == 0) {
+    if (!finish_header(connection)) return 0;
+    bytes = std::min(bytes, log_.room());
+    if (bytes == 0) return 0;
+    begin_record(bytes);
+  }
+  const std::size_t taken = send_record(connection, pieces);
+  log(pieces, taken);
+  return taken;
+}
+
+void ResumableChannel::log(std::span<const Bytes> pieces, std::size_t bytes) {
+  sent_ += bytes;
+  bool first = true;
+  for (const Bytes& piece : pieces) {
+    if (bytes == 0) break;
+    const std::size_t part = std::min(bytes, piece.size());
+    log_.append(piece.first(part), !first && piece.size() >= foreign_bytes_min);
+    bytes -= part;
+    first = false;
+  }
+  end_.store(sent_, std::memory_order_release);
+}
+
+// What the last connection did not bring.
+void ResumableChannel::send_missing(Channel& connection) {
+  while (sent_ < log_.end()) {
+    if (record_left_ == 0) {
+      if (!finish_header(connection)) return;
+      begin_record(std::min<std::size_t>(static_cast<std::size_t>(log_.end() - sent_), resent_bytes_max));
+    }
+    const auto pieces = log_.from(sent_);
+    const std::size_t before = header_left_, taken = send_record(connection, pieces);
+    sent_ += taken;
+    if (taken == 0 && header_left_ == before) return;
+  }
+}
+
+std::size_t ResumableChannel::send_some(std::span<const Bytes> pieces) {
+  std::shared_ptr<Channel> failed;
+  std::string why;
+  bool ended = false;
+  std::size_t taken = 0;
+  {
+    const std::lock_guard sending(send_mutex_);
+    if (phase_.load(std::memory_order_acquire) != Phase::whole || resending_.load(std::memory_order_relaxed)) {
+      require_open();
+      return 0;
+    }
+    try {
+      taken = send_new(*connection_, pieces);
+    } catch (const ChannelClosed& closed) {
+      failed = connection_;
+      why = closed.what();
+      ended = dynamic_cast<const ChannelEnded*>(&closed) != nullptr;
+    }
+  }
+  if (failed) broke(failed, why, ended);
+  else if (acknowledgement_due_.load()) settle_acknowledgement();
+  return taken;
+}
+
+bool ResumableChannel::has_room() const {
+  return !resending_.load() && end_.load(std::memory_order_acquire) < peer_consumed_.load() + log_bytes_;
+}
+
+// Whoever holds the sending looks at this once more when it has let go.
+void ResumableChannel::settle_acknowledgement() {
+  while (acknowledgement_due_.load()) {
+    std::shared_ptr<Channel> failed;
+    std::string why;
+    bool ended = false;
+    {
+      const std::unique_lock sending(send_mutex_, std::try_to_lock);
+      if (!sending || phase_.load() != Phase::whole || resending_.load() || record_left_ > 0) return;
+      try {
+        if (header_left_ == 0) begin_record(0);
+        if (!finish_header(*connection_)) {
+          acknowledgement_due_ = true;
+          return;
+        }
+      } catch (const ChannelClosed& closed) {
+        failed = connection_;
+        why = closed.what();
+        ended = dynamic_cast<const ChannelEnded*>(&closed) != nullptr;
+      }
+    }
+    if (failed) return broke(failed, why, ended);
+  }
+}
+
+// --- receiving ------------------------------------------------------------------------------------------------------
+
+void ResumableChannel::read_header(const std::byte* at) {
+  ResumableHeader header;
+  std::memcpy(&header, at, sizeof(header));
+  if (header.epoch != epoch_) throw ProtocolError(peer_ + " sends of another connection");
+  if (header.bytes > log_bytes_) throw ProtocolError(peer_ + " sends more at once than may be on its way");
+  if (header.consumed > shown_.load(std::memory_order_acquire) || header.consumed < peer_consumed_.load())
+    throw ProtocolError(peer_ + " confirms what it cannot have received");
+  peer_consumed_.store(header.consumed, std::memory_order_release);
+  record_missing_ = header.bytes;
+}
+
+// Whether there is something to use, or a header to read.
+bool ResumableChannel::fill_raw(Channel& connection) {
+  if (raw_begin_ > 0) {
+    std::memmove(raw_.data(), raw_.data() + raw_begin_, raw_end_ - raw_begin_);
+    raw_end_ -= std::exchange(raw_begin_, 0);
+  }
+  const std::size_t got = connection.receive_some(std::span(raw_).subspan(raw_end_));
+  raw_end_ += got;
+  if (got > 0) heard_.store(true, std::memory_order_release);
+  return got > 0;
+}
+
+/// Hands over the bytes of records, without their headers.
+template <class Use>
+void ResumableChannel::use_raw(Use&& use) {
+  while (true) {
+    while (record_missing_ == 0) {
+      if (raw_end_ - raw_begin_ < sizeof(ResumableHeader)) return;
+      read_header(raw_.data() + raw_begin_);
+      raw_begin_ += sizeof(ResumableHeader);
+    }
+    const std::size_t used = use(Bytes(raw_).subspan(raw_begin_, std::min(record_missing_, raw_end_ - raw_begin_)));
+    if (used == 0) return;
+    raw_begin_ += used;
+    record_missing_ -= used;
+  }
+}
+
+std::size_t ResumableChannel::receive(Channel& connection, std::span<std::byte> buffer) {
+  std::size_t got = 0;
+  const auto use = [&](Bytes bytes) {
+    const std::size_t part = std::min(bytes.size(), buffer.size() - got);
+    if (part > 0) std::memcpy(buffer.data() + got, bytes.data(), part);
+    got += part;
+    return part;
+  };
+  use_raw(use);
+  if (got > 0) return got;
+  if (raw_begin_ == raw_end_ && std::min(record_missing_, buffer.size()) >= direct_bytes_min) {
+    got = connection.receive_some(buffer.first(std::min(record_missing_, buffer.size())));
+    record_missing_ -= got;
+    return got;
+  }
+  while (got == 0 && fill_raw(connection)) use_raw(use);
+  return got;
+}
+
+// Takes what has come before anybody asks for it. It is no more than the other end may have on its way.
+bool ResumableChannel::keep_some(Channel& connection) {
+  const auto use = [&](Bytes bytes) {
+    keep(bytes);
+    return bytes.size();
+  };
+  use_raw(use);
+  const bool came = fill_raw(connection);
+  use_raw(use);
+  return came;
+}
+
+void ResumableChannel::keep(Bytes bytes) {
+  const std::size_t kept = inbox_bytes_.load(std::memory_order_relaxed);
+  if (kept + bytes.size() > log_bytes_) throw ProtocolError(peer_ + " sends more than may be on its way");
+  if (inbox_begin_ == inbox_.size()) {
+    inbox_.clear();
+    inbox_begin_ = 0;
+  }
+  inbox_.insert(inbox_.end(), bytes.begin(), bytes.end());
+  inbox_bytes_.store(kept + bytes.size(), std::memory_order_release);
+}
+
+std::size_t ResumableChannel::take_kept(std::span<std::byte> buffer) {
+  const std::size_t kept = inbox_bytes_.load(std::memory_order_relaxed), part = std::min(kept, buffer.size());
+  if (part == 0) return 0;
+  std::memcpy(buffer.data(), inbox_.data() + inbox_begin_, part);
+  inbox_begin_ += part;
+  inbox_bytes_.store(kept - part, std::memory_order_release);
+  if (part == kept) {
+    inbox_ = {};
+    inbox_begin_ = 0;
+  }
+  return part;
+}
+
+std::size_t ResumableChannel::receive_some(std::span<std::byte> buffer) {
+  if (buffer.empty()) return 0;
+  std::shared_ptr<Channel> failed;
+  std::string why;
+  bool ended = false, broken = false;
+  std::size_t got = 0;
+  {
+    const std::lock_guard receiving(receive_mutex_);
+    got = take_kept(buffer);
+    if (got == 0) {
+      broken = phase_.load(std::memory_order_acquire) != Phase::whole;
+      try {
+        if (!broken) got = receive(*connection_, buffer);
+      } catch (const ChannelClosed& closed) {
+        failed = connection_;
+        why = closed.what();
+        ended = dynamic_cast<const ChannelEnded*>(&closed) != nullptr;
+      }
+    }
+    if (got > 0) consumed_.store(consumed_.load(std::memory_order_relaxed) + got, std::memory_order_release);
+  }
+  if (failed) broke(failed, why, ended);
+  if (broken) {
+    judge_patience();
+    require_open();
+  }
+  if (got > 0 && consumed_.load(std::memory_order_relaxed) - told_.load(std::memory_order_relaxed) >= log_bytes_ / 4)
+    acknowledgement_due_ = true;
+  if (acknowledgement_due_.load()) settle_acknowledgement();
+  return got;
+}
+
+// --- waiting --------------------------------------------------------------------------------------------------------
+
+Channel::Interest ResumableChannel::wait_for_connection(Timeout timeout, Waker* waker) {
+  // Patience may end meanwhile.
+  constexpr Timeout longest = std::chrono::milliseconds(250);
+  const Timeout slice = timeout < Timeout::zero() ? longest : std::min(timeout, longest);
+  std::array<pollfd, 2> polled{};
+  polled[0] = {changed_.descriptor(), POLLIN, 0};
+  polled[1] = {waker ? waker->descriptor() : -1, POLLIN, 0};
+  const timespec time{slice.count() / 1'000'000'000, slice.count() % 1'000'000'000};
+  ::ppoll(polled.data(), polled.size(), &time, nullptr);
+  if (waker && polled[1].revents) waker->drain();
+  judge_patience();
+  return {};  // who waits looks again
+}
+
+Channel::Interest ResumableChannel::wait(Interest interest, Timeout timeout, Waker* waker) {
+  if (phase_.load() == Phase::over) return interest;
+  if (interest.readable && inbox_bytes_.load(std::memory_order_acquire) > 0) return {.readable = true};
+  const auto connection = current();
+  if (!connection) return wait_for_connection(timeout, waker);
+  const bool full = interest.writable && !has_room();
+  // Room comes with what is received. If nobody else is about to receive, it is received here, and kept.
+  const bool receives = full && !interest.readable && readers_.load() == 0;
+  Interest asked = interest;
+  if (full) {
+    asked.writable = false;
+    asked.readable = interest.readable || receives;
+    timeout = timeout < Timeout::zero() ? look : std::min(timeout, look);
+  }
+  const bool due = acknowledgement_due_.load();
+  if (due) asked.writable = true;
+  Interest ready;
+  {
+    const Reader reader(readers_, interest.readable);
+    ready = connection->wait(asked, timeout, waker);
+  }
+  if (due && ready.writable) settle_acknowledgement();
+  if (!full) return {.readable = interest.readable && ready.readable, .writable = interest.writable && ready.writable};
+  if (receives && ready.readable) receive_ahead(connection);
+  return {.readable = interest.readable && ready.readable, .writable = has_room()};
+}
+
+void ResumableChannel::receive_ahead(const std::shared_ptr<Channel>& connection) {
+  try {
+    const std::unique_lock receiving(receive_mutex_, std::try_to_lock);
+    if (receiving && readers_.load() == 0 && connection_ == connection && phase_.load() == Phase::whole)
+      keep_some(*connection);
+  } catch (const ChannelClosed& closed) {
+    broke(connection, closed.what(), dynamic_cast<const ChannelEnded*>(&closed) != nullptr);
+  }
+}
+
+}  // namespace fargpu

@@ -1,0 +1,124 @@
+#include "resumption.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "protocol/errors.h"
+#include "protocol/handshake.h"
+#include "protocol/limits.h"
+#include "protocol/message.h"
+#include "protocol/same_secret.h"
+
+namespace fargpu::server {
+namespace {
+
+using Clock = ResumableChannel::Clock;
+
+std::vector<std::byte> random_secret() {
+  std::vector<std::byte> secret(limits::resume_secret_bytes);
+  if (::getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size()))
+    throw SystemError("no random numbers");
+  return secret;
+}
+
+void answer(Channel& connection, const std::function<void(wire::ResumeAnswer::Builder)>& fill) {
+  send_control(connection, 1, [&](wire::Control::Builder control) { fill(control.initResumeAnswer()); });
+}
+
+}  // namespace
+
+Resumption::Resumption(Options options) : options_(std::move(options)), first_secret_(random_secret()) {}
+
+std::shared_ptr<ResumableChannel> Resumption::wrap(std::shared_ptr<Channel> connection, std::uint32_t number) {
+  const bool own = number == 0;
+  const std::lock_guard lock(mutex_);
+  if (number > limits::lanes_max || links_.contains(number))
+    throw ProtocolError("a connection of the session has a number that it cannot have");
+  ResumableChannel::Hooks hooks;
+  if (own) {
+    watch_connection(*connection);
+    hooks.broke = [this](const Break& what) { options_.tell(&what, ""); };
+    hooks.impatience = [this](const Break& what) { return impatience(what); };
+  }
+  auto channel = std::make_shared<ResumableChannel>(
+      std::move(connection), own ? limits::resume_log_bytes : limits::resume_lane_log_bytes, std::move(hooks));
+  links_[number] = {.channel = channel, .epoch = 0, .secret = first_secret_, .former = {}};
+  return channel;
+}
+
+// Asked often while it lasts; time in which the client cannot come does not count.
+std::string Resumption::impatience(const Break& what) {
+  const std::lock_guard lock(mutex_);
+  const auto now = Clock::now();
+  if (std::exchange(broken_at_, what.at) != what.at) {
+    looked_at_ = what.at;
+    waited_ = {};
+  }
+  const auto passed = now - std::exchange(looked_at_, now);
+  if (!options_.clock_stands()) waited_ += passed;
+  const auto most = what.ended ? std::min(options_.time, limits::resume_ended_max) : options_.time;
+  if (waited_ < most) return "";
+  return what.why + ", and the client has not come back for " + std::to_string(most.count() / 1000) + " s";
+}
+
+// Why this is not the session's client, or no longer; empty if it is.
+std::string Resumption::refusal(const Link& link, wire::Resume::Reader resume) const {
+  if (link.channel->over()) return "the session is over";
+  const std::span<const std::byte> secret(reinterpret_cast<const std::byte*>(resume.getSecret().begin()),
+                                          resume.getSecret().size());
+  const std::uint32_t epoch = resume.getEpoch();
+  if (epoch == link.epoch && same_secret(link.secret, secret)) return "";
+  // What it was told by that connection may not have come.
+  const bool told = link.channel->epoch() == link.epoch && link.channel->heard();
+  if (epoch + 1 == link.epoch && !told && same_secret(link.former, secret)) return "";
+  return "the session was resumed by another connection since, or this is not its client";
+}
+
+void Resumption::claim(std::shared_ptr<Channel> connection) noexcept {
+  std::shared_ptr<ResumableChannel> channel;
+  try {
+    const auto message = receive_control(*connection, limits::connect_timeout);
+    MessageReader reader(message);
+    const auto control = reader.root<wire::Control>();
+    if (!control.isResume()) return;
+    const auto resume = control.getResume();
+    const std::lock_guard lock(mutex_);
+    const auto found = links_.find(resume.getChannel());
+    const std::string refused =
+        found == links_.end() ? "the session has no such connection" : refusal(found->second, resume);
+    if (!refused.empty()) {
+      answer(*connection, [&](wire::ResumeAnswer::Builder to) {
+        auto failure = to.initFailure();
+        failure.setReason(wire::Failure::Reason::DENIED);
+        failure.setText(refused);
+      });
+      return;
+    }
+    Link& link = found->second;
+    Secret next = random_secret();
+    const std::uint32_t epoch = resume.getEpoch() + 1;
+    const std::uint64_t received = link.channel->fence();
+    channel = link.channel;
+    if (epoch != link.epoch) link.former = std::move(link.secret);
+    link.secret = std::move(next);
+    link.epoch = epoch;
+    answer(*connection, [&](wire::ResumeAnswer::Builder to) {
+      to.setEpoch(epoch);
+      to.setSecret({reinterpret_cast<const kj::byte*>(link.secret.data()), link.secret.size()});
+      to.setReceived(received);
+    });
+    if (found->first == 0) watch_connection(*connection);
+    channel->resume(connection, epoch, resume.getReceived());
+    if (found->first == 0) options_.tell(nullptr, connection->peer());
+  } catch (const ProtocolError& error) {
+    if (channel) channel->give_up(std::string("protocol error: ") + error.what());
+    return;
+  } catch (...) {  // it is gone: the client comes again
+    return;
+  }
+  channel->catch_up(connection);
+}
+
+}  // namespace fargpu::server

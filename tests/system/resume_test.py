@@ -1,0 +1,150 @@
+"""Connections break, and programs go on: over TCP and TLS, with lanes, by reset and by silence. Only time passes."""
+
+import os
+import signal
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from rig import SystemTest, fargpu, wait_gone, wait_until
+from rig.proxy import Proxy
+
+MIB = 1 << 20
+LOST = "DEVICE_UNAVAILABLE"
+TCP = {"FARGPU_TRANSPORT": "tcp"}
+
+
+class Resume(SystemTest):
+    def session(self, *options, env=None, listen=None, scheme=""):
+        options = options if "--resume-seconds" in options else ("--resume-seconds", "60", *options)
+        self.host = self.broker(*options, listen=listen)
+        self.proxy = Proxy(self.host)
+        self.addCleanup(self.proxy.close)
+        client = self.client(scheme + self.proxy.pool, "init", "context", "load", f"alloc a {8 * MIB}", "write a 17",
+                             env={**TCP, **(env or {})})
+        return client
+
+    def state(self, client):
+        return [session["state"] for session in self.host.sessions() if session["pid"] == client.pid]
+
+    def work_over_cuts(self, client, cuts=8):
+        """Copies that take a while, cut in their middle. What was written is what is read."""
+        for number in range(cuts):
+            moved = self.proxy.moved
+            client.begin(f"write a {number + 20}")
+            wait_until(lambda: self.proxy.moved - moved > (number + 1) * 200_000, "bytes on their way")
+            self.proxy.cut()
+            self.assertEqual(client.answer(), "SUCCESS")
+            moved = self.proxy.moved
+            client.begin("check a")
+            wait_until(lambda: self.proxy.moved - moved > (number + 1) * 200_000, "bytes on their way")
+            self.proxy.cut()
+            self.assertEqual(client.answer(), "SUCCESS same")
+        self.assertEqual(client.ask("launch a"), "SUCCESS")
+        self.assertEqual(client.ask("sync"), "SUCCESS")
+
+    def assert_told(self, client, times):
+        wait_until(lambda: len(self.host.logged("session resumed")) >= times, "resumed as often as it broke")
+        self.assertIn("its calls wait until it is back", client.errors())
+        self.assertIn("is resumed after", client.errors())
+        self.assertEqual(self.state(client), ["running"])
+
+    def test_copies_go_on_over_cuts(self):
+        client = self.session()
+        self.work_over_cuts(client)
+        self.assert_told(client, 8)
+        self.assertEqual(client.finish(), 0)
+        self.assertEqual(self.host.log("session ended")["reason"], "the client left")
+
+    def test_copies_go_on_over_cuts_without_lanes(self):
+        client = self.session(env={"FARGPU_LANES": "0"})
+        self.work_over_cuts(client)
+        self.assert_told(client, 8)
+
+    def test_copies_go_on_over_cuts_where_tls_is_spoken(self):
+        with tempfile.TemporaryDirectory() as folder:
+            keys = Path(folder) / "keys"
+            keys.touch(mode=0o600)
+            keys.write_text("default:" + "5a" * 32 + "\n")
+            client = self.session("--psk-file", str(keys), listen="tls://127.0.0.1:0", scheme="tls://",
+                                  env={"FARGPU_PSK_FILE": str(keys)})
+            for number in range(4):
+                client.begin(f"write a {number}")
+                time.sleep(0.02)  # into its middle, or not: both are right
+                self.proxy.cut()
+                self.assertEqual(client.answer(), "SUCCESS")
+                self.assertEqual(client.ask("check a"), "SUCCESS same")
+            client.says("is resumed after")
+            self.assertEqual(client.finish(), 0)
+
+    def test_a_program_that_waits_notices_a_cut_by_itself(self):
+        client = self.session()
+        self.proxy.cut()
+        client.says("is resumed after")
+        self.assert_lives(client)
+
+    def test_silence_breaks_a_connection_too(self):
+        client = self.session("--silence-seconds", "2")
+        self.proxy.mute()
+        client.begin("check a")
+        self.assertEqual(client.answer(), "SUCCESS same")
+        client.says("it has not answered for 2 s")
+        client.says("is resumed after")
+
+    def test_a_session_waits_and_is_seen_to_wait(self):
+        client = self.session()
+        self.proxy.refuse()
+        self.proxy.cut()
+        self.host.log("session resuming")
+        client.begin("check a")
+        wait_until(lambda: self.state(client) == ["resuming"], "a session that resumes")
+        self.assertIn("resuming since", fargpu("ls", pool=self.host.pool).out)
+        (session,) = self.host.sessions()
+        self.assertEqual(sum(session["memory_bytes"]), 8 * MIB)  # still charged
+        self.proxy.refuse(False)
+        self.assertEqual(client.answer(), "SUCCESS same")
+        wait_until(lambda: self.state(client) == ["running"], "a session that runs")
+
+    def test_a_client_that_does_not_come_back_in_time(self):
+        client = self.session("--resume-seconds", "2")
+        worker = self.worker_of(self.host, client)
+        self.proxy.refuse()
+        self.proxy.cut()
+        wait_gone(worker)
+        self.assertIn("has not come back for 2 s", self.host.log("session ended")["reason"])
+        self.proxy.refuse(False)
+        self.assertEqual(client.ask("sync"), LOST)
+        client.says("the session is lost")
+
+    def test_a_client_that_is_killed_is_not_waited_for_so_long(self):
+        client = self.session()
+        worker = self.worker_of(self.host, client)
+        client.process.kill()
+        self.host.log("session resuming")
+        wait_gone(worker)
+        self.assertIn("has not come back for 5 s", self.host.log("session ended")["reason"])
+
+    def test_a_worker_that_is_killed_is_not_waited_for(self):
+        client = self.session()
+        os.kill(self.worker_of(self.host, client), signal.SIGKILL)
+        client.says("the session is lost")
+        self.assertEqual(client.ask("sync"), LOST)
+        self.assertEqual(client.finish(), 0)
+
+    def test_sessions_that_are_not_to_be_resumed(self):
+        client = self.session("--resume-seconds", "0")
+        self.proxy.cut()
+        client.says("the session is lost")
+        self.assertEqual(client.ask("sync"), LOST)
+
+    def test_a_program_that_ends_meanwhile_ends(self):
+        client = self.session()
+        self.proxy.refuse()
+        self.proxy.cut()
+        client.says("its calls wait until it is back")
+        self.assertEqual(client.finish(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
