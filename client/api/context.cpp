@@ -22,14 +22,9 @@ bool flags_valid(unsigned flags) {
          schedule == CU_CTX_SCHED_BLOCKING_SYNC;
 }
 
-// The current context or an explicit one; null and the reason if there is none.
-Context* chosen(Thread& thread, CUcontext context, CUresult& error) {
-  if (!context) {
-    error = CUDA_ERROR_INVALID_CONTEXT;
-    return thread.context();
-  }
-  error = CUDA_ERROR_INVALID_CONTEXT;
-  return session_of(thread).contexts.find(context);
+// The current context or an explicit one; null if there is none.
+Context* chosen(Thread& thread, CUcontext context) {
+  return context ? session_of(thread).contexts.find(context) : thread.context();
 }
 
 CUresult create(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev, unsigned api_version = wide_api_version) {
@@ -91,9 +86,8 @@ CUresult cuCtxPopCurrent_v2(Thread& thread, CUcontext* out) {
 
 CUresult cuCtxGetDevice_v2(Thread& thread, CUdevice* device, CUcontext ctx) {
   if (!device) return CUDA_ERROR_INVALID_VALUE;
-  CUresult error;
-  const Context* const context = chosen(thread, ctx, error);
-  if (!context) return error;
+  const Context* const context = chosen(thread, ctx);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   *device = context->device;
   return CUDA_SUCCESS;
 }
@@ -108,9 +102,8 @@ CUresult cuCtxGetFlags(Thread& thread, unsigned* flags) {
 
 CUresult cuCtxGetId(Thread& thread, CUcontext ctx, unsigned long long* id) {
   if (!id) return CUDA_ERROR_INVALID_VALUE;
-  CUresult error;
-  const Context* const context = chosen(thread, ctx, error);
-  if (!context) return error;
+  const Context* const context = chosen(thread, ctx);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   *id = context->number;
   return CUDA_SUCCESS;
@@ -118,9 +111,8 @@ CUresult cuCtxGetId(Thread& thread, CUcontext ctx, unsigned long long* id) {
 
 CUresult cuCtxGetApiVersion(Thread& thread, CUcontext ctx, unsigned* version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
-  CUresult error;
-  const Context* const context = chosen(thread, ctx, error);
-  if (!context) return error;
+  const Context* const context = chosen(thread, ctx);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   *version = context->api_version;
   return CUDA_SUCCESS;
 }
@@ -159,9 +151,8 @@ CUresult cuCtxSetFlags(Thread& thread, unsigned flags) {
 }
 
 CUresult cuCtxSynchronize_v2(Thread& thread, CUcontext ctx) {
-  CUresult error;
-  Context* const context = chosen(thread, ctx, error);
-  if (!context) return error;
+  Context* const context = chosen(thread, ctx);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return session_of(thread).waits.synchronize(thread, *context);
 }

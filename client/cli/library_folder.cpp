@@ -54,7 +54,7 @@ std::string library_fault(const fs::path& folder) {
                            release.empty() ? "fargpu before 0.2.0, or not of fargpu" : "fargpu " + printable(release),
                            our_release);
     } catch (const std::runtime_error& fault) {
-      return fmt::format("{} is of no use: {}", path.string(), fault.what());
+      return fmt::format("{} cannot be used: {}", path.string(), fault.what());
     }
   }
   return {};

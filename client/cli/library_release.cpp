@@ -36,7 +36,7 @@ class File {
       const ssize_t got = ::pread(descriptor_, to, bytes, static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) throw std::runtime_error(std::string("it cannot be read (") + std::strerror(errno) + ")");
-      if (got == 0) throw std::runtime_error("it ends too early, as a disk that was full leaves it");
+      if (got == 0) throw std::runtime_error("it ends too early; perhaps the disk was full when it was written");
       to += got;
       bytes -= static_cast<std::size_t>(got);
       offset += static_cast<std::uint64_t>(got);

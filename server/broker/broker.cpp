@@ -132,7 +132,8 @@ void Broker::reload() {
     Tenants tenants = Tenants::read(fresh.file);
     auto identity = std::make_unique<Identity>(settings_);
     ExpiryWatch::require_valid(settings_, std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
-    if (tls_ && !identity->context()) throw SettingsError("TLS is spoken here, and nothing is left to speak it with");
+    if (tls_ && !identity->context())
+      throw SettingsError("the addresses speak TLS, and the settings have neither a certificate nor keys any more");
     take_identity(std::move(identity));
     leases_.set_tenants(std::move(tenants));
     patience_ = std::chrono::seconds(fresh.drain_seconds);
@@ -141,8 +142,8 @@ void Broker::reload() {
     if (const auto changed = changed_settings(settings_, fresh); !changed.empty())
       EventLog::warn("not in use yet", {{"settings", fmt::format("{}", fmt::join(changed, ", "))},
                                         {"meaning",
-                                         "of these the file says something else than this fargpud began with; they "
-                                         "count when it is started again"}});
+                                         "the file has other values for these than this fargpud; they count "
+                                         "after a restart"}});
     if (leases_.knows_devices()) warn_of_tenants();
     expiry_watch_.look();
   } catch (const SettingsError& error) {
@@ -277,7 +278,7 @@ std::string Broker::administer(const ClientFacts& by, wire::AdministrationReques
     EventLog::info("policy", {{"policy", rules.policy}, {"tenant", by.tenant}, {"identity", by.identity}});
     return "";
   }
-  if (!request.isShare()) return "that is nothing that can be changed";
+  if (!request.isShare()) return "the request names nothing that can be changed";
   const auto change = request.getShare();
   const auto view = scheduling.view(change.getSession());
   if (!view) return "there is no session " + std::to_string(change.getSession());

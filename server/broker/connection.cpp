@@ -70,7 +70,7 @@ void say_shut_out(AnySocket& socket) {
   auto failure = answer.initFailure();
   failure.setReason(wire::Failure::Reason::NO_CAPACITY);
   failure.setText(
-      "this host has shut out your address for up to a minute, because too many connections from there came to nothing "
+      "this host has shut out your address for up to a minute, because too many connections from there failed "
       "(refusals_per_address_max); its log says which. Try again then");
   const auto message = writer.finish();
   FrameHeader header;
@@ -407,7 +407,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
                           Shortage::host_sessions};
     }
     const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant);
-    if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", client_.tenant)};
+    if (!tenant) return LeaseRefusal{false, fmt::format("this host has no tenant '{}' any more", client_.tenant)};
     auto granted = broker_.leases_.grant(*tenant, wish, job, place);
     if (auto* const refusal = std::get_if<LeaseRefusal>(&granted)) return std::move(*refusal);
     lease = std::get<std::shared_ptr<Lease>>(granted);

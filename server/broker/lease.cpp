@@ -248,7 +248,7 @@ std::optional<LeaseRefusal> Leases::sessions_taken(const Tenant& tenant, const W
 std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> Leases::begin_session(const std::shared_ptr<Lease>& lease,
                                                                                 const Waiter* place) {
   const Tenant* const tenant = tenants_.find(lease->tenant);
-  if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", lease->tenant)};
+  if (!tenant) return LeaseRefusal{false, fmt::format("this host has no tenant '{}' any more", lease->tenant)};
   if (auto refusal = sessions_taken(*tenant, place)) return std::move(*refusal);
   const std::size_t slot = lease->account->begin(lease->id, lease->memory_bytes == 0);
   if (slot == lease->account->slots())

@@ -97,7 +97,7 @@ void warn_of_earlier_sessions(const Settings& settings) {
                   {"workers", fmt::format("{}", fmt::join(workers, ", "))},
                   {"meaning",
                    "they go on until their programs end, and what they have of the devices is counted nowhere: memory "
-                   "may run out within leases until then; end them by these process ids if that must not be"}});
+                   "may run out within leases until then; to avoid that, end them by these process ids"}});
 }
 
 // By what was said of it: a wrong choice of devices, or the driver itself.

@@ -226,7 +226,7 @@ bool Workers::take(Worker& worker, LinkPacket packet) {
     on_message(worker, reader.root<wire::WorkerMessage>(), std::move(descriptor));
     return true;
   } catch (const kj::Exception& error) {
-    fail(worker, std::string("what the worker says cannot be understood: ") + error.getDescription().cStr());
+    fail(worker, std::string("the worker sent a message that cannot be read: ") + error.getDescription().cStr());
   } catch (const ProtocolError& error) {
     fail(worker, error.what());
   }
@@ -260,7 +260,7 @@ void Workers::fail(Worker& worker, const std::string& why) {
 void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, Descriptor descriptor) {
   const auto require = [&](Worker::State state, std::size_t devices = 0) {
     if (worker.state != state || devices > limits::devices_max)
-      throw ProtocolError("the worker says what makes no sense now");
+      throw ProtocolError("the worker sent a message out of its turn");
   };
   if (worker.state == Worker::State::ending) return;  // of no interest any more
   switch (message.which()) {
@@ -328,7 +328,7 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       end_session(worker, printable(message.getEnded().cStr(), 512),
                   worker.told_to_stop ? SessionEnd::stopped : SessionEnd::client);
       return;
-    default: throw ProtocolError("the worker says what only the broker may");
+    default: throw ProtocolError("the worker sent a message that only the broker sends");
   }
 }
 

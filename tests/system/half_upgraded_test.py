@@ -76,12 +76,12 @@ class HalfUpgraded(SystemTest):
         for part in (0, 1, 40):  # in percent
             with self.subTest(part=part):
                 self.put_client(libcuda=lambda contents: contents[:len(contents) * part // 100])
-                self.assert_told(f"{self.prefix}/lib/fargpu/libcuda.so.1 is of no use: it ends too early, as a disk "
-                                 "that was full leaves it")
+                self.assert_told(f"{self.prefix}/lib/fargpu/libcuda.so.1 cannot be used: it ends too early; "
+                                 "perhaps the disk was full when it was written")
 
     def test_file_that_is_no_library(self):
         self.put_client(libcuda=lambda contents: b"#!/bin/sh\n" * 100)
-        self.assert_told(f"{self.prefix}/lib/fargpu/libcuda.so.1 is of no use: it is no library")
+        self.assert_told(f"{self.prefix}/lib/fargpu/libcuda.so.1 cannot be used: it is no library")
 
     def test_worker_of_another_release(self):
         fargpud = self.put(paths.FARGPUD, "bin/fargpud")

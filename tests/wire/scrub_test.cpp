@@ -261,7 +261,6 @@ TEST_CASE("scrub: the person is told, once, why there is no memory") {
   CHECK(back() == CUDA_ERROR_LAUNCH_TIMEOUT);
   CHECK(back() == CUDA_SUCCESS);
   CHECK(client.printed() ==
-        "fargpu: warning: memory of the device is not given, for it could not be filled with zeros first: the GPU "
-        "host's driver "
-        "answered CUDA_ERROR_FAKE\n");
+        "fargpu: warning: device memory is refused, because it could not be filled with zeros first: the GPU host's "
+        "driver answered CUDA_ERROR_FAKE\n");
 }

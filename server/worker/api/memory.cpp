@@ -26,7 +26,7 @@ CUresult not_scrubbed(Session& session, CUmemGenericAllocationHandle handle, CUr
   session.memory().release(handle);
   const char* name = "an unknown error";
   session.driver().cuGetErrorName(result, &name);
-  session.prints().warn(std::string("memory of the device is not given, for it could not be filled with zeros first: "
+  session.prints().warn(std::string("device memory is refused, because it could not be filled with zeros first: "
                                     "the GPU host's driver answered ") +
                         name);
   return result;

@@ -38,9 +38,11 @@ const char* result_name(CUresult result) {
 std::span<const DeviceAttribute> device_attributes() { return attributes; }
 
 const LaunchAttributeFacts* launch_attribute_facts(CUlaunchAttributeID attribute) {
-  for (const LaunchAttributeFacts& facts : launch_attributes)
-    if (facts.attribute == attribute) return &facts;
-  return nullptr;
+  switch (attribute) {  // asked several times of each launch with attributes
+    case CU_LAUNCH_ATTRIBUTE_IGNORE: return &launch_attributes[0];
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY: return &launch_attributes[1];
+    default: return nullptr;
+  }
 }
 
 }  // namespace fargpu
