@@ -30,7 +30,7 @@ CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* st
   if (!use) return use.error();
   std::uint64_t known_id = 0;
   if (const CUresult bad = session_of(thread).captures.status(*use, *status, known_id); bad != CUDA_SUCCESS) return bad;
-  if (id) *id = known_id;
+  if (id && *status != CU_STREAM_CAPTURE_STATUS_NONE) *id = known_id;
   if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE || (!graph && !dependencies && !edges && !count)) return CUDA_SUCCESS;
   RemoteCall<wire::CaptureInfo> call(thread, use->context);
   call.in().setStream(use.wire());

@@ -96,7 +96,7 @@ CUresult cuCtxGetFlags(Thread& thread, unsigned* flags) {
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   const Context* const context = thread.context();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  *flags = context->flags;
+  *flags = context->flags | CU_CTX_MAP_HOST;  // which every context has
   return CUDA_SUCCESS;
 }
 

@@ -9,6 +9,7 @@
 #include "client/session/session.h"
 #include "client_hand.h"
 #include "forms.h"
+#include "protocol/limits.h"
 
 namespace fargpu::client::hand {
 
@@ -123,7 +124,7 @@ CUresult copy_batch(Thread& thread, std::size_t count, CUstream stream, std::siz
   failed = SIZE_MAX;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  if (count == 0 || use->legacy()) return CUDA_ERROR_INVALID_VALUE;
+  if (count == 0 || count > limits::array_elements_max || use->legacy()) return CUDA_ERROR_INVALID_VALUE;
   const CopyParts& parts = session_of(thread).copy_parts;
   std::vector<Copy> copies(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -148,6 +149,7 @@ CUresult copy_linear_batch(Thread& thread, const CUdeviceptr* targets, const CUd
                            CUstream stream) {
   failed = SIZE_MAX;
   if (!targets || !sources || !sizes || !attributes || !first || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (count > limits::array_elements_max) return CUDA_ERROR_INVALID_VALUE;
   if (attribute_count == 0 || attribute_count > count || first[0] != 0) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 1; i < attribute_count; ++i)
     if (first[i] <= first[i - 1] || first[i] >= count) return CUDA_ERROR_INVALID_VALUE;

@@ -64,18 +64,18 @@ CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
 }
 
 CUresult cuMemGetInfo_v2(Thread& thread, std::size_t* free, std::size_t* total) {
-  if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::CuMemGetInfoV2> call(thread);
   if (!call) return call.error();
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   const auto out = call.out();
-  *free = out.getFree() + session_of(thread).device_memory.kept_bytes(thread.context()->device);
-  *total = out.getTotal();
+  if (free) *free = out.getFree() + session_of(thread).device_memory.kept_bytes(thread.context()->device);
+  if (total) *total = out.getTotal();
   return result;
 }
 
 CUresult cuMemGetAddressRange_v2(Thread& thread, CUdeviceptr* base, std::size_t* size, CUdeviceptr dptr) {
+  if (!thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
   const auto region = session_of(thread).map.find(dptr);
   if (!region || !(region->on_device() || region->device_address)) return CUDA_ERROR_NOT_FOUND;
   if (base) *base = region->base;

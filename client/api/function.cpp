@@ -76,6 +76,7 @@ bool surely_settable(const Device& device, const Function::Attributes& known, CU
 }
 
 CUresult set(Thread& thread, CUfunction_attribute attribute, int value, Function& function, int device) {
+  if (attribute < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_ERROR_INVALID_VALUE;  // only to be read
   // Setting what is set already needs no word; frameworks do it before every launch.
   int present = 0;
   if (get(thread, &present, attribute, function, device) == CUDA_SUCCESS && present == value) return CUDA_SUCCESS;
@@ -138,6 +139,7 @@ CUresult cuKernelSetAttribute(Thread& thread, CUfunction_attribute attribute, in
 }
 
 CUresult cuFuncGetParamInfo(Thread& thread, CUfunction f, std::size_t index, std::size_t* offset, std::size_t* bytes) {
+  if (!f) return CUDA_ERROR_INVALID_VALUE;
   const Function* const function = session_of(thread).functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!offset || index >= function->parameters.size()) return CUDA_ERROR_INVALID_VALUE;
@@ -147,6 +149,7 @@ CUresult cuFuncGetParamInfo(Thread& thread, CUfunction f, std::size_t index, std
 }
 
 CUresult cuFuncGetName(Thread& thread, const char** name, CUfunction f) {
+  if (!f) return CUDA_ERROR_INVALID_VALUE;
   const Function* const function = session_of(thread).functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!name) return CUDA_ERROR_INVALID_VALUE;
@@ -155,6 +158,7 @@ CUresult cuFuncGetName(Thread& thread, const char** name, CUfunction f) {
 }
 
 CUresult cuFuncGetModule(Thread& thread, CUmodule* module, CUfunction f) {
+  if (!f) return CUDA_ERROR_INVALID_VALUE;
   const Function* const function = session_of(thread).functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!module || !function->owner.well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_VALUE;

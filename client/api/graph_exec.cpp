@@ -41,7 +41,7 @@ CUresult instantiate(Thread& thread, CUgraph graph, std::uint64_t flags, std::ui
 }
 
 struct Updated {
-  CUgraphExecUpdateResult outcome = CU_GRAPH_EXEC_UPDATE_ERROR;
+  CUgraphExecUpdateResult outcome = CU_GRAPH_EXEC_UPDATE_SUCCESS;  // as the driver says where it compared nothing
   CUgraphNode node = nullptr;
   CUgraphNode from = nullptr;
 };
@@ -68,7 +68,8 @@ CUresult update(Thread& thread, CUgraphExec exec, CUgraph graph, Updated& update
 }  // namespace
 
 CUresult cuGraphInstantiateWithFlags(Thread& thread, CUgraphExec* out, CUgraph graph, unsigned long long flags) {
-  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  // Without a stream there is nothing to upload on.
+  if (!out || (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)) return CUDA_ERROR_INVALID_VALUE;
   Instantiated made;
   const CUresult result = instantiate(thread, graph, flags, 0, made);
   if (result == CUDA_SUCCESS) *out = made.exec;
@@ -105,9 +106,9 @@ CUresult cuGraphInstantiate_v2(Thread& thread, CUgraphExec* out, CUgraph graph, 
 }
 
 CUresult cuGraphExecUpdate_v2(Thread& thread, CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
-  if (!info) return CUDA_ERROR_INVALID_VALUE;
   Updated updated;
   const CUresult result = update(thread, exec, graph, updated);
+  if (!info) return result;
   info->result = updated.outcome;
   info->errorNode = updated.node;
   info->errorFromNode = updated.from;
@@ -116,11 +117,10 @@ CUresult cuGraphExecUpdate_v2(Thread& thread, CUgraphExec exec, CUgraph graph, C
 
 CUresult cuGraphExecUpdate(Thread& thread, CUgraphExec exec, CUgraph graph, CUgraphNode* error_node,
                            CUgraphExecUpdateResult* outcome) {
-  if (!error_node || !outcome) return CUDA_ERROR_INVALID_VALUE;
   Updated updated;
   const CUresult result = update(thread, exec, graph, updated);
-  *outcome = updated.outcome;
-  *error_node = updated.node;
+  if (outcome) *outcome = updated.outcome;
+  if (error_node) *error_node = updated.node;
   return result;
 }
 
@@ -162,7 +162,7 @@ CUresult launch(Thread& thread, CUgraphExec exec, const StreamUse& use) {
 }  // namespace
 
 CUresult cuGraphLaunch(Thread& thread, CUgraphExec exec, CUstream stream) {
-  if (!handle_of(exec).well_formed(HandleKind::exec)) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = check_handle<HandleKind::exec>(thread, handle_of(exec)); bad != CUDA_SUCCESS) return bad;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   GraphMemory& memory = session_of(thread).graph_memory;

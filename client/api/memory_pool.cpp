@@ -75,6 +75,7 @@ CUresult allocate(Thread& thread, CUdeviceptr* dptr, std::size_t bytes, const st
   }
   if (use->capture.load()) return capture_allocation(thread, use, pool->device, bytes, dptr);
   if (const CUresult bad = session_of(thread).captures.check_submission(*use); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session_of(thread).captures.check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
   std::uint64_t address = 0;
   const CUresult result = memory_of(thread).allocate(thread, *use->context, bytes, address, pool, &*use);
   if (result == CUDA_SUCCESS) *dptr = address;
@@ -106,6 +107,7 @@ CUresult cuMemFreeAsync(Thread& thread, CUdeviceptr dptr, CUstream stream) {
   if (!use) return use.error();
   if (use->capture.load()) return capture_free(thread, use, dptr);
   if (const CUresult bad = session_of(thread).captures.check_submission(*use); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session_of(thread).captures.check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
   if (dptr == 0) return CUDA_SUCCESS;
   GraphMemory& graph_memory = session_of(thread).graph_memory;
   if (graph_memory.knows(dptr)) return graph_memory.free(thread, dptr);

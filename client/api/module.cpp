@@ -385,8 +385,9 @@ CUresult cuLibraryGetManaged(Thread& thread, CUdeviceptr* address, std::size_t* 
 // As on every device without CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS: no function is both the GPU's and this
 // process's.
 CUresult cuLibraryGetUnifiedFunction(Thread&, void** function, CUlibrary library, const char* name) {
-  if (!function || !name) return CUDA_ERROR_INVALID_VALUE;
-  return handle_of(library).well_formed(HandleKind::library) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
+  // No device that is served has functions for host and device alike, and the driver says so in this way.
+  if (!function || !name || handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_ERROR_INVALID_HANDLE;
 }
 
 }  // namespace fargpu::client::hand

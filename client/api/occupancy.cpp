@@ -93,7 +93,7 @@ class ClusterQuestion {
 
 CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaunchConfig* config, bool potential) {
   constexpr std::size_t answers_max = 1024;  // that are kept of one function
-  if (!value || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
+  if (!value || !f || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
   Function* const function = session_of(thread).functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   RemoteCall<wire::ClusterOccupancy> call(thread);
@@ -154,7 +154,7 @@ CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaun
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(Thread& thread, int* min_grid, int* block_size, CUfunction f,
                                                    CUoccupancyB2DSize shared_of_block, std::size_t shared_bytes,
                                                    int limit, unsigned flags) {
-  if (!min_grid || !block_size) return CUDA_ERROR_INVALID_VALUE;
+  if (!min_grid || !block_size || limit < 0) return CUDA_ERROR_INVALID_VALUE;
   const Function* const function = session_of(thread).functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   const Context* const context = thread.context();

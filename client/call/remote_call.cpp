@@ -19,6 +19,10 @@ RemoteCallBase::RemoteCallBase(Calls& calls, Thread& thread, Opcode opcode, bool
 RemoteCallBase::RemoteCallBase(Thread& thread, Opcode opcode, bool may_be_held, ContextNeed need)
     : RemoteCallBase(Calls::of(thread.context()), thread, opcode, may_be_held,
                      need == ContextNeed::none ? nullptr : thread.context()) {
+  // What needs no context does without one that is gone, and whatever has become of one that is there.
+  needs_context_ = need == ContextNeed::current;
+  if (need == ContextNeed::optional && context_ && !context_->active.load(std::memory_order_relaxed))
+    context_ = nullptr;
   if (!context_ && need == ContextNeed::current) error_ = CUDA_ERROR_INVALID_CONTEXT;
   else if (context_ && !context_->active.load(std::memory_order_relaxed)) error_ = CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
@@ -37,7 +41,7 @@ FrameHeader RemoteCallBase::header(std::uint32_t flags) const {
 CUresult RemoteCallBase::prepare(Stream* stream) {
   if (error_ != CUDA_SUCCESS) return error_;
   if (const CUresult late = thread_.take_late_error(); late != CUDA_SUCCESS) return late;
-  if (context_) {
+  if (context_ && needs_context_) {
     if (const CUresult failure = context_->failure.load(std::memory_order_relaxed); failure != CUDA_SUCCESS)
       return failure;
   }

@@ -98,6 +98,7 @@ class RemoteCallBase {
   PendingReply pending_;
   std::optional<MessageReader> reader_;
   std::uint64_t number_ = 0;
+  bool needs_context_ = true;
   bool host_visible_ = false;
   bool taken_ = false;
   std::uint64_t subject_ = 0;

@@ -23,10 +23,8 @@ CUresult Copier::check() {
 CUresult Copier::run() {
   Copy& copy = job_.copy;
   if (copy.synchronous) {
-    // What a copy on the legacy stream does to captures is told first.
-    Captures& captures = parts_.captures;
-    if (const CUresult bad = captures.check_submission(job_.stream); bad != CUDA_SUCCESS) return bad;
-    if (const CUresult bad = captures.check_unsafe(job_.thread); bad != CUDA_SUCCESS) return bad;
+    // What a copy on the legacy stream does to captures is told first. It harms none that the stream does not disturb.
+    if (const CUresult bad = parts_.captures.check_submission(job_.stream); bad != CUDA_SUCCESS) return bad;
   }
   if (copy.shape.empty()) return CUDA_SUCCESS;
   if (const CUresult bad = check_arrays(job_.thread, *job_.stream.context, copy); bad != CUDA_SUCCESS) return bad;

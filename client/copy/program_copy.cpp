@@ -9,6 +9,18 @@
 namespace fargpu::client {
 namespace {
 
+// Whether the last byte of a side in memory is so far behind its place that no arithmetic on it can be trusted.
+bool too_far(const CopyShape& shape, const CopySide& side) {
+  constexpr std::uint64_t any_max = std::uint64_t{1} << 40, end_max = std::uint64_t{1} << 62;
+  for (const std::uint64_t any :
+       {shape.width, shape.height, shape.depth, side.x, side.y, side.z, side.pitch, side.height}) {
+    if (any > any_max) return true;
+  }
+  using Wide = unsigned __int128;
+  const Wide slices = Wide{side.z + shape.depth} * side.pitch * side.height;
+  return slices + Wide{side.y + shape.height} * side.pitch + side.x + shape.width > end_max;
+}
+
 // One side as a program names it: with what it left out, and, in memory, with the address of the first row.
 CUresult settle_side(const CopyShape& shape, CopySide& side) {
   if (side.in_array()) return CUDA_SUCCESS;
@@ -16,6 +28,7 @@ CUresult settle_side(const CopyShape& shape, CopySide& side) {
   if (side.pitch == 0) side.pitch = row;  // not specified: without gaps
   if (side.height == 0) side.height = side.y + shape.height;
   if (side.pitch < row || (shape.depth > 1 && side.height < side.y + shape.height)) return CUDA_ERROR_INVALID_VALUE;
+  if (too_far(shape, side)) return CUDA_ERROR_INVALID_VALUE;
   side = side.from(0, 0, 0);
   return CUDA_SUCCESS;
 }

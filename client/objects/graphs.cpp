@@ -14,6 +14,17 @@ bool Graphs::attended(Handle exec) const {
   return found != attended_.end() && found->second == exec;
 }
 
+void Graphs::destroy(Handle graph) {
+  const std::lock_guard lock(mutex_);
+  destroyed_[{graph.kind(), graph.index()}] = graph;
+}
+
+bool Graphs::destroyed(Handle graph) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = destroyed_.find({graph.kind(), graph.index()});
+  return found != destroyed_.end() && found->second == graph;
+}
+
 Graphs::Given& Graphs::given(Handle node) {
   const std::lock_guard lock(mutex_);
   auto& given = given_[node.index()];

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "protocol/handle.h"
@@ -20,6 +21,10 @@ class Graphs {
   /// Executable graphs that the worker attends to, because they have parts of ours or events.
   void set_attended(Handle exec, bool attended);
   bool attended(Handle exec) const;
+
+  /// Graphs and executable graphs that the program has destroyed, which no answer of the worker tells in time.
+  void destroy(Handle graph);
+  bool destroyed(Handle graph) const;
 
   /// Launches of those under way: until they end, memory of the program may yet change.
   void launched() { launches_.fetch_add(1); }
@@ -39,6 +44,7 @@ class Graphs {
   mutable std::mutex mutex_;
   // By the handle's index, so that what is left of objects that are gone makes room for later ones.
   std::map<std::uint32_t, Handle> attended_;
+  std::map<std::pair<HandleKind, std::uint32_t>, Handle> destroyed_;
   std::map<std::uint32_t, std::unique_ptr<Given>> given_;
   std::atomic<unsigned> launches_{0};
 };

@@ -29,4 +29,6 @@ CUresult check_event_handle(Thread& thread, Handle handle) {
   return session_of(thread).events.find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+bool is_destroyed(Thread& thread, Handle graph) { return session_of(thread).graphs.destroyed(graph); }
+
 }  // namespace fargpu::client

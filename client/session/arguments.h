@@ -3,6 +3,9 @@
 
 #include <cuda.h>
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "client/objects/stream.h"
 #include "protocol/handle.h"
 #include "protocol/invalid_handle.h"
@@ -30,6 +33,14 @@ class StreamUse {
 inline CUstream own_default(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
 CUresult check_event_handle(Thread& thread, Handle handle);
+/// Of graphs and executable graphs, which are destroyed by calls that are not waited for.
+bool is_destroyed(Thread& thread, Handle graph);
+
+/// Whether an argument is one of an enumeration's values, where the worker's answer to another one comes too late.
+template <class Enumeration>
+bool is_one_of(Enumeration value, std::initializer_list<Enumeration> values) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
 
 /// CUDA_SUCCESS if the handle may be sent: of the right kind and, where the client keeps the objects, alive.
 template <HandleKind kind>
@@ -37,6 +48,11 @@ CUresult check_handle([[maybe_unused]] Thread& thread, Handle handle) {
   if constexpr (kind == HandleKind::event) {
     return check_event_handle(thread, handle);
   } else {
+    if constexpr (kind == HandleKind::graph || kind == HandleKind::exec) {
+      if (is_destroyed(thread, handle)) return invalid_handle_result(kind);
+    }
+    // No reference at all is another error than one that is gone.
+    if ((kind == HandleKind::texref || kind == HandleKind::surfref) && !handle) return CUDA_ERROR_INVALID_HANDLE;
     // Of the driver's own values only the worker knows which ones are the session's.
     const bool right = device_visible(kind) || handle.well_formed(kind) ||
                        (kind == HandleKind::function && handle.well_formed(HandleKind::kernel));

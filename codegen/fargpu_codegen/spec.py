@@ -98,6 +98,7 @@ class Call:
     error: str = "NOT_SUPPORTED"
     before_init: bool = False
     unsafe_in_capture: bool = False  # refused while a stream is captured, unless the modes are relaxed
+    cleared: list[str] = field(default_factory=list)  # outputs that are zero where the call fails
     context: str = "current"
     stream: str = ""
     client: str = "generated"  # generated or hand
@@ -357,6 +358,7 @@ class Loader:
         self.checks: dict[str, dict[str, str]] = {}  # by function: calls and their files
         self.forms: dict[str, list[Call]] = {}  # by what they are forms of
         self.unsafe_in_capture: list[tuple[str, str]] = []  # file, symbol
+        self.cleared: list[tuple[str, str, list[str]]] = []  # file, symbol, parameters
 
     def complain(self, file: str, where: str, rule: str, text: str) -> None:
         self.complaints.append(f"{file}: {where}: [{rule}] {text}")
@@ -388,6 +390,15 @@ class Loader:
             else:
                 self.complain(file, f"capture, {name}", "unknown-name",
                               "the toolkit exports no such symbol; remove or correct it")
+        for file, name, parameters in self.cleared:
+            places = {p.name for p in self.plain[name].parameters if p.type.kind == "pointer"} if name in self.calls \
+                else set()
+            for parameter in parameters:
+                if parameter not in places:
+                    self.complain(file, f"cleared, {name}", "unknown-name",
+                                  f"'{parameter}' is no pointer parameter; remove or correct it")
+            if name in self.calls:
+                self.calls[name].cleared = parameters
         structs = self.collect_structs()
         self.check_creates()
         self.check_forms()
@@ -428,7 +439,7 @@ class Loader:
         data = read_toml(path)
         group = path.stem
         known = {"local", "special", "refused", "narrows", "forms", "calls", "operations", "structs", "attributes",
-                 "launch_attributes", "capture"}
+                 "launch_attributes", "capture", "cleared"}
         self.check_keys(path.name, "sections", data, known)
         for how in ("local", "special", "refused"):
             for entry in data.get(how, []):
@@ -446,6 +457,7 @@ class Loader:
             self.struct_keys[name] = (path.name, entry)
         self.check_keys(path.name, "capture", data.get("capture", {}), {"unsafe"})
         self.unsafe_in_capture += [(path.name, name) for name in data.get("capture", {}).get("unsafe", [])]
+        self.cleared += [(path.name, name, parameters) for name, parameters in data.get("cleared", {}).items()]
         for name, entry in data.get("attributes", {}).items():
             self.check_keys(path.name, name, entry, {"value", "why"})
             if name not in self.header.enums["CUdevice_attribute"]:

@@ -28,10 +28,13 @@ FAULTS = {
     "a capture forbids what is no symbol": (
         "spec/driver.toml", 'unsafe = ["cuBoxCreate"]', 'unsafe = ["cuBoxMake"]',
         "driver.toml: capture, cuBoxMake: [unknown-name] the toolkit exports no such symbol; remove or correct it"),
+    "an output that is cleared is no pointer": (
+        "spec/driver.toml", 'unsafe = ["cuBoxCreate"]', 'unsafe = ["cuBoxCreate"]\n[cleared]\ncuBoxCreate = ["flags"]',
+        "driver.toml: cleared, cuBoxCreate: [unknown-name] 'flags' is no pointer parameter; remove or correct it"),
     "a section is misspelt": (
         "spec/box.toml", "[[special]]", "[[specials]]",
-        "box.toml: sections: [unknown-key] 'specials' means nothing here; known are attributes, calls, capture, forms, "
-        "launch_attributes, "
+        "box.toml: sections: [unknown-key] 'specials' means nothing here; known are attributes, calls, capture, "
+        "cleared, forms, launch_attributes, "
         "local, narrows, operations, refused, special, structs",
         "cuda.h: cuBoxOpen (line 51): [undecided] is neither generated, local, special nor refused; add it to a file "
         "of codegen/spec"),

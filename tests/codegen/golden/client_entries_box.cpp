@@ -195,6 +195,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxList(CUbox * boxes, size_t * count) {
       for (unsigned i = 0; i < std::min<std::size_t>(list.size(), room); ++i) {
         boxes[i] = handle_cast<CUbox>(Handle(list[i]));
       }
+      for (std::size_t i = list.size(); i < room; ++i) boxes[i] = nullptr;
     }
     *count = static_cast<std::remove_pointer_t<decltype(count)>>(out.getCount());
     return result;
@@ -252,6 +253,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxSetWeights(CUbox box, const float * weights,
     in.setBox(handle_of(box).value());
     {
       const auto n = element_count(count);
+      if (!std::cmp_equal(n, count)) return CUDA_ERROR_INVALID_VALUE;
       in.setHasWeights(weights != nullptr);
       if (weights) {
         auto list = in.initWeights(n);
