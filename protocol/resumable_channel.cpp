@@ -317,7 +317,7 @@ bool ResumableChannel::has_room() const {
   return !resending_.load() && end_.load(std::memory_order_acquire) < peer_consumed_.load() + log_bytes_;
 }
 
-// Whoever holds the sending looks at this once more when it has let go.
+// A thread that sends now looks at this once more when it is done.
 void ResumableChannel::settle_acknowledgement() {
   while (acknowledgement_due_.load()) {
     std::shared_ptr<Channel> failed;
@@ -483,7 +483,7 @@ Channel::Interest ResumableChannel::wait_for_connection(Timeout timeout, Waker* 
   ::ppoll(polled.data(), polled.size(), &time, nullptr);
   if (waker && polled[1].revents) waker->drain();
   judge_patience();
-  return {};  // who waits looks again
+  return {};  // the thread that waits looks again
 }
 
 Channel::Interest ResumableChannel::wait(Interest interest, Timeout timeout, Waker* waker) {

@@ -27,8 +27,8 @@ struct ResumableHeader {
 static_assert(sizeof(ResumableHeader) == 16);
 
 /// Both ends of a connection are made into such a channel at the same place of what is said. A break is noticed by
-/// whatever thread uses the channel; whoever makes a new connection gives it to resume(). Threads: as Channel, and any
-/// for what is said here.
+/// whatever thread uses the channel; a new connection is given to resume(). Threads: as Channel, and any for what is
+/// said here.
 class ResumableChannel final : public Channel {
  public:
   using Clock = std::chrono::steady_clock;

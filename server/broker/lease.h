@@ -49,7 +49,7 @@ struct Lease {
   /// When the last of these went; its sessions end as soon as they hear of it.
   std::optional<std::chrono::steady_clock::time_point> left;
   std::optional<std::uint64_t> kernel_seconds_max;  ///< the tenant's; none: the host's
-  std::optional<std::uint64_t> resume_seconds;      ///< the same
+  std::optional<std::uint64_t> resume_seconds;      ///< the tenant's; none: the host's
   std::string mps;                                  ///< the tenant's
   SmGroups sm_groups;  ///< of each device: on these multiprocessors its kernels are, and those of no other lease that
                        ///< goes by the same `mps`; empty: on any
