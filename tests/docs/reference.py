@@ -142,7 +142,7 @@ from its folder, others from the folder in which `fargpud` is started.
 | command | prints |
 |---|---|
 | `fargpud --show-config` | every setting with its value, and where that comes from |
-| `fargpud --check` | whether settings, tenants, certificates, keys and tokens are in order; the exit code is 2 if not |
+| `fargpud --check` | whether a start would succeed; the exit code is 2 if a setting is wrong, 1 without a driver |
 | `fargpud --sample-config` | a settings file with every setting explained |
 | `fargpud --help` | the flags, and which settings file is read by default |
 
