@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Compares two files of answers: compare.py FIRST SECOND [--pair NAME] [--all]
+"""Compares files of answers: compare.py RIGHT... ANSWERS [--all]
 
-FIRST holds the answers that are right: the driver's, or those of a library that fargpu was in front of. What differs
-and stands in differences.toml, for this pair, counts as explained. The exit code is 0 if nothing else differs."""
+Each answer has to be one of the right ones: the driver's, or those of a library that fargpu was in front of. What
+differs and stands in differences.toml counts as explained. The exit code is 0 if nothing else differs."""
 
 import argparse
 import collections
@@ -13,10 +13,8 @@ import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PAIRS = {"fargpu": "a library directly, and fargpu in front of it",
-         "software": "the driver, and the software GPU",
-         "both": "the driver, and fargpu in front of the software GPU"}
 SHOWN = 400  # differences
+CRASHES = ("signal", "hangs", "ends with", "no process")
 
 
 def read(path):
@@ -50,23 +48,20 @@ def is_error(answer):
 class Explained:
     """differences.toml: which differences stay, and why."""
 
-    def __init__(self, pair, path=HERE / "differences.toml"):
-        self.rows = [row for row in tomllib.loads(path.read_text()).get("different", []) if pair in row["pairs"]]
+    def __init__(self, path=HERE / "differences.toml"):
+        self.rows = tomllib.loads(path.read_text())["different"]
         for row in self.rows:
-            row["used"] = 0
             row["patterns"] = [(field, re.compile("|".join(fnmatch.translate(p) for p in listed(row.get(field, "*")))))
                                for field in ("calls", "cases", "first", "second")]
 
     def why(self, symbol, case, first, second):
         for row in self.rows:
             values = dict(calls=symbol, cases=case, first=first, second=second)
+            if row.get("outputs_of_errors") and not (is_error(first) and first.split()[0] == second.split()[0]):
+                continue
             if all(pattern.match(values[field]) for field, pattern in row["patterns"]):
-                row["used"] += 1
                 return row["why"]
         return None
-
-    def unused(self):
-        return [row for row in self.rows if not row["used"]]
 
 
 def listed(value):
@@ -74,34 +69,34 @@ def listed(value):
 
 
 class Comparison:
-    """Of two sets of answers, by the rules of a pair."""
+    """Of answers with the right ones. Where one of those crashes or hangs, or was not asked because it is not defined,
+    any error is right."""
 
-    def __init__(self, first, second, pair):
-        self.explained = Explained(pair)
+    def __init__(self, right, answers):
+        self.explained = Explained()
         self.equal = self.undefined = self.unasked = 0
         self.reasons = collections.Counter()
-        self.different = []  # (symbol, case, first, second)
-        for (symbol, case), answer in second.items():
-            self.judge(symbol, case, first.get((symbol, case)), answer)
+        self.different = []  # (symbol, case, right answer, answer)
+        for (symbol, case), answer in answers.items():
+            known = [one[symbol, case] for one in right if (symbol, case) in one]
+            self.judge(symbol, case, known, answer)
 
-    def judge(self, symbol, case, first, second):
-        if first is None and not case.endswith("?"):
+    def judge(self, symbol, case, right, answer):
+        if not right and (answer.startswith("no fixture") or not case.endswith("?")):
             self.unasked += 1
             return
-        if case.endswith("?") or first.startswith(("signal", "hangs")):
-            # The driver's answer is not defined: any error is right, a crash is not.
-            if is_error(second) or (first and first == second and not second.startswith(("signal", "hangs"))):
-                self.undefined += 1
-                return
-            first = first or "any error"
-        elif alike(first, second):
+        if any(alike(one, answer) for one in right) and not answer.startswith(CRASHES):
             self.equal += 1
             return
-        why = self.explained.why(symbol, case, first, second)
+        if (case.endswith("?") or any(one.startswith(CRASHES) for one in right)) and is_error(answer):
+            self.undefined += 1
+            return
+        first = right[0] if right else "any error"
+        why = self.explained.why(symbol, case, first, answer)
         if why:
             self.reasons[why] += 1
         else:
-            self.different.append((symbol, case, first, second))
+            self.different.append((symbol, case, first, answer))
 
     def lines(self, shown=SHOWN):
         """The differences that nothing explains, those of one kind together, and the sums."""
@@ -121,13 +116,11 @@ class Comparison:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("first")
-    parser.add_argument("second")
-    parser.add_argument("--pair", choices=PAIRS, default="fargpu",
-                        help="; ".join(f"{name}: {what}" for name, what in PAIRS.items()) + " (default: fargpu)")
+    parser.add_argument("right", nargs="+")
+    parser.add_argument("answers")
     parser.add_argument("--all", action="store_true", help="show every difference")
     options = parser.parse_args()
-    comparison = Comparison(read(options.first)[1], read(options.second)[1], options.pair)
+    comparison = Comparison([read(path)[1] for path in options.right], read(options.answers)[1])
     print("\n".join(comparison.lines(10**9 if options.all else SHOWN)))
     return 1 if comparison.different else 0
 

@@ -27,7 +27,7 @@ namespace {
 using namespace answers;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t calls_in_child = 12;         ///< of which the cases are made in one process, if nothing breaks
+constexpr std::size_t calls_in_child = 24;         ///< of which the cases are made in one process, if nothing breaks
 constexpr std::size_t lost_max = 20;               ///< cases for which no process could be begun
 constexpr std::size_t calls_in_broken_child = 60;  ///< of those with one case each, which need no context or break it
 

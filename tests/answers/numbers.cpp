@@ -26,6 +26,7 @@ using namespace answers;
 
 std::FILE* out = stdout;
 constexpr std::size_t mebibyte = 1u << 20;
+constexpr auto nvml_delay_max = std::chrono::milliseconds(600);  ///< until NVML tells what was allocated
 
 void begin(const char* sequence) { std::fprintf(out, "numbers of %s\n", sequence); }
 
@@ -400,11 +401,13 @@ class Nvml {
 void nvml() {
   const Nvml nvml;
   if (!nvml) return;  // a driver library by itself has none
+  std::this_thread::sleep_for(nvml_delay_max);
   begin("NVML");
   Nvml::Memory first{};
   if (nvml.memory(first)) return;
   unsigned long long own_first = 0;
   const auto after = [&](const std::string& step) {
+    std::this_thread::sleep_for(nvml_delay_max);
     Nvml::Memory now{};
     const int result = nvml.memory(now);
     tell(step, "used", static_cast<CUresult>(result), static_cast<long long>(now.used - first.used), 10);

@@ -76,6 +76,7 @@ CUcontext second_context() {
 /// A thread of which the current context is destroyed.
 Aside& thread_of_destroyed_context() {
   static Aside* const made = [] {
+    (void)second_context();   // made first, so that it does not take the place of the one that goes
     auto* aside = new Aside;  // lives as long as the process
     CUcontext context, popped;
     MUST(cuCtxCreate(&context, nullptr, 0, 0));

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "codegen"))
 from fargpu_codegen import header as headers, spec as specs  # noqa: E402
 
 # What is given by position or by meaning and gone afterwards, if the call succeeds.
-ENDS = re.compile(r"Destroy|Unload|Release|Free|Unregister|Detach|Close|Unmap|PopCurrent|Complete|EndCapture|Reset")
+ENDS = re.compile(r"Destroy|Unload|Release|Free(?!NodeGet)|Unregister|Detach|Close|Unmap|PopCurrent|CtxReset(?!Pers)")
 SCALAR_OUT = 8  # elements of an output for which there is room
 
 
