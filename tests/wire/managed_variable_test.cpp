@@ -174,7 +174,7 @@ TEST_CASE("libraries tell of managed variables by a call of their own") {
   CHECK(cuLibraryGetManaged(&address, &bytes, library, "managed_flag") == CUDA_SUCCESS);
   CHECK(cuLibraryGetGlobal(&address, &bytes, library, "managed_flag") == CUDA_ERROR_INVALID_CONTEXT);
   void* function = nullptr;
-  CHECK(cuLibraryGetUnifiedFunction(&function, library, "main") == CUDA_ERROR_NOT_FOUND);
+  CHECK(cuLibraryGetUnifiedFunction(&function, library, "main") == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuLibraryGetUnifiedFunction(nullptr, library, "main") == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuLibraryGetUnifiedFunction(&function, nullptr, "main") == CUDA_ERROR_INVALID_HANDLE);
   int unified = 1;

@@ -29,7 +29,7 @@ TEST_CASE("calls of 32 bits work in contexts of that time only") {
   RemoteContext remote;
   unsigned free = 7, total = 7;
   CHECK(cuMemGetInfo(&free, &total) == CUDA_ERROR_INVALID_CONTEXT);
-  CHECK(free == 7);
+  CHECK(free == 0);
   CUcontext old = nullptr;
   CHECK(cuCtxCreate(nullptr, 0, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuCtxCreate(&old, 0, 9) == CUDA_ERROR_INVALID_DEVICE);
@@ -39,7 +39,7 @@ TEST_CASE("calls of 32 bits work in contexts of that time only") {
   CHECK(version == 3010);
   CHECK(cuMemGetInfo(&free, &total) == CUDA_SUCCESS);
   CHECK(total == 1u << 30);
-  CHECK(cuMemGetInfo(&free, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemGetInfo(&free, nullptr) == CUDA_SUCCESS);
   CHECK(cuCtxGetApiVersion(remote.context, &version) == CUDA_SUCCESS);
   CHECK(version == 3020);
   CHECK(cuCtxDestroy(old) == CUDA_SUCCESS);
