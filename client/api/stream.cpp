@@ -23,6 +23,7 @@ CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priori
                        Context* context) {
   if (!out || (flags & ~CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   Session& session = session_of(thread);
   const auto [handle, stream] = session.streams.create();
   if (!stream) return CUDA_ERROR_OUT_OF_MEMORY;
