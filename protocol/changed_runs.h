@@ -39,4 +39,21 @@ void for_changed_runs(std::span<const std::byte> now, std::span<const std::byte>
   if (open) visit(begin, size - begin);
 }
 
+/// Of three states of a block that two sides have changed at the same time: the offset of the first word that both
+/// changed, to something else. The size of the block if there is none.
+inline std::size_t changed_by_both(std::span<const std::byte> one, std::span<const std::byte> other,
+                                   std::span<const std::byte> before) {
+  std::size_t found = one.size();
+  for_changed_runs(one, before, [&](std::size_t offset, std::size_t bytes) {
+    for (std::size_t at = offset; at < offset + bytes && found == one.size(); at += change_bytes) {
+      const std::size_t word = std::min(change_bytes, one.size() - at);
+      const auto same = [&](std::span<const std::byte> a, std::span<const std::byte> b) {
+        return std::memcmp(a.data() + at, b.data() + at, word) == 0;
+      };
+      if (!same(other, before) && !same(other, one)) found = at;
+    }
+  });
+  return found;
+}
+
 }  // namespace fargpu

@@ -1,6 +1,7 @@
 #include "paged_memory.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include "protocol/errors.h"
 #include "protocol/limits.h"
 #include "client/call/calls.h"
+#include "conflicts.h"
 #include "system_calls.h"
 #include "vector_calls.h"
 #include "client/objects/thread.h"
@@ -138,6 +140,8 @@ void PagedMemory::hand_over(Thread& thread) {
 
 void PagedMemory::send(Thread& thread, Block& block) {
   auto& states = block.states;
+  // Whether the GPU may have worked since the program touched what is sent.
+  const bool at_once = touched_while_busy_ || touched_at_.load() < calls_.submitted();
   for (std::size_t first = next_here(states, 0); first < states.size(); first = next_here(states, first)) {
     const State state = states[first];
     const bool twinned = block.twins.contains(first);
@@ -147,9 +151,22 @@ void PagedMemory::send(Thread& thread, Block& block) {
     protect(block, first, end, PROT_NONE);  // first, so that nothing is written behind our back
     if (twinned) {
       const auto& twin = block.twins[first];
+      const std::span<std::byte> now(block.alias + begin, stop - begin);
+      if (at_once) {
+        const std::vector<std::byte> ours(now.begin(), now.end());
+        const Thread::AnswersOnly answers_only(thread);
+        try {
+          fetch_range(thread, block, begin, now.size());
+          const std::size_t both = changed_by_both(ours, now, twin);
+          if (both < now.size())
+            note_conflict(fmt::format("the word at {:#x} in {} memory of {} bytes at {:#x}", block.base + begin + both,
+                                      use_ == Use::in_turns ? "managed" : "pinned", block.bytes, block.base));
+        } catch (const SystemError&) {  // of a context that has failed: its calls say so
+        }
+        std::copy(ours.begin(), ours.end(), now.begin());
+      }
       for_changed_runs(
-          std::span<const std::byte>(block.alias + begin, stop - begin), twin,
-          [&](std::size_t offset, std::size_t bytes) { send_range(thread, block, begin + offset, bytes); });
+          now, twin, [&](std::size_t offset, std::size_t bytes) { send_range(thread, block, begin + offset, bytes); });
     } else if (state == State::ours) {
       send_range(thread, block, begin, stop - begin);
     } else if (state == State::fresh) {

@@ -11,6 +11,7 @@
 #include "dial.h"
 #include "client/base/log.h"
 #include "client/call/waiting_prints.h"
+#include "client/memory/conflicts.h"
 #include "client/call/remote_call.h"
 #include "session.h"
 #include "client/call/stats.h"
@@ -146,6 +147,7 @@ void Process::at_exit() noexcept {
   if (!was_ready && expected != Life::lost) return;
   if (was_ready) session()->leave();
   waiting_prints.write();
+  tell_conflict_at_exit();
   current_life.store(Life::ended);
   if (stats::enabled) {
     stats::print({.host = session()->terms.host,

@@ -7,6 +7,7 @@
 #include "calls_context.capnp.h"
 #include "calls_stream.capnp.h"
 #include "client/call/remote_call.h"
+#include "client/memory/conflicts.h"
 
 namespace fargpu::client {
 
@@ -14,7 +15,7 @@ CUresult Waits::synchronize(Thread& thread, Context& context) {
   if (const CUresult bad = parts_.captures.check_context(context); bad != CUDA_SUCCESS) return bad;
   const CUresult result = settle(thread, context);
   after_wait(thread);
-  return result;
+  return tell_conflict("cuCtxSynchronize", result);
 }
 
 CUresult Waits::synchronize(Thread& thread, Stream& stream) {
@@ -22,7 +23,7 @@ CUresult Waits::synchronize(Thread& thread, Stream& stream) {
   const bool unnoticed = !stream.idle() && stream.as_good_as_idle() && !parts_.shared_memory.any();
   const CUresult result = unnoticed ? put_before_all(thread, stream) : settle(thread, stream);
   after_wait(thread);
-  return result;
+  return tell_conflict("cuStreamSynchronize", result);
 }
 
 CUresult Waits::settle(Thread& thread, Context& context) {

@@ -1,4 +1,4 @@
-// Memory that the program and kernels use at the same time, each its own words or allocations.
+// Memory that the program and kernels use at the same time: each its own words or allocations, or the same words.
 
 #include "harness.h"
 
@@ -11,6 +11,11 @@ extern "C" __global__ void multiply(const int* matrix, const int* vector, int* r
   int sum = 0;
   for (int i = 0; i < n; ++i) sum += matrix[row * n + i] * vector[i];
   result[row] = sum;
+}
+// Every thread adds one to every word, again and again, as the program may do meanwhile.
+extern "C" __global__ void add_to_all(int* words, int count, int rounds) {
+  for (int round = 0; round < rounds; ++round)
+    for (int i = 0; i < count; ++i) atomicAdd_system(&words[i], 1);
 }
 extern "C" __global__ void odd_words(int* words, int count, int value) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -61,6 +66,13 @@ struct Task {
 void attach(CUstream stream, const Task& task, unsigned how) {
   for (const Common* memory : {&task.matrix, &task.vector, &task.result})
     OK(cuStreamAttachMemAsync(stream, memory->address(), 0, how));
+}
+
+/// What is right, or an error that says that it may not be.
+bool right_or_told(CUresult waited, bool right) {
+  if (waited == CUDA_ERROR_NOT_SUPPORTED) return true;
+  OK(waited);
+  return right;
 }
 
 }  // namespace
@@ -127,6 +139,21 @@ CASE(attached_to_streams) {
     }
     for (CUstream stream : streams) OK(cuStreamDestroy(stream));
   }
+}
+
+// The program and kernels add to the same words of managed memory at the same time. Each has a copy of its own: the
+// next wait says so.
+CASE(both_add) {
+  Kernels kernels;
+  Common words(Common::managed, 1024);
+  constexpr int threads = 64, rounds = 50, own = 1000, added = 8;
+  OK(kernels.try_launch("add_to_all", {2}, {threads / 2}, 0, nullptr, words.address(), added, rounds));
+  for (int round = 0; round < own; ++round)
+    for (int i = 0; i < added; ++i) __atomic_fetch_add(&words.get()[i], 1, __ATOMIC_SEQ_CST);
+  const CUresult waited = cuCtxSynchronize();
+  bool right = true;
+  for (int i = 0; i < added; ++i) right = right && words.get()[i] == threads * rounds + own;
+  HOLDS(right_or_told(waited, right));
 }
 
 // Both sides write words that lie side by side, each its own.

@@ -84,3 +84,21 @@ TEST_CASE("applying the runs to the old state gives the new one") {
     CHECK(rebuilt == now);
   }
 }
+
+TEST_CASE("words that two sides changed are those that both changed to something else") {
+  const Bytes before = pattern(64);
+  Bytes one = before, other = before;
+  CHECK(changed_by_both(one, other, before) == 64);
+  change(one, 8);
+  change(other, 12);
+  CHECK(changed_by_both(one, other, before) == 64);
+  change(one, 20);
+  change(other, 20);
+  CHECK(changed_by_both(one, other, before) == 64);  // to the same
+  change(one, 33);
+  change(other, 34);
+  CHECK(changed_by_both(one, other, before) == 32);
+  change(other, 8);
+  other[8] ^= std::byte{2};
+  CHECK(changed_by_both(one, other, before) == 8);
+}

@@ -1,0 +1,56 @@
+#include "conflicts.h"
+
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "client/base/log.h"
+
+namespace fargpu::client {
+namespace {
+
+struct Noted {
+  std::atomic<bool> any{false};
+  std::mutex mutex;
+  std::string memory;  // the first one
+};
+
+Noted& noted() {
+  static Noted* const instance = new Noted;  // never destroyed: late calls may still ask
+  return *instance;
+}
+
+std::string taken() {
+  const std::lock_guard lock(noted().mutex);
+  noted().any = false;
+  return std::exchange(noted().memory, {}) +
+         " was changed by the program and by the GPU, each in a copy of its own; one of the changes is lost";
+}
+
+}  // namespace
+
+void note_conflict(const std::string& memory) noexcept {
+  const std::lock_guard lock(noted().mutex);
+  try {
+    if (!noted().any) noted().memory = memory;
+  } catch (...) {  // for the want of memory: told all the same
+  }
+  noted().any = true;
+}
+
+CUresult tell_conflict(const char* call, CUresult result) noexcept {
+  if (result != CUDA_SUCCESS || !noted().any.load(std::memory_order_relaxed)) [[likely]]
+    return result;
+  try {
+    log::error("{} returns CUDA_ERROR_NOT_SUPPORTED: {} (docs/reference/over-a-network.md)", call, taken());
+  } catch (...) {}
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+void tell_conflict_at_exit() noexcept {
+  try {
+    if (noted().any) log::error("{} (docs/reference/over-a-network.md)", taken());
+  } catch (...) {}
+}
+
+}  // namespace fargpu::client
