@@ -82,6 +82,9 @@ class Channel {
 
   /// Whether bytes go through shared memory.
   virtual bool shares_memory() const { return false; }
+
+  /// What the bytes go by, for people.
+  virtual std::string medium() const { return "TCP"; }
 };
 
 /// A connected stream socket (TCP or Unix); takes ownership of the descriptor and makes it non-blocking.

@@ -6,12 +6,12 @@
 #include <bit>
 #include <cstring>
 #include <mutex>
-#include <vector>
 
 #include "channel.h"
 #include "errors.h"
 #include "limits.h"
 #include "sealed_memory.h"
+#include "sleepers.h"
 
 namespace fargpu {
 namespace {
@@ -104,7 +104,7 @@ class SharedChannel final : public Channel {
   Interest wait(Interest interest, Timeout timeout, Waker* waker) override {
     if (const Interest now = ready(interest); now.readable || now.writable) return now;
     const auto begin = std::chrono::steady_clock::now();
-    const Waiter waiter(*this, waker);
+    const Sleepers::Sleeper sleeper(sleepers_, waker);
     while (true) {
       if (interest.readable) in_->reader_sleeps.store(1, std::memory_order_relaxed);
       if (interest.writable) out_->writer_sleeps.store(1, std::memory_order_relaxed);
@@ -114,8 +114,8 @@ class SharedChannel final : public Channel {
       Timeout left = timeout;
       if (timeout >= Timeout::zero())
         left = std::max(Timeout::zero(), timeout - Timeout(std::chrono::steady_clock::now() - begin));
-      const bool word = socket_->wait({.readable = true}, left, &waiter.waker()).readable;
-      if (word) hear(&waiter.waker());
+      const bool word = socket_->wait({.readable = true}, left, &sleeper.waker()).readable;
+      if (word) hear(&sleeper.waker());
       now = ready(interest);
       if (now.readable || now.writable || over_) return now;
       const bool time_over = timeout >= Timeout::zero() && std::chrono::steady_clock::now() - begin >= timeout;
@@ -138,40 +138,9 @@ class SharedChannel final : public Channel {
     return socket_->receive_descriptor();
   }
   bool shares_memory() const override { return true; }
+  std::string medium() const override { return "shared memory"; }
 
  private:
-  /// A thread that sleeps. A word on the socket is for all of them, but only one takes it: that one wakes the others.
-  class Waiter {
-   public:
-    Waiter(SharedChannel& channel, Waker* waker) : channel_(channel), waker_(waker) {
-      const std::lock_guard lock(channel.mutex_);
-      if (!waker_) {
-        if (channel.spare_.empty()) {
-          own_ = std::make_unique<Waker>();
-        } else {
-          own_ = std::move(channel.spare_.back());
-          channel.spare_.pop_back();
-        }
-        waker_ = own_.get();
-      }
-      channel.sleeping_.push_back(waker_);
-    }
-    ~Waiter() {
-      const std::lock_guard lock(channel_.mutex_);
-      channel_.sleeping_.erase(std::find(channel_.sleeping_.begin(), channel_.sleeping_.end(), waker_));
-      if (own_) channel_.spare_.push_back(std::move(own_));
-      if (!channel_.sleeping_.empty()) return;
-      channel_.in_->reader_sleeps.store(0, std::memory_order_relaxed);
-      channel_.out_->writer_sleeps.store(0, std::memory_order_relaxed);
-    }
-    Waker& waker() const { return *waker_; }
-
-   private:
-    SharedChannel& channel_;
-    Waker* waker_;
-    std::unique_ptr<Waker> own_;
-  };
-
   // Takes what is on the socket: words that woke `self`, descriptors, its end.
   void hear(const Waker* self = nullptr) {
     const std::lock_guard lock(mutex_);
@@ -182,8 +151,7 @@ class SharedChannel final : public Channel {
     } catch (const ChannelClosed&) {
       over_.store(true, std::memory_order_release);
     }
-    for (Waker* const sleeper : sleeping_)
-      if (sleeper != self) sleeper->signal();
+    sleepers_.wake(self);
   }
 
   void wake(std::atomic<std::uint32_t>& sleeps) {
@@ -218,9 +186,12 @@ class SharedChannel final : public Channel {
   std::atomic<std::uint64_t> written_{0};  // our own; atomic because waiting threads look too
   std::atomic<std::uint64_t> read_{0};
   std::atomic<bool> over_{false};  // nothing more will come, or be taken
-  std::mutex mutex_;               // reading the socket, and everything below
-  std::vector<Waker*> sleeping_;
-  std::vector<std::unique_ptr<Waker>> spare_;
+  std::mutex mutex_;               // reading the socket
+  // A word on the socket is for all that sleep, but only one takes it: that one wakes the others.
+  Sleepers sleepers_{[this] {
+    in_->reader_sleeps.store(0, std::memory_order_relaxed);
+    out_->writer_sleeps.store(0, std::memory_order_relaxed);
+  }};
 };
 
 }  // namespace

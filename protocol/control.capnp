@@ -101,6 +101,11 @@ struct Control {
     # --- a connection by which a session or lane is resumed -----------------------------------------------------------
     resume @29 :Resume;               # client -> worker, first (within TLS, if that is spoken)
     resumeAnswer @30 :ResumeAnswer;   # worker -> client
+
+    # --- session connection and bulk lane, either way, opening, where both want RDMA (docs/internals/rdma.md) ---------
+    rdma @31 :RdmaEnd;                # first the worker after `attach`; first the client on a lane
+    rdmaMet @32 :Text;                # whether the sender has met the other end by RDMA: empty, or why not. If both
+                                      # have, everything else goes by RDMA; if not, nothing does
   }
 }
 
@@ -217,6 +222,7 @@ struct Attach {
   oldestProtocol @7 :UInt32;      # 0: protocolVersion
   hearsNotices @8 :Bool;          # the client understands `notice`
   resumes @9 :Bool;               # the client comes back when its connection breaks
+  rdma @10 :Bool;                  # the client wants RDMA. A worker that offers it says `rdma` before `attachAnswer`
 }
 
 enum Compression {
@@ -249,6 +255,17 @@ struct AttachAnswer {
   resumeSecret @13 :Data;          # 32 random bytes by which the session's connections are resumed for the first time.
                                    # Empty: they are not; else what follows on this connection is resumable
   resumeMs @14 :UInt32;            # for how long the worker waits for a client whose connection broke
+  rdmaRefusal @15 :Text;           # why the worker offers no RDMA to a client that wants it
+}
+
+struct RdmaEnd {
+  # The sender's end of a connection by RDMA. Never sent where strangers can read it, but for sessions without TLS.
+  failure @0 :Text;               # not empty: there is none, and why
+  address @1 :Data;               # as UCX has it
+  key @2 :Data;                   # by which the receiver may write the sender's ring, and nothing else
+  ring @3 :UInt64;                # the ring's address, for UCX
+  ringBytes @4 :UInt64;
+  secret @5 :Data;                # 16 random bytes, in each message to the sender: it hears no others
 }
 
 struct Lane {

@@ -74,6 +74,10 @@ inline constexpr std::size_t host_read_bytes_max = 64u << 20;  ///< of a mapped 
 inline constexpr std::size_t ring_bytes = 4u << 20;
 inline constexpr std::size_t ring_bytes_min = 4096;
 inline constexpr std::size_t ring_bytes_max = 64u << 20;
+/// Of each ring of a channel by RDMA, which is memory that the device has for itself.
+inline constexpr std::size_t rdma_ring_bytes = 2u << 20;
+/// What the channels of a session may take of that: of each two rings at each end.
+inline constexpr std::size_t rdma_locked_bytes = 2 * (lanes_max + 1) * rdma_ring_bytes;
 inline constexpr std::size_t descriptors_max = 4;  ///< that have been passed and that nobody has taken yet
 
 inline constexpr std::uint32_t spares_max = 8;  ///< pieces of memory that come with one that is asked for
@@ -81,7 +85,11 @@ inline constexpr std::uint32_t spares_max = 8;  ///< pieces of memory that come 
 inline constexpr std::size_t shares_max = 256;  ///< things that one session shares with others at a time
 
 inline constexpr std::chrono::milliseconds connect_timeout{5000};  ///< also for the broker's answers that take no work
-inline constexpr std::chrono::milliseconds lease_timeout{75000};   ///< a lease may wait for a driver to be initialised
+/// In which the ends of a channel by RDMA must meet, and in which one hears from the other about it, which may be
+/// opening its devices.
+inline constexpr std::chrono::milliseconds rdma_meeting_timeout{5000};
+inline constexpr std::chrono::milliseconds rdma_timeout{15000};
+inline constexpr std::chrono::milliseconds lease_timeout{75000};  ///< a lease may wait for a driver to be initialised
 /// Longest that a client may wait for what others hold.
 inline constexpr std::chrono::seconds lease_wait_max{7 * 86'400};
 inline constexpr std::chrono::seconds worker_start_max{

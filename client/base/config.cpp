@@ -8,6 +8,7 @@
 #include "environment.h"
 #include "protocol/driver_variables.h"
 #include "protocol/limits.h"
+#include "rdma_options.h"
 
 namespace fargpu::client {
 namespace {
@@ -57,8 +58,10 @@ Config read() {
   const std::string transport = variable("FARGPU_TRANSPORT");
   if (transport == "tcp") c.transport = Transport::tcp;
   else if (transport == "shm") c.transport = Transport::shm;
+  else if (transport == "rdma") c.transport = Transport::rdma;
   else if (!transport.empty() && transport != "auto")
-    c.number_error = "FARGPU_TRANSPORT is '" + transport + "'; use tcp, shm or auto";
+    c.number_error = "FARGPU_TRANSPORT is '" + transport + "'; use tcp, shm, rdma or auto";
+  (void)read_rdma_options(c.number_error);
   // Each takes a processor here and one at the host.
   c.lanes = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
   if (const std::string wanted = variable("FARGPU_LANES"); !wanted.empty()) {
@@ -89,7 +92,8 @@ std::vector<PoolHost> parse_pool(const std::string& text, std::string& error, co
     PoolHost host;
     if (item.starts_with("tcp://")) host.transport = PoolHost::Transport::tcp;
     if (item.starts_with("tls://")) host.transport = PoolHost::Transport::tls;
-    if (host.transport != PoolHost::Transport::usual) item.erase(0, 6);
+    if (item.starts_with("rdma://")) host.transport = PoolHost::Transport::rdma;
+    if (host.transport != PoolHost::Transport::usual) item.erase(0, item.find("//") + 2);
     const auto complain = [&](const std::string& why) {
       error =
           std::string(source) + " is '" + text + "': " + why + "; write host[:port][,host[:port]...], or unix:/path";

@@ -15,17 +15,18 @@
 namespace fargpu::client {
 
 struct PoolHost {
-  /// `usual`: TLS, except to this machine itself.
-  enum class Transport { usual, tcp, tls } transport = Transport::usual;
+  /// `usual`: TLS, except to this machine itself. `rdma`: the same, and the session itself by RDMA.
+  enum class Transport { usual, tcp, tls, rdma } transport = Transport::usual;
   std::string host;
   std::uint16_t port = 8470;
   std::string socket;  ///< instead: a Unix socket of this machine, by path or as @name in the abstract namespace
 };
 
 enum class Transport {
-  automatic,  ///< shared memory with a host on this machine, else TCP
+  automatic,  ///< shared memory with a host on this machine, else RDMA where both have it and allow it, else TCP
   tcp,
-  shm,  ///< nothing else will do
+  shm,   ///< nothing else will do
+  rdma,  ///< the same
 };
 
 struct Config {

@@ -17,7 +17,8 @@ using Names = EnvironmentVariable::Names;
 
 constexpr EnvironmentVariable all[] = {
     {"FARGPU_POOL", "",
-     "GPU hosts, [tls://|tcp://]host[:port][,...]. `fargpu run` takes the one with the fewest sessions for each "
+     "GPU hosts, [tls://|tcp://|rdma://]host[:port][,...]. `fargpu run` takes the one with the fewest sessions for "
+     "each "
      "device, other programs take the first that offers a session. A host that is silent for half a second is passed "
      "over while another one answers. The port is 8470 by default. unix:/path is a broker on this machine. none: "
      "programs that load the library find no GPU"},
@@ -38,7 +39,15 @@ constexpr EnvironmentVariable all[] = {
      "File with a key that host and client share, a line TENANT:HEXDIGITS; no certificates are needed then",
      Names::secret},
     {"FARGPU_TRANSPORT", "auto",
-     "auto: shared memory with a host on the same machine, else TCP. tcp or shm: nothing else"},
+     "auto: shared memory with a host on the same machine, else RDMA where both sides have and allow it, else TCP. "
+     "tcp, "
+     "shm or rdma: nothing else"},
+    {"FARGPU_RDMA", "127.0.0.0/8,::1",
+     "Networks of the hosts to which RDMA is allowed, which is not encrypted: addresses such as 10.1.0.0/16, none or "
+     "all. Whoever can listen there can read all calls and memory"},
+    {"FARGPU_RDMA_TRANSPORTS", "cards",
+     "What RDMA goes by: cards, or, to try it without, tcp or memory, by UCX itself. The host's rdma_transports has to "
+     "be the same"},
     {"FARGPU_COMPRESS", "auto",
      "auto: contents of memory travel compressed where that is faster, which is on slow networks and for what "
      "compresses. on: whatever becomes smaller. off: nothing"},

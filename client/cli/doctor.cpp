@@ -18,10 +18,14 @@
 #include "client/connect/credentials.h"
 #include "client/base/environment.h"
 #include "client/base/log_words.h"
+#include "client/base/rdma_options.h"
 #include "commands.h"
 #include "findings.h"
 #include "library_folder.h"
 #include "cuda_facts.h"
+#include "protocol/limits.h"
+#include "protocol/rdma/context.h"
+#include "protocol/rdma/devices.h"
 #include "protocol/site/pki.h"
 #include "protocol/site/tokens.h"
 #include "protocol/text.h"
@@ -77,6 +81,34 @@ void check_memory(Findings& report) {
 void check_variables(Findings& report) {
   for (const StrangeVariable& variable : strange_variables()) report.note(variable.text());
   if (const std::string complaint = log::complaint(); !complaint.empty()) report.note(complaint);
+}
+
+// Where there are cards, or RDMA is asked for.
+void check_rdma(Findings& report, bool asked) {
+  std::string told_already;  // as a variable that is wrong
+  const bool by_cards = read_rdma_options(told_already).transports == rdma::Transports::cards;
+  const std::vector<std::string> ports = rdma::active_ports();
+  if (ports.empty() && by_cards) {
+    if (asked)
+      report.bad("RDMA is asked for, and there is no RDMA card with an active port",
+                 "look with `rdma link`; the drivers are rdma-core's. Or unset FARGPU_TRANSPORT");
+    return;
+  }
+  std::string text;
+  for (const std::string& port : ports) text += (text.empty() ? "" : ", ") + port;
+  if (!by_cards) text = "no card, but a trial by UCX itself (FARGPU_RDMA_TRANSPORTS)";
+  try {
+    report.good(fmt::format("RDMA by {}: {}", rdma::plugin().library(), text));
+  } catch (const rdma::RdmaError& error) {
+    if (asked) report.bad(fmt::format("no RDMA: {}", error.what()), "install it, or unset FARGPU_TRANSPORT");
+    else report.note(fmt::format("no RDMA by {}: {}", text, error.what()));
+    return;
+  }
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (by_cards && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < limits::rdma_locked_bytes)
+    report.note(fmt::format("RDMA needs memory that is locked, of which this process may have {}: ulimit -l unlimited",
+                            bytes_text(limit.rlim_cur)));
 }
 
 // A credential is for its owner alone.
@@ -182,7 +214,7 @@ void check_session(Findings& report, const PoolHost& host) {
     return;
   }
   report.good(fmt::format("a session with {}, ready in {:.0f} ms", so_many(trial.devices, "device"), trial.ready_ms));
-  report.good(fmt::format("its calls go by {}", trial.shares_memory ? "shared memory" : "TCP"));
+  report.good(fmt::format("its calls go by {}", printable(trial.transport, 256)));
   if (!trial.unmeasured.empty()) {
     report.note("no copy is measured: " + trial.unmeasured);
     return;
@@ -307,6 +339,9 @@ int doctor(const DoctorOptions& options) {
   } catch (const std::runtime_error& error) {
     report.bad(error.what(), "for example FARGPU_POOL=gpuhost:8470");
   }
+  check_rdma(report, config().transport == Transport::rdma ||
+                         std::any_of(hosts.begin(), hosts.end(),
+                                     [](const PoolHost& host) { return host.transport == PoolHost::Transport::rdma; }));
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"))
     report.note(std::string("CUDA_VISIBLE_DEVICES=") + visible);
   for (const PoolHost& host : hosts) {

@@ -107,7 +107,7 @@ Json have_session(const PoolHost& host) {
     Session* const session = dial(one).release();
     told = {{"ready_ms", seconds_since(begin) * 1e3},
             {"devices", session->terms.facts.devices.size()},
-            {"shares_memory", session->shares_memory()}};
+            {"transport", session->medium()}};
     if (session->terms.facts.devices.empty()) {
       session->leave();
       return told;
@@ -191,7 +191,7 @@ TrialSession try_session(const PoolHost& host) {
   trial.repair = told.value("repair", "");
   trial.devices = told.value("devices", std::size_t{0});
   trial.ready_ms = told.value("ready_ms", 0.0);
-  trial.shares_memory = told.value("shares_memory", false);
+  trial.transport = told.value("transport", "");
   trial.unmeasured = told.value("unmeasured", "");
   trial.round_trip_us = told.value("round_trip_us", 0.0);
   trial.out_bytes_per_second = told.value("out", 0.0);

@@ -13,7 +13,7 @@ struct TrialSession {
   std::string repair;  ///< of the error
   std::size_t devices = 0;
   double ready_ms = 0;
-  bool shares_memory = false;
+  std::string transport;   ///< by which its calls go, for people
   std::string unmeasured;  ///< why there is none of what follows; empty if there is
   double round_trip_us = 0;
   double out_bytes_per_second = 0;  ///< of a copy to the device

@@ -95,9 +95,10 @@ DialError none_usable(const std::vector<DialError>& errors) {
 }
 
 std::string pool_text(const PoolHost& host) {
-  const char* const scheme = host.transport == PoolHost::Transport::tls   ? "tls://"
-                             : host.transport == PoolHost::Transport::tcp ? "tcp://"
-                                                                          : "";
+  const char* const scheme = host.transport == PoolHost::Transport::tls    ? "tls://"
+                             : host.transport == PoolHost::Transport::rdma ? "rdma://"
+                             : host.transport == PoolHost::Transport::tcp  ? "tcp://"
+                                                                           : "";
   return scheme + address_text(host);
 }
 
@@ -223,7 +224,7 @@ Line connect_to(const PoolHost& host) {
   const std::string address = address_text(host);
   Line line{nullptr, false, socket.local};
   line.encrypted =
-      host.transport == PoolHost::Transport::tls || (host.transport == PoolHost::Transport::usual && !socket.local);
+      host.transport == PoolHost::Transport::tls || (host.transport != PoolHost::Transport::tcp && !socket.local);
   if (!line.encrypted) {
     line.channel = make_socket_channel(socket.descriptor, address);
     return line;
@@ -339,7 +340,9 @@ ControlConnection::ControlConnection(const PoolHost& host, For whom)
                                 ", or unset FARGPU_TOKEN_FILE");
   }
   const Local local = hello({});
-  if (!local.socket.empty() && host.socket.empty() && config().transport != Transport::tcp) come_closer(local);
+  const bool network = config().transport == Transport::tcp || config().transport == Transport::rdma ||
+                       host.transport == PoolHost::Transport::rdma;
+  if (!local.socket.empty() && host.socket.empty() && !network) come_closer(local);
 }
 
 ControlConnection::Local ControlConnection::hello(std::span<const std::byte> key) {

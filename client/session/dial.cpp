@@ -7,8 +7,10 @@
 
 #include "client/base/log.h"
 #include "client/connect/pool_search.h"
+#include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
+#include "protocol/rdma/handover.h"
 #include "protocol/text.h"
 #include "protocol/version.h"
 
@@ -45,9 +47,19 @@ std::unique_ptr<Channel> share_memory(std::unique_ptr<Channel> socket, std::uint
   return make_shared_channel(std::move(socket), memory, ring_bytes, true);
 }
 
-// A connection that the session's worker has taken as a bulk lane.
-std::unique_ptr<Channel> open_lane(const Connect& connect, const LaneRequest& request, const std::string& host) {
+// What follows goes by RDMA, if that works. Nothing else will do on a lane of a session that does.
+std::unique_ptr<Channel> require_rdma(std::unique_ptr<Channel> channel,
+                                      const std::shared_ptr<rdma::OpenedDevices>& devices) {
+  auto [end, text] = rdma::hand_over(*channel, devices, {});
+  if (!end) throw ChannelClosed("no RDMA: " + text);
+  return std::move(*end).open(std::move(channel));
+}
+
+// A connection that the session's worker has taken as a bulk lane. `devices`: of a session that goes by RDMA.
+std::unique_ptr<Channel> open_lane(const Connect& connect, const LaneRequest& request, const std::string& host,
+                                   const std::shared_ptr<rdma::OpenedDevices>& devices) {
   auto channel = connect(request);
+  if (devices) channel = require_rdma(std::move(channel), devices);
   const auto message = receive_control(*channel, limits::connect_timeout);
   MessageReader reader(message);
   const auto control = reader.root<wire::Control>();
@@ -77,6 +89,10 @@ class OfferedWindows {
   std::set<std::uint64_t> kept_;
 };
 
+bool wants_rdma(const Config& config, const PoolHost& host) {
+  return config.transport == Transport::rdma || host.transport == PoolHost::Transport::rdma;
+}
+
 void require_transport(const Config& config, const ControlConnection& broker) {
   const bool local = !broker.address().socket.empty();
   if (config.transport == Transport::shm && !local) {
@@ -92,7 +108,8 @@ void require_transport(const Config& config, const ControlConnection& broker) {
 }  // namespace
 
 std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket,
-                                const Config& config, const std::string& host_name, Connect connect) {
+                                const Config& config, const std::string& host_name, Connect connect,
+                                const RdmaChoice& rdma) {
   OfferedWindows offered;
   if (offered.device.empty() || offered.host.empty()) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
@@ -107,11 +124,20 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
     attach.setCompression(static_cast<wire::Compression>(config.compression));
     attach.setHearsNotices(true);
     attach.setResumes(connect != nullptr);
-    attach.setSharedMemory(channel->passes_descriptors() && config.transport != Transport::tcp);
+    attach.setSharedMemory(channel->passes_descriptors() && config.transport != Transport::tcp && !rdma.required);
+    attach.setRdma(rdma.devices != nullptr);
     write_windows(offered.device, attach.initDeviceWindows(static_cast<unsigned>(offered.device.size())));
     write_windows(offered.host, attach.initHostWindows(static_cast<unsigned>(offered.host.size())));
   });
-  const auto message = receive_control(*channel, limits::lease_timeout);
+  auto message = receive_control(*channel, limits::lease_timeout);
+  rdma::HandedOver by_rdma;
+  if (rdma.devices) {
+    MessageReader reader(message);
+    if (const auto control = reader.root<wire::Control>(); control.isRdma()) {
+      by_rdma = rdma::hand_over(*channel, rdma.devices, {}, control.getRdma());
+      message = receive_control(*channel, limits::lease_timeout);
+    }
+  }
   MessageReader reader(message);
   const auto control = reader.root<wire::Control>();
   if (!control.isAttachAnswer()) throw ProtocolError(host_name + " did not answer to attach");
@@ -120,6 +146,12 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   if (!speaks(answer.getProtocolVersion()))
     throw ProtocolError(
         fmt::format("{} answered with protocol {}, which it was not offered", host_name, answer.getProtocolVersion()));
+
+  const std::string no_rdma = by_rdma.text.empty() ? printable(answer.getRdmaRefusal().cStr(), 512) : by_rdma.text;
+  if (rdma.devices && !by_rdma.end) {
+    if (rdma.required) throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, host_name + ": no RDMA: " + no_rdma);
+    log::info("{}: the session goes by TCP and not by RDMA: {}", host_name, no_rdma);
+  }
 
   Terms terms;
   terms.host = host_name;
@@ -144,9 +176,9 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
                                      .host = host_name,
                                      .time = std::chrono::milliseconds(answer.getResumeMs())});
     terms.open_lane = [connect = std::move(connect), session = terms.session_id, key = std::move(key), host_name,
-                       resumption]() -> std::shared_ptr<Channel> {
+                       resumption, devices = by_rdma.end ? rdma.devices : nullptr]() -> std::shared_ptr<Channel> {
       const std::uint32_t number = resumption ? resumption->next_lane() : 0;
-      auto lane = open_lane(connect, {.session = session, .key = key, .channel = number}, host_name);
+      auto lane = open_lane(connect, {.session = session, .key = key, .channel = number}, host_name, devices);
       return resumption ? resumption->wrap(std::move(lane), number) : std::move(lane);
     };
   }
@@ -182,6 +214,10 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
         fmt::format("the driver at {} is of CUDA level {}, but programs here see {}; set FARGPU_DRIVER_VERSION={} "
                     "or update the driver there",
                     host_name, terms.facts.driver_version, config.driver_version, terms.facts.driver_version));
+  }
+  if (by_rdma.end) {
+    channel = std::move(*by_rdma.end).open(std::move(channel));
+    if (config.wrap_shared) channel = config.wrap_shared(std::move(channel));
   }
   if (shares_memory) {
     channel = share_memory(std::move(channel), answer.getRingBytes());
@@ -220,10 +256,15 @@ std::unique_ptr<Session> dial(const Config& config) {
       const Connect connect = [near, encrypted = !ticket.name.empty()](const LaneRequest& request) {
         return connect_lane(near, encrypted, request);
       };
-      auto session = attach(connect_session(near, ticket), shown, config, broker.name(), connect);
+      auto channel = connect_session(near, ticket);
+      const RdmaChoice rdma = choose_rdma(config, *channel, wants_rdma(config, found->host));
+      if (!rdma.devices && !rdma.why_not.empty()) {
+        if (rdma.required) throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, broker.name() + ": no RDMA: " + rdma.why_not);
+        log::info("{}: the session goes by TCP and not by RDMA: {}", broker.name(), rdma.why_not);
+      }
+      auto session = attach(std::move(channel), shown, config, broker.name(), connect, rdma);
       log::info("session {} at {}, {}, by {}", session->terms.session_id, broker.name(),
-                so_many(session->terms.facts.devices.size(), "device"),
-                session->shares_memory() ? "shared memory" : "TCP");
+                so_many(session->terms.facts.devices.size(), "device"), session->medium());
       return session;
     } catch (const DialError& error) {
       failed(error);

@@ -9,6 +9,7 @@
 
 #include "client/base/config.h"
 #include "client/connect/control_connection.h"
+#include "client/connect/rdma_choice.h"
 #include "protocol/channel.h"
 #include "resumption.h"
 #include "session.h"
@@ -19,8 +20,9 @@ namespace fargpu::client {
 std::unique_ptr<Session> dial(const Config& config);
 
 /// The attach step alone, on a connection whose other end is a worker: for tests that have one in this process. Without
-/// `connect` the session has no bulk lanes, and ends with its connection.
+/// `connect` the session has no bulk lanes, and ends with its connection. `rdma`: what this side has for it.
 std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket,
-                                const Config& config, const std::string& host_name, Connect connect = {});
+                                const Config& config, const std::string& host_name, Connect connect = {},
+                                const RdmaChoice& rdma = {});
 
 }  // namespace fargpu::client

@@ -98,6 +98,8 @@ class Session final : CallEvents {
 
   /// Whether client and worker share memory, so that descriptors of more of it can be passed.
   bool shares_memory() const { return channel_->shares_memory(); }
+  /// What it goes by, for people.
+  std::string medium() const { return channel_->medium(); }
 
  private:
   const std::shared_ptr<Channel> channel_;

@@ -15,6 +15,8 @@
 
 #include "protocol/limits.h"
 #include "protocol/own_executable.h"
+#include "protocol/rdma/devices.h"
+#include "protocol/rdma/networks.h"
 #include "protocol/text.h"
 #include "server/scheduler/policy.h"
 #include "settings_file.h"
@@ -140,6 +142,14 @@ const std::vector<Entry>& entries() {
        "Address at which Prometheus reads metrics, by HTTP at /metrics; empty for none"},
       {"sandbox", &Settings::sandbox, "true",
        "Restrict workers: they start no programs, trace no processes, and have no networks, mounts or new privileges"},
+      {"rdma_networks", &Settings::rdma_networks, rdma::Networks::usual,
+       "Networks on which clients may use RDMA, which is not encrypted: addresses such as 10.1.0.0/16,fd00:1::/32, "
+       "none "
+       "or all. Whoever can listen there can read all calls and memory. Needs the plugin fargpu-ucx, and a card in an "
+       "interface with an address in one of them"},
+      {"rdma_transports", &Settings::rdma_transports, "cards",
+       "What RDMA goes by: cards, or, to try it without, tcp or memory, by UCX itself. These two need sockets or "
+       "shared memory that the sandbox forbids"},
       {"worker_user", &Settings::worker_user, "",
        "User that workers run as, where fargpud runs as root (the installed service does not); empty: the user of "
        "fargpud. image_folder and MPS daemons must belong to it"},
@@ -331,6 +341,16 @@ void check(const Settings& settings) {
   const auto& policies = scheduler::policies();
   if (std::find(policies.begin(), policies.end(), settings.policy) == policies.end())
     throw SettingsError("policy is '" + settings.policy + "'; use free, fair, fixed or exclusive");
+  rdma::Networks networks;
+  if (std::string error; !rdma::Networks::parse(settings.rdma_networks, networks, error))
+    throw SettingsError("rdma_networks is '" + settings.rdma_networks + "': " + error);
+  auto transports = rdma::Transports::cards;
+  if (!rdma::parse_transports(settings.rdma_transports, transports))
+    throw SettingsError("rdma_transports is '" + settings.rdma_transports + "'; use cards, tcp or memory");
+  if (transports != rdma::Transports::cards && settings.sandbox)
+    throw SettingsError(
+        "rdma_transports is '" + settings.rdma_transports +
+        "', which is for trials and which the sandbox of workers forbids; set sandbox to false for one");
   parse_listen(settings.listen);
   if (!settings.metrics_listen.empty()) parse_listen(settings.metrics_listen, "metrics_listen");
   parse_devices(settings.devices);

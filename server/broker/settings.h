@@ -47,7 +47,9 @@ struct Settings {
   std::string worker_user;     ///< whom workers run as; empty: as the broker
   std::string worker;          ///< path of fargpu-worker
   std::string log_level;
-  std::string log_format;  ///< text or json
+  std::string log_format;       ///< text or json
+  std::string rdma_networks;    ///< to whose clients workers offer RDMA
+  std::string rdma_transports;  ///< cards, tcp or memory
 
   struct Origin {
     std::string name;

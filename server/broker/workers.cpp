@@ -151,6 +151,8 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
     arguments.insert(arguments.end(), {"--devices", devices});
   if (!profile.sm_groups.empty()) arguments.insert(arguments.end(), {"--sm-groups", text_of(profile.sm_groups)});
   if (settings_.sandbox) arguments.emplace_back("--sandbox");
+  arguments.insert(arguments.end(),
+                   {"--rdma-networks", settings_.rdma_networks, "--rdma-transports", settings_.rdma_transports});
   if (!settings_.worker_user.empty()) arguments.insert(arguments.end(), {"--user", settings_.worker_user});
   if (settings_.warm_context && warm) arguments.emplace_back("--warm-context");
   std::vector<std::string> variables = compose(profile.environment);

@@ -53,6 +53,7 @@ class PacedChannel final : public Channel {
   bool send_descriptor(int descriptor) override { return channel_->send_descriptor(descriptor); }
   int receive_descriptor() override { return channel_->receive_descriptor(); }
   bool shares_memory() const override { return channel_->shares_memory(); }
+  std::string medium() const override { return channel_->medium(); }
 
  private:
   template <class Move>

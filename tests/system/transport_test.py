@@ -108,7 +108,7 @@ class Choice(Transport):
     def test_what_is_no_transport(self):
         client = self.client(self.broker(), env={"FARGPU_TRANSPORT": "pigeon"})
         self.assertEqual(client.ask("init"), "NO_DEVICE")
-        client.says("FARGPU_TRANSPORT is 'pigeon'; use tcp, shm or auto")
+        client.says("FARGPU_TRANSPORT is 'pigeon'; use tcp, shm, rdma or auto")
 
     def test_it_is_said(self):
         host = self.broker()

@@ -12,6 +12,7 @@
 #include "server/worker/session/attach.h"
 #include "server/worker/session/lane_requests.h"
 #include "server/worker/base/partition.h"
+#include "tests/unit/rdma_ends.h"
 #include "wrap.h"
 
 namespace fargpu::test {
@@ -19,6 +20,13 @@ namespace fargpu::test {
 std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_channel;
 std::filesystem::path image_folder;
 std::chrono::milliseconds resume_time{0};
+
+namespace {
+
+// Of the session that there is.
+std::shared_ptr<server::RdmaOffer> rdma_offer;
+
+}  // namespace
 
 std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_sockets() {
   int ends[2];
@@ -32,6 +40,13 @@ client::Config Remote::default_config() {
   config.one_process = true;
   const char* const transport = std::getenv("FARGPU_TEST_TRANSPORT");
   if (transport && std::string(transport) == "shm") config.transport = client::Transport::shm;
+  if (transport && std::string(transport) == "ucx") config.transport = client::Transport::rdma;
+  return config;
+}
+
+client::Config Remote::rdma_config() {
+  client::Config config = default_config();
+  config.transport = client::Transport::rdma;
   return config;
 }
 
@@ -62,8 +77,16 @@ std::size_t Turnstile::words() {
 Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, Turnstile* turnstile,
                std::chrono::nanoseconds work_max, bool scrub, std::vector<unsigned> sm_groups) {
   driver->reset();
-  auto [near, far] = config.transport == client::Transport::shm ? make_sockets() : make_memory_channel();
-  if (wrap_channel && config.transport != client::Transport::shm) near = wrap_channel(std::move(near));
+  client::RdmaChoice rdma;
+  rdma_offer.reset();
+  if (config.transport == client::Transport::rdma) {
+    rdma_offer = std::make_shared<server::RdmaOffer>();
+    rdma_offer->devices = rdma.devices = open_ucx(false);
+    rdma.required = true;
+  }
+  const bool in_memory = config.transport != client::Transport::shm && !rdma_offer;
+  auto [near, far] = in_memory ? make_memory_channel() : make_sockets();
+  if (wrap_channel && in_memory) near = wrap_channel(std::move(near));
   else config.wrap_shared = wrap_channel;
   channel_ = near.get();
   if (resume_time.count() > 0)
@@ -90,6 +113,7 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
     // The worker's end takes memory away that in one process is the client's too, and what the client was called back
     // about may be at work with it. Not waited for without end: a function of the test may be.
     options.lane_key = lane_key;
+    options.rdma = rdma_offer;
     options.session.turns.work_max = work_max;
     options.session.scrub = scrub;
     if (!sm_groups.empty())
@@ -123,14 +147,16 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
     why_ = server::serve_session(*far, attach, driver.table(), options);
   });
   try {
-    client_ = client::attach(std::move(near), {}, config, "the worker in this process",
-                             [door = door_](const client::LaneRequest& request) {
-                               const std::lock_guard lock(door->mutex);
-                               if (!door->remote) throw ChannelClosed("the test is over");
-                               auto near = door->remote->lane();
-                               client::ask_for_lane(*near, request);
-                               return near;
-                             })
+    client_ = client::attach(
+                  std::move(near), {}, config, "the worker in this process",
+                  [door = door_](const client::LaneRequest& request) {
+                    const std::lock_guard lock(door->mutex);
+                    if (!door->remote) throw ChannelClosed("the test is over");
+                    auto near = door->remote->lane();
+                    client::ask_for_lane(*near, request);
+                    return near;
+                  },
+                  rdma)
                   .release();
   } catch (...) {
     worker_.join();
@@ -141,7 +167,7 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
 
 // The broker's part: what comes first on the connection is read, and the worker gets it with the rest.
 std::unique_ptr<Channel> Remote::lane() {
-  auto [near, far] = make_memory_channel();
+  auto [near, far] = rdma_offer ? make_sockets() : make_memory_channel();
   const std::lock_guard lock(lane_mutex_);
   if (refuses_connections) throw ChannelClosed("no broker is there");
   lane_threads_.emplace_back([this, far = std::move(far)]() mutable {
@@ -155,6 +181,8 @@ std::unique_ptr<Channel> Remote::lane() {
       if (wish.known && resumption_) resumption_->claim(std::move(far));
       return;
     }
+    if (rdma_offer) far = server::lane_by_rdma(std::move(far), *rdma_offer);
+    if (!far) return;
     const std::lock_guard lock(serving_mutex_);
     server::take_lane(serving_, std::move(far), wish);
   });

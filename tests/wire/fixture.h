@@ -1,7 +1,7 @@
 #pragma once
 // Client and worker in one process, joined by a channel in memory or, for FARGPU_TEST_TRANSPORT=shm, by one through
-// shared memory, before the fake driver. Tests call the exported functions of the client like any program, and look at
-// what the driver was asked.
+// shared memory, or, for ucx, by UCX, before the fake driver. Tests call the exported functions of the client like any
+// program, and look at what the driver was asked.
 
 #include <cuda.h>
 
@@ -95,6 +95,8 @@ class Remote {
   static client::Config default_config();
   /// Client and worker share memory, as they all do for FARGPU_TEST_TRANSPORT=shm.
   static client::Config sharing_config();
+  /// They are joined by RDMA, UCX's own TCP instead of a card, as they all are for FARGPU_TEST_TRANSPORT=ucx.
+  static client::Config rdma_config();
 
   /// What a lane of the session must know.
   static inline const std::vector<std::byte> lane_key{32, std::byte{7}};

@@ -36,6 +36,8 @@ int main(int argc, char** argv) {
                  "Threads that give kernels to the driver while many come; three eighths of the processors at most");
   app.add_option("--silence-seconds", options.silence_seconds,
                  "Seconds of silence after which the client is taken for dead");
+  app.add_option("--rdma-networks", options.rdma_networks, "Networks to whose clients RDMA is offered");
+  app.add_option("--rdma-transports", options.rdma_transports, "What RDMA goes by: cards, tcp or memory");
   CLI11_PARSE(app, argc, argv);
   WorkerProcess process(std::move(options));
   const int status = process.run();

@@ -79,6 +79,7 @@ void WorkerProcess::confine() {
   if (!options_.devices.empty()) ::setenv("CUDA_VISIBLE_DEVICES", options_.devices.c_str(), 1);
   if (!options_.user.empty()) become_user(options_.user);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // forgotten with the former user
+  rdma_.emplace(options_.rdma_networks, options_.rdma_transports);
   if (options_.sandbox && !sanitized) enter_sandbox();
 }
 
@@ -180,6 +181,8 @@ bool WorkerProcess::take_connection(wire::Session::Reader session, int descripto
       give_lane(std::move(lane), wish);
     });
   }
+  attach_.rdma = rdma_->offer(channel_->descriptor());
+  attach_.wrap = [this](std::unique_ptr<Channel> channel) { return pace(std::move(channel), bandwidth_, true); };
   // By a Unix socket come programs of this machine, whose bytes burden no network.
   if (!channel_->passes_descriptors()) channel_ = pace(std::move(channel_), bandwidth_, true);
   return true;
@@ -290,9 +293,21 @@ void WorkerProcess::hear_lane(std::span<const std::byte> lane_message, Descripto
             wish);
 }
 
+// Meeting by RDMA takes as long as the other end likes, and nothing waits for it here.
+void WorkerProcess::hand_lane_over(std::unique_ptr<Channel> lane, const LaneWish& wish) {
+  if (lanes_handed_over_ >= limits::lanes_max) return;
+  ++lanes_handed_over_;
+  std::thread([this, wish, connection = std::move(lane)]() mutable {
+    if (auto by_rdma = lane_by_rdma(std::move(connection), *attach_.rdma))
+      running_.take_lane(pace(std::move(by_rdma), bandwidth_, false), wish);
+    --lanes_handed_over_;
+  }).detach();
+}
+
 // A connection by which the client comes back says more, which is waited for elsewhere: this may be the thread that
 // hears the broker.
 void WorkerProcess::give_lane(std::unique_ptr<Channel> lane, const LaneWish& wish) {
+  if (wish.known && !wish.resumes && attach_.rdma->taken) return hand_lane_over(std::move(lane), wish);
   if (!lane->passes_descriptors()) lane = pace(std::move(lane), bandwidth_, wish.resumes && wish.channel == 0);
   if (!wish.resumes) return running_.take_lane(std::move(lane), wish);
   if (!wish.known || !attach_.session.resumption || claims_ > limits::lanes_max) return;

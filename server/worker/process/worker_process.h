@@ -30,6 +30,7 @@
 #include "encrypted_lanes.h"
 #include "link_exchange.h"
 #include "protocol/channel.h"
+#include "rdma_host.h"
 #include "running_session.h"
 #include "server/exchange.h"
 #include "server/quota/bandwidth.h"
@@ -53,6 +54,8 @@ struct WorkerOptions {
   long spin_us = 0;
   unsigned launch_threads = 0;
   unsigned silence_seconds = 30;
+  std::string rdma_networks = "none";
+  std::string rdma_transports = "cards";
 };
 
 /// Never destroyed: its threads run until the process exits.
@@ -87,6 +90,7 @@ class WorkerProcess {
   void hear(wire::WorkerMessage::Reader message, Descriptor descriptor);
   void hear_lane(std::span<const std::byte> lane_message, Descriptor descriptor);
   void give_lane(std::unique_ptr<Channel> lane, const LaneWish& wish);
+  void hand_lane_over(std::unique_ptr<Channel> lane, const LaneWish& wish);
   void tell_resuming(const Resumption::Break* what, const std::string& peer);
   /// Of a thread of its own. Never returns.
   [[noreturn]] void watch();
@@ -95,6 +99,7 @@ class WorkerProcess {
   DriverTable driver_{};
   std::vector<int> devices_;  // the driver's ordinals
   std::vector<std::vector<CUdevResource>> parts_;
+  std::optional<RdmaHost> rdma_;
   bool introduced_ = false;  // to the broker, to which it is a session's end then that nothing goes on here
 
   // Of the session.
@@ -105,6 +110,7 @@ class WorkerProcess {
   std::vector<std::byte> attach_message_;
   AttachOptions attach_;
   std::optional<EncryptedLanes> encrypted_lanes_;  // if the session speaks TLS
+  std::atomic<unsigned> lanes_handed_over_{0};     // to RDMA, at this moment
   LinkExchange exchange_;
   RunningSession running_;
   std::atomic<unsigned> claims_{0};  // connections that say whose they are just now

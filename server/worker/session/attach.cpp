@@ -13,6 +13,7 @@
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/limits.h"
+#include "protocol/rdma/handover.h"
 #include "protocol/version.h"
 #include "resumption.h"
 #include "server/exchange.h"
@@ -135,9 +136,10 @@ void write_shares(const SessionOptions& session, capnp::List<wire::DeviceFacts>:
 }
 
 void welcome(Channel& channel, DriverTable& driver, const AttachOptions& options, std::uint32_t version,
-             std::uint64_t credit_bytes, bool shares_memory, bool resumes) {
+             std::uint64_t credit_bytes, bool shares_memory, bool resumes, const std::string& rdma_refusal) {
   const SessionOptions& session = options.session;
   send_answer(channel, [&](wire::AttachAnswer::Builder answer) {
+    if (!rdma_refusal.empty()) answer.setRdmaRefusal(rdma_refusal);
     if (shares_memory) answer.setRingBytes(limits::ring_bytes);
     if (resumes) {
       const auto secret = session.resumption->first_secret();
@@ -193,6 +195,25 @@ struct SharedRings {
   const std::unique_ptr<Channel> channel;
 };
 
+/// RDMA in the place of a connection, if the client wants it and both have it.
+struct ByRdma {
+  ByRdma(Channel& connection, bool wanted, const AttachOptions& options) {
+    if (!wanted) return;
+    if (!options.rdma || !options.rdma->devices) {
+      refusal = options.rdma ? options.rdma->why_none : "the host offers none";
+      return;
+    }
+    auto [end, text] = rdma::hand_over(connection, options.rdma->devices, {});
+    if (!end) return;  // which the client knows by now
+    channel = std::move(*end).open(std::shared_ptr<Channel>(&connection, [](Channel*) {}));
+    if (options.wrap) channel = options.wrap(std::move(channel));
+    options.rdma->taken = true;
+  }
+
+  std::unique_ptr<Channel> channel;
+  std::string refusal;
+};
+
 // Returns why the session ended.
 std::string run_session(Session& session) {
   try {
@@ -230,16 +251,17 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     if (!shares_memory) wanted.compression = compression_of(attach.getCompression());
     std::optional<SharedRings> shared;
     if (shares_memory) shared.emplace(channel);
-    // Between processes of one machine a connection ends with one of them.
+    ByRdma by_rdma(channel, attach.getRdma() && !shares_memory, options);
+    // Between processes of one machine a connection ends with one of them. One by RDMA is not resumed.
     std::shared_ptr<Channel> resumed;
-    if (!attach.getResumes() || shares_memory) wanted.resumption = nullptr;
+    if (!attach.getResumes() || shares_memory || by_rdma.channel) wanted.resumption = nullptr;
     if (wanted.resumption)
       resumed = wanted.resumption->wrap(std::shared_ptr<Channel>(&channel, [](Channel*) {}), /*number=*/0);
-    Channel& frames = shared ? *shared->channel : resumed ? *resumed : channel;
+    Channel& frames = shared ? *shared->channel : by_rdma.channel ? *by_rdma.channel : resumed ? *resumed : channel;
     auto session = std::make_unique<Session>(frames, driver, wanted);
     if (session->credit_bytes() == 0) return refuse(channel, no_room());
     welcome(channel, driver, options, *common_version(our_versions, versions_of(attach)), session->credit_bytes(),
-            shares_memory, resumed != nullptr);
+            shares_memory, resumed != nullptr, by_rdma.refusal);
     if (shared) shared->hand_over(channel);
     if (options.running) options.running(session.get());
     const std::string why = run_session(*session);
@@ -248,7 +270,10 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     channel.close();
     // A process of its own frees everything by its end, which nothing can hold up. The driver could: a kernel may never
     // end.
-    if (!wanted.one_process) (void)session.release();
+    if (!wanted.one_process) {
+      (void)session.release();
+      (void)by_rdma.channel.release();
+    }
     return why;
   } catch (const kj::Exception& error) {
     return std::string("malformed attach message: ") + error.getDescription().cStr();

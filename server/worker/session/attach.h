@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "driver_table.h"
 #include "protocol/channel.h"
 #include "protocol/window.h"
+#include "rdma_offer.h"
 #include "session.h"
 
 namespace fargpu::server {
@@ -20,6 +22,10 @@ struct AttachOptions {
   /// Addresses where the driver places what it places by itself; empty if that is nowhere in particular.
   Window driver_band;
   std::vector<std::byte> lane_key;  ///< by which the client's further connections are let in; empty for none
+  /// To a client that wants it; null for none.
+  std::shared_ptr<RdmaOffer> rdma;
+  /// Puts something between the session and what it goes by instead of the connection; null for nothing.
+  std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap;
   /// Told of the session while it runs, so that it can be stopped from another thread.
   std::function<void(Session*)> running;
 };

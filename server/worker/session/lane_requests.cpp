@@ -8,6 +8,7 @@
 #include "protocol/channel_tls.h"
 #include "protocol/handshake.h"
 #include "protocol/limits.h"
+#include "protocol/rdma/handover.h"
 #include "protocol/same_secret.h"
 #include "resumption.h"
 #include "session.h"
@@ -45,6 +46,15 @@ void take_lane(Session* session, std::unique_ptr<Channel> channel, const LaneWis
     session->add_lane(std::move(lane));
   } catch (const std::exception&) {  // it is gone
   }
+}
+
+std::unique_ptr<Channel> lane_by_rdma(std::unique_ptr<Channel> connection, const RdmaOffer& offer) noexcept {
+  try {
+    auto [end, text] = rdma::hand_over(*connection, offer.devices, offer.why_none);
+    if (end) return std::move(*end).open(std::move(connection));
+  } catch (const std::exception&) {  // the client is gone, or was none
+  } catch (const kj::Exception&) {}
+  return nullptr;
 }
 
 std::unique_ptr<Channel> accept_by_key(int descriptor, const std::string& peer, std::span<const std::byte> name,

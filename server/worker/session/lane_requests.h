@@ -8,6 +8,7 @@
 #include <string>
 
 #include "protocol/channel.h"
+#include "rdma_offer.h"
 
 namespace fargpu::server {
 
@@ -23,6 +24,10 @@ LaneWish read_lane(std::span<const std::byte> lane_message, std::span<const std:
 /// Answers one that asks to be a bulk lane, and gives the connection to the session if it is known and the session
 /// (null: there is none yet) has room.
 void take_lane(Session* session, std::unique_ptr<Channel> channel, const LaneWish& wish) noexcept;
+
+/// The lane that takes the connection's place, for a session that goes by RDMA: both ends have to meet by it. Null if
+/// they do not. Takes as long as the other end likes, within limits::rdma_timeout.
+std::unique_ptr<Channel> lane_by_rdma(std::unique_ptr<Channel> connection, const RdmaOffer& offer) noexcept;
 
 /// The server's end of a connection that goes on with TLS by a key that its client was given, under this name. Throws
 /// as accept_tls().

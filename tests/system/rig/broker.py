@@ -33,6 +33,8 @@ class Broker:
         # Most tests are about what ends sessions; resume_test is about what does not.
         if "--resume-seconds" not in options:
             options = ("--resume-seconds", "0", *options)
+        if paths.TRANSPORT == "ucx":
+            options = (*paths.UCX_BROKER, *options)
         self.process = Process([*wrapper, paths.FARGPUD, "--driver", driver, "--listen", listen or f"127.0.0.1:{port}",
                                 *folder, "--log-level", "debug", "--config", config, *options], env=env)
         try:

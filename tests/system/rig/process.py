@@ -166,7 +166,7 @@ def environment(changes=None):
     away."""
     names = ("FARGPU_", "FARGPUD_", "CUDA_", "LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH")
     result = {name: value for name, value in os.environ.items() if not name.startswith(names)}
-    result["FARGPU_TRANSPORT"] = paths.TRANSPORT
+    result.update(paths.UCX_CLIENT if paths.TRANSPORT == "ucx" else {"FARGPU_TRANSPORT": paths.TRANSPORT})
     if _reports:
         common = f"log_path={_reports.name}/report:abort_on_error=1"
         # Client programs are killed and forked in all ways; what they leak is not what is tested.

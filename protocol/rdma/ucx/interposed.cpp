@@ -1,0 +1,107 @@
+// What UCX's libraries must not have in a process that is a stranger's. The plugin is loaded so that its own symbols
+// come first for the libraries that it brings along (RTLD_DEEPBIND), and for these alone: here are those of libc's
+// functions by which UCX would read the program's UCX_* variables, handle its signals, follow its forks, and start
+// threads that take its signals. Functions of memory go where the program's own go, which may have another allocator
+// than libc's.
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include <cstddef>
+#include <cstring>
+#include <initializer_list>
+
+#include "settings.h"
+
+namespace {
+
+// As the program finds it.
+void* program_symbol(const char* name) {
+  static void* const program = ::dlopen(nullptr, RTLD_NOW);
+  if (void* const found = ::dlsym(program, name)) return found;
+  return ::dlsym(RTLD_NEXT, name);  // a library of an old libc that only we need
+}
+
+template <class Function>
+Function* program_function(Function*, const char* name) {
+  return reinterpret_cast<Function*>(program_symbol(name));
+}
+
+}  // namespace
+
+#define OF_THE_PROGRAM(function) static auto* const function##_of_program = program_function(&::function, #function)
+
+extern "C" {
+
+#pragma GCC visibility push(default)
+
+char* getenv(const char* name) noexcept {
+  if (const char* const setting = fargpu::rdma::ucx_setting(name)) return const_cast<char*>(setting);
+  if (fargpu::rdma::is_ucx_variable(name)) return nullptr;
+  OF_THE_PROGRAM(getenv);
+  return getenv_of_program(name);
+}
+
+int putenv(char*) noexcept { return 0; }
+int setenv(const char*, const char*, int) noexcept { return 0; }
+int unsetenv(const char*) noexcept { return 0; }
+
+int sigaction(int, const struct sigaction*, struct sigaction* old) noexcept {
+  if (old) std::memset(old, 0, sizeof(*old));
+  return 0;
+}
+__sighandler_t signal(int, __sighandler_t) noexcept { return SIG_DFL; }
+
+// In a child the lines are of no use, and nobody uses them.
+int __register_atfork(void (*)(), void (*)(), void (*)(), void*) noexcept { return 0; }
+
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*), void* argument) noexcept {
+  OF_THE_PROGRAM(pthread_create);
+  sigset_t all, before;
+  ::sigfillset(&all);
+  for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) ::sigdelset(&all, own);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int result = pthread_create_of_program(thread, attributes, body, argument);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return result;
+}
+
+void* malloc(std::size_t bytes) noexcept {
+  OF_THE_PROGRAM(malloc);
+  return malloc_of_program(bytes);
+}
+void free(void* memory) noexcept {
+  OF_THE_PROGRAM(free);
+  free_of_program(memory);
+}
+void* calloc(std::size_t count, std::size_t bytes) noexcept {
+  OF_THE_PROGRAM(calloc);
+  return calloc_of_program(count, bytes);
+}
+void* realloc(void* memory, std::size_t bytes) noexcept {
+  OF_THE_PROGRAM(realloc);
+  return realloc_of_program(memory, bytes);
+}
+int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) noexcept {
+  OF_THE_PROGRAM(posix_memalign);
+  return posix_memalign_of_program(memory, alignment, bytes);
+}
+void* memalign(std::size_t alignment, std::size_t bytes) noexcept {
+  static auto* const memalign_of_program =
+      reinterpret_cast<void* (*)(std::size_t, std::size_t)>(program_symbol("memalign"));
+  return memalign_of_program(alignment, bytes);
+}
+void* aligned_alloc(std::size_t alignment, std::size_t bytes) noexcept {
+  OF_THE_PROGRAM(aligned_alloc);
+  return aligned_alloc_of_program(alignment, bytes);
+}
+std::size_t malloc_usable_size(void* memory) noexcept {
+  static auto* const size_of_program = reinterpret_cast<std::size_t (*)(void*)>(program_symbol("malloc_usable_size"));
+  return size_of_program(memory);
+}
+
+#pragma GCC visibility pop
+
+}  // extern "C"

@@ -1,0 +1,157 @@
+"""Sessions by RDMA: UCX's own TCP takes the place of a card."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from rig import SystemTest, fargpu, paths, wait_gone, wait_until
+from rig.process import environment
+
+MIB = 1 << 20
+LOST = "DEVICE_UNAVAILABLE"
+RDMA = paths.UCX_CLIENT
+AUTO = {**RDMA, "FARGPU_TRANSPORT": "auto", "FARGPU_LOG": "info"}
+BY_UCX = paths.UCX_BROKER
+# What a program's environment may say to UCX, and what would break a session if it were heard.
+CONTRARY = {"UCX_TLS": "self", "UCX_NET_DEVICES": "none0", "UCX_LOG_LEVEL": "trace", "UCX_HANDLE_ERRORS": "freeze,bt",
+            "UCX_MEM_EVENTS": "y", "UCX_LOG_FILE": "/dev/full"}
+
+
+@unittest.skipUnless(paths.UCX_PLUGIN.exists(), "built without UCX")
+class Rdma(SystemTest):
+    def use(self, client):
+        for command in ("init", "context", f"alloc a {3 * MIB}", "write a 7", "pin a", "write_pinned a", "sync",
+                        "check a"):
+            self.assertIn(client.ask(command), ("SUCCESS", "SUCCESS same"), command)
+
+
+class Choice(Rdma):
+    def test_where_it_is_asked_for(self):
+        client = self.client(self.broker(*BY_UCX), env={**RDMA, "FARGPU_LOG": "info"})
+        self.use(client)
+        client.says("by RDMA (tcp/lo")
+        self.assertEqual(client.finish(), 0)
+
+    def test_by_the_address_of_the_host(self):
+        host = self.broker(*BY_UCX)
+        client = self.client(f"rdma://{host.pool}", env=AUTO)
+        self.use(client)
+        client.says("by RDMA (tcp/lo")
+
+    def test_variables_of_ucx_do_not_count(self):
+        host = self.broker(*BY_UCX, env=CONTRARY)
+        client = self.client(host, env={**RDMA, **CONTRARY, "FARGPU_LOG": "info"})
+        self.use(client)
+        client.says("by RDMA (tcp/lo")
+
+    def test_by_itself_where_both_have_it(self):
+        client = self.client(self.broker(*BY_UCX, "--no-shared-memory"), env=AUTO)
+        self.use(client)
+        client.says("by RDMA (tcp/lo")
+
+    def refused(self, words, *options, **env):
+        """It is refused where nothing else will do, and goes by TCP where something else does."""
+        host = self.broker("--no-shared-memory", *options)
+        client = self.client(host, env={**RDMA, **env})
+        self.assertEqual(client.ask("init"), "SYSTEM_NOT_READY")
+        client.says(words)
+        other = self.client(host, env={**AUTO, **env})
+        self.use(other)
+        other.says("by TCP")
+        return other
+
+    def test_the_host_allows_it_on_no_network(self):
+        words = "the setting rdma_networks"
+        self.refused(words, *BY_UCX, "--rdma-networks", "10.99.0.0/16").says(words)
+
+    def test_the_client_allows_it_to_no_host(self):
+        self.refused("in none of the networks of FARGPU_RDMA", *BY_UCX, FARGPU_RDMA="10.99.0.0/16")
+
+    def test_there_is_no_card(self):
+        self.refused("lo has no RDMA card with an active port", FARGPU_RDMA_TRANSPORTS="cards")
+
+    def test_the_host_has_no_card(self):
+        words = "lo has no RDMA card with an active port"
+        self.refused(words).says(words)
+
+    def test_what_is_no_network_or_transport(self):
+        host = self.broker()
+        for variable, value in (("FARGPU_RDMA", "10.1"), ("FARGPU_RDMA_TRANSPORTS", "pigeon")):
+            client = self.client(host, env={variable: value})
+            self.assertEqual(client.ask("init"), "NO_DEVICE")
+            client.says(f"{variable} is '{value}'")
+        for options, words in ((("--rdma-networks", "10.1"), "rdma_networks is '10.1': '10.1' is no network"),
+                               (("--rdma-transports", "pigeon"), "use cards, tcp or memory"),
+                               (("--rdma-transports", "tcp"), "which the sandbox of workers forbids")):
+            refused = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config",
+                                  os.devnull, *options])
+            self.assertEqual(refused.wait(), 2)
+            self.assertIn(words, refused.err.text())
+
+    def test_doctor_shows_it(self):
+        done = fargpu("doctor", pool=self.broker(*BY_UCX).pool, env=RDMA)
+        self.assertEqual(done.code, 0, done.out)
+        self.assertIn("RDMA by UCX 1.", done.out)
+        self.assertIn("its calls go by RDMA (tcp/lo", done.out)
+        self.assertIn("round trip", done.out)
+
+    def test_a_plugin_of_another_version(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+                shutil.copy(paths.LIBRARIES / name, folder)
+            client = self.client(self.broker(*BY_UCX), env={**RDMA, "LD_LIBRARY_PATH": folder})
+            self.assertEqual(client.ask("init"), "SYSTEM_NOT_READY")
+            client.says("the plugin libfargpu-ucx.so is missing; install the package fargpu-ucx")
+            source = Path(folder, "other.c")
+            source.write_text('static const struct {unsigned version; const char* release;} other = {1, "0.0.1"};\n'
+                              "const void* fargpu_rdma_interface(void) {return &other;}\n", encoding="ascii")
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", f"{folder}/libfargpu-ucx.so", source], check=True)
+            client = self.client(self.broker(*BY_UCX), env={**RDMA, "LD_LIBRARY_PATH": folder})
+            self.assertEqual(client.ask("init"), "SYSTEM_NOT_READY")
+            client.says("libfargpu-ucx.so is of fargpu 0.0.1")
+
+
+class Loss(Rdma):
+    def setUp(self):
+        self.host = self.broker(*BY_UCX)
+        self.neighbour = self.client(self.host, "init", "context", "load", f"alloc a {MIB}", "write a 17", env=RDMA)
+        self.client_of = self.client(self.host, "init", "context", "load", f"alloc a {MIB}", "write a 5", env=RDMA)
+        self.worker = self.worker_of(self.host, self.client_of)
+
+    def test_the_worker_is_killed(self):
+        os.kill(self.worker, signal.SIGKILL)
+        self.assertEqual(self.client_of.ask("sync"), LOST)
+        self.assertEqual(self.client_of.ask("write a 5"), LOST)
+        self.assert_lives(self.neighbour)
+
+    def test_the_client_is_killed(self):
+        self.client_of.begin_loop("write_forever a")
+        self.client_of.process.kill()
+        wait_gone(self.worker)
+        wait_until(lambda: len(self.host.sessions()) == 1, "the neighbour's session alone")
+        self.assert_lives(self.neighbour)
+
+    def test_the_client_leaves(self):
+        self.assertEqual(self.client_of.finish(), 0)
+        self.assertEqual(self.host.log("session ended", worker=self.worker)["reason"], "the client left")
+
+
+@unittest.skipUnless(paths.UCX_PLUGIN.exists(), "built without UCX")
+class Program(Rdma):
+    """What a program notices of UCX: nothing."""
+
+    def test_nothing_is_left_in_it(self):
+        host = self.broker(*BY_UCX)
+        program = Path(__file__).parent / "programs" / "rdma_guest.py"
+        done = subprocess.run(["/usr/bin/python3", program, paths.LIBRARIES / "libcuda.so.1"], text=True,
+                              env=environment({**RDMA, **CONTRARY, "FARGPU_POOL": host.pool}), capture_output=True,
+                              timeout=60, check=False)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "in order\n", ""))
+
+
+if __name__ == "__main__":
+    unittest.main()
