@@ -26,7 +26,7 @@ enum class Transport {
   automatic,  ///< shared memory with a host on this machine, else RDMA where both have it and allow it, else TCP
   tcp,
   shm,   ///< nothing else will do
-  rdma,  ///< the same
+  rdma,  ///< nor here
 };
 
 struct Config {

@@ -44,7 +44,7 @@ constexpr EnvironmentVariable all[] = {
      "shm or rdma: nothing else"},
     {"FARGPU_RDMA", "127.0.0.0/8,::1",
      "Networks of the hosts to which RDMA is allowed, which is not encrypted: addresses such as 10.1.0.0/16, none or "
-     "all. Whoever can listen there can read all calls and memory"},
+     "all. Machines that can listen there can read all calls and memory"},
     {"FARGPU_RDMA_TRANSPORTS", "cards",
      "What RDMA goes by: cards, or, to try it without, tcp or memory, by UCX itself. The host's rdma_transports has to "
      "be the same"},

@@ -38,7 +38,8 @@ RdmaChoice choose_rdma(const Config& config, const Channel& connection, bool req
     if (required)
       choice.why_not =
           "it is not allowed to this host, whose address is in none of the networks of FARGPU_RDMA: RDMA is not "
-          "encrypted, and all calls and memory are readable by whoever can listen there; name the host's network in "
+          "encrypted, and all calls and memory are readable by machines that can listen there; name the host's network "
+          "in "
           "FARGPU_RDMA if it is trusted";
     return choice;
   }

@@ -158,7 +158,7 @@ class RdmaChannel final : public Channel {
     if (buffer.empty()) return 0;
     const bool over = over_.load(std::memory_order_acquire);  // first: what came before the end counts
     if (in_written_.load(std::memory_order_acquire) == read_.load(std::memory_order_relaxed)) {
-      // Whoever has it looks as well, and a thread that sends goes first.
+      // A thread that has it looks as well, and one that sends goes first.
       std::unique_lock lock(mutex_, std::defer_lock);
       if (senders_.load(std::memory_order_relaxed) == 0 && lock.try_lock() && work()) sleepers_.wake();
     }

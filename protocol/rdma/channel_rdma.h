@@ -21,7 +21,7 @@ namespace fargpu::rdma {
 
 inline constexpr std::size_t secret_bytes = 16;
 
-/// What an end must know of the other one. Shown to nobody else: whoever has it can write into the stream.
+/// What an end must know of the other one. Shown to nobody else: a peer that has it can write into the stream.
 struct EndFacts {
   std::vector<std::byte> address;
   std::vector<std::byte> key;  ///< to the ring

@@ -13,7 +13,7 @@ namespace fargpu::rdma {
 enum class Transports {
   cards,   ///< RDMA cards
   tcp,     ///< its own TCP, for trials and tests of what is ours
-  memory,  ///< shared memory of this machine, for the same
+  memory,  ///< its shared memory on one machine, for trials too
 };
 /// "cards", "tcp" or "memory". False for another text.
 bool parse_transports(const std::string& text, Transports& transports);
@@ -39,7 +39,7 @@ std::vector<std::string> active_ports(const std::filesystem::path& sys = "/sys")
 /// What to open for connections of this interface.
 struct ToOpen {
   std::string devices;     ///< as UCX names them
-  std::string transports;  ///< the same
+  std::string transports;  ///< and these, as it names them
 };
 /// Throws RdmaError where there is nothing, with what is missing.
 ToOpen to_open(const std::string& interface, Transports transports, const std::filesystem::path& sys = "/sys");

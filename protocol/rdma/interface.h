@@ -20,7 +20,7 @@ struct Memory;   ///< memory that the devices know, from which a line can put wi
 
 struct Events {
   void* owner;
-  /// A message has come, from whoever knows the line's address. Head and body are valid during the call.
+  /// A message has come, from any peer that knows the line's address. Head and body are valid during the call.
   void (*message)(void* owner, const void* head, std::size_t head_bytes, const void* body, std::size_t body_bytes);
   /// What was put before the oldest flush() that has not been told of lies in the other end's ring.
   void (*flushed)(void* owner);

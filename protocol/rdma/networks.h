@@ -1,5 +1,5 @@
 #pragma once
-// Networks on which RDMA is allowed: its traffic is readable by whoever can listen there.
+// Networks on which RDMA is allowed: its traffic is readable by every machine that can listen there.
 
 #include <sys/socket.h>
 

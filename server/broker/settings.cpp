@@ -145,7 +145,8 @@ const std::vector<Entry>& entries() {
       {"rdma_networks", &Settings::rdma_networks, rdma::Networks::usual,
        "Networks on which clients may use RDMA, which is not encrypted: addresses such as 10.1.0.0/16,fd00:1::/32, "
        "none "
-       "or all. Whoever can listen there can read all calls and memory. Needs the plugin fargpu-ucx, and a card in an "
+       "or all. Machines that can listen there can read all calls and memory. Needs the plugin fargpu-ucx, and a card "
+       "in an "
        "interface with an address in one of them"},
       {"rdma_transports", &Settings::rdma_transports, "cards",
        "What RDMA goes by: cards, or, to try it without, tcp or memory, by UCX itself. These two need sockets or "
