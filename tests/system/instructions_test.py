@@ -38,7 +38,7 @@ of ctest allows {GROWTH:.0%} more. Written by `tests/system/instructions_test.py
 def measure(transport):
     """{call: (instructions, clock reads, allocations)}"""
     program = paths.PROGRAMS / "counted"
-    broker = Broker("--resume-seconds", "60")
+    broker = Broker()
     try:
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run(
