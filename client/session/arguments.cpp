@@ -29,6 +29,11 @@ CUresult check_event_handle(Thread& thread, Handle handle) {
   return session_of(thread).events.find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+void destroyed_now(Thread& thread, Handle graph) {
+  Session& session = session_of(thread);
+  if (!session.captures.any()) session.graphs.destroy(graph);
+}
+
 bool is_destroyed(Thread& thread, Handle graph) { return session_of(thread).graphs.destroyed(graph); }
 
 }  // namespace fargpu::client

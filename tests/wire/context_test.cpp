@@ -115,7 +115,9 @@ TEST_CASE("the primary context is counted, and what was made in it goes with it"
   CHECK(cuDevicePrimaryCtxGetState(0, &flags, &active) == CUDA_SUCCESS);
   CHECK(active == 0);
   CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_ERROR_INVALID_CONTEXT);
-  CHECK(cuMemAlloc_v2(&memory, 100) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  CUdeviceptr none = 5;
+  CHECK(cuMemAlloc_v2(&none, 100) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  CHECK(none == 0);
   REQUIRE(cuDevicePrimaryCtxRetain(&second, 0) == CUDA_SUCCESS);
   CHECK(second == first);
   CHECK(cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE);

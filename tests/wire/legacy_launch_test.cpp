@@ -102,7 +102,7 @@ TEST_CASE("what cannot be launched is refused where it is said") {
   CHECK(cuParamSetv(k.mixed, 0, &texture, 0xffffffff) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuParamSetf(nullptr, 0, 1) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(cuParamSetTexRef(k.mixed, 0, texture) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(cuParamSetTexRef(k.mixed, CU_PARAM_TR_DEFAULT, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuParamSetTexRef(k.mixed, CU_PARAM_TR_DEFAULT, nullptr) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(cuParamSetTexRef(k.mixed, CU_PARAM_TR_DEFAULT, texture) == CUDA_SUCCESS);
   REQUIRE(cuFuncSetBlockShape(k.mixed, 1, 1, 1) == CUDA_SUCCESS);
   CHECK(cuLaunchGrid(k.mixed, 0, 1) == CUDA_ERROR_INVALID_VALUE);

@@ -432,7 +432,9 @@ TEST_CASE("variables of modules are device memory while the module is there") {
   std::size_t bytes = 0;
   REQUIRE(cuModuleGetGlobal_v2(&table, &bytes, module, "table") == CUDA_SUCCESS);
   CHECK(bytes == 256);
-  CHECK(cuModuleGetGlobal_v2(&table, &bytes, module, "nothing") == CUDA_ERROR_NOT_FOUND);
+  CUdeviceptr none = 5;
+  CHECK(cuModuleGetGlobal_v2(&none, &bytes, module, "nothing") == CUDA_ERROR_NOT_FOUND);
+  CHECK(none == 0);
   const float values[] = {1, 2, 3};
   float back[3] = {};
   REQUIRE(cuMemcpyHtoD_v2(table + 16, values, sizeof(values)) == CUDA_SUCCESS);

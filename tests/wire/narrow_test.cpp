@@ -67,7 +67,7 @@ TEST_CASE("memory whose address has more than 32 bits is given back, and the pro
   CUdeviceptr_v1 address = 5;
   CHECK(cuMemAlloc(&address, 1000) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(cuMemAllocPitch(&address, &pitch, 100, 10, 4) == CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(address == 5);
+  CHECK(address == 0);
   CHECK(cuMemAlloc(nullptr, 1000) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE(cuMemGetInfo(&after, &total) == CUDA_SUCCESS);
   CHECK(after == before);
@@ -200,7 +200,7 @@ TEST_CASE("texture references take and tell addresses of 32 bits") {
   std::size_t wide_offset = 0;
   REQUIRE(cuTexRefSetAddress_v2(&wide_offset, texture, wide, 64) == CUDA_SUCCESS);
   CHECK(cuTexRefGetAddress(&narrow, texture) == CUDA_ERROR_NOT_SUPPORTED);
-  CHECK(narrow == 3);
+  CHECK(narrow == 0);
 }
 
 TEST_CASE("cuGetProcAddress gives the calls of 32 bits to programs of that time") {
