@@ -178,6 +178,7 @@ struct LeaseRequest {
                               # sessions
   priorityAsked @8 :Bool;     # false, and `priority` is normal: the client asks for none, and gets the tenant's
                               # highest, at most normal
+  wantsFacts @9 :Bool;        # of a lease that is held: the answer has `facts`
 }
 
 struct Variable {
@@ -193,6 +194,7 @@ struct LeaseAnswer {
   lease @3 :UInt64;           # its number at this host
   devices @4 :List(UInt32);   # of the lease, by their places in `status`
   memoryBytes @5 :UInt64;     # of each of them that the lease may hold; 0: no limit of its own
+  facts @6 :HostFacts;        # of its devices, as a session of the lease will find them; where they were asked for
 }
 
 # --- attach ----------------------------------------------------------------------------------------------------------
@@ -217,6 +219,8 @@ struct Attach {
   oldestProtocol @7 :UInt32;      # 0: protocolVersion
   hearsNotices @8 :Bool;          # the client understands `notice`
   resumes @9 :Bool;               # the client comes back when its connection breaks
+  origin @10 :UInt8;              # number of the session among those of the client's process, which all its handles
+                                  # have (protocol/handle.h)
 }
 
 enum Compression {
@@ -249,6 +253,7 @@ struct AttachAnswer {
   resumeSecret @13 :Data;          # 32 random bytes by which the session's connections are resumed for the first time.
                                    # Empty: they are not; else what follows on this connection is resumable
   resumeMs @14 :UInt32;            # for how long the worker waits for a client whose connection broke
+  origin @15 :UInt8;               # as the client said
 }
 
 struct Lane {
