@@ -1,6 +1,8 @@
 #pragma once
-// What differs between two states of a block of memory that both sides keep a copy of.
+// What differs between two states of a block of memory that both sides keep a copy of, and taking the other side's
+// changes while memory is in use.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -8,36 +10,81 @@
 
 namespace fargpu {
 
-/// Calls visit(offset, bytes) for each run of eight-byte words (the last may be shorter) in which the two differ.
-/// Unchanged words are never part of a run, nor are unchanged halves of its first and last word: the other side may
-/// have written them meanwhile.
+/// What changes by itself: what is smaller, two sides cannot write at the same time.
+inline constexpr std::size_t change_bytes = 4;
+
+/// Calls visit(offset, bytes) for each run of words of four bytes (the last may be shorter) in which the two differ.
+/// Unchanged words are never part of a run: the other side may have written them meanwhile.
 template <class Visit>
-void for_changed_runs(std::span<const std::byte> now, std::span<const std::byte> before, Visit&& visit_words) {
-  constexpr std::size_t half = 4;
-  const auto visit = [&](std::size_t begin, std::size_t bytes) {
-    const auto same = [&](std::size_t at, std::size_t n) {
-      return std::memcmp(now.data() + at, before.data() + at, n) == 0;
-    };
-    if (bytes > half && same(begin, half)) begin += half, bytes -= half;
-    if (const std::size_t rest = bytes % half == 0 ? half : bytes % half;
-        bytes > rest && same(begin + bytes - rest, rest))
-      bytes -= rest;
-    visit_words(begin, bytes);
-  };
-  constexpr std::size_t word = 8, stretch = 4096;
+void for_changed_runs(std::span<const std::byte> now, std::span<const std::byte> before, Visit&& visit) {
+  constexpr std::size_t pair = 2 * change_bytes, stretch = 4096;
+  const std::size_t size = now.size();
   std::size_t begin = 0;
   bool open = false;
-  for (std::size_t at = 0; at < now.size(); at += word) {
-    // Most of what is compared has not changed.
-    while (!open && now.size() - at > stretch && std::memcmp(now.data() + at, before.data() + at, stretch) == 0)
-      at += stretch;
-    const std::size_t bytes = now.size() - at < word ? now.size() - at : word;
+  const auto word = [&](std::size_t at, std::size_t bytes) {
     const bool differs = std::memcmp(now.data() + at, before.data() + at, bytes) != 0;
     if (differs && !open) begin = at;
     if (!differs && open) visit(begin, at - begin);
     open = differs;
+  };
+  for (std::size_t at = 0; at < size;) {
+    if (!open) {
+      // Most of what is compared has not changed.
+      while (size - at > stretch && std::memcmp(now.data() + at, before.data() + at, stretch) == 0) at += stretch;
+      while (size - at > pair && std::memcmp(now.data() + at, before.data() + at, pair) == 0) at += pair;
+    }
+    const std::size_t bytes = std::min(change_bytes, size - at);
+    word(at, bytes);
+    at += bytes;
   }
-  if (open) visit(begin, now.size() - begin);
+  if (open) visit(begin, size - begin);
+}
+
+/// Puts the other side's new bytes where this side may be writing at the same time. `known` holds what both sides had,
+/// and the new bytes afterwards. Aligned words of up to eight bytes are replaced as a whole, so that nobody sees half
+/// of one. Returns the offset of the first word that this side had changed too, and otherwise: that change is lost.
+/// The size of `bytes` if there is none.
+inline std::size_t exchange_words(std::byte* to, std::byte* known, std::span<const std::byte> bytes) {
+  std::size_t at = 0, lost = bytes.size();
+  const auto each = [&]<class Word>(Word) {
+    Word had, comes;
+    std::memcpy(&had, known + at, sizeof(had));
+    std::memcpy(&comes, bytes.data() + at, sizeof(comes));
+    auto* const place = reinterpret_cast<Word*>(to + at);
+    while (!__atomic_compare_exchange_n(place, &had, comes, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+      if (had == comes) break;  // both to the same
+      lost = std::min(lost, at);
+    }
+    std::memcpy(known + at, &comes, sizeof(comes));
+    at += sizeof(Word);
+  };
+  const auto fits = [&](std::size_t word) {
+    return bytes.size() - at >= word && reinterpret_cast<std::uintptr_t>(to + at) % word == 0;
+  };
+  while (at < bytes.size()) {
+    if (fits(8)) each(std::uint64_t{});
+    else if (fits(4)) each(std::uint32_t{});
+    else if (fits(2)) each(std::uint16_t{});
+    else each(std::uint8_t{});
+  }
+  return lost;
+}
+
+/// Of three states of a block that two sides have changed at the same time: the offset of the first word that both
+/// changed, to something else. The size of the block if there is none.
+inline std::size_t changed_by_both(std::span<const std::byte> one, std::span<const std::byte> other,
+                                   std::span<const std::byte> before) {
+  std::size_t found = one.size();
+  for_changed_runs(one, before, [&](std::size_t offset, std::size_t bytes) {
+    for (std::size_t at = offset; at < offset + bytes && found == one.size(); at += change_bytes) {
+      const std::size_t word = std::min(change_bytes, one.size() - at);
+      const auto same = [&](std::span<const std::byte> a, std::span<const std::byte> b) {
+        return std::memcmp(a.data() + at, b.data() + at, word) == 0;
+      };
+      if (!same(other, before) && !same(other, one)) found = at;
+    }
+  });
+  return found;
 }
 
 }  // namespace fargpu

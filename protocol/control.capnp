@@ -290,6 +290,7 @@ struct LateError {
   opcode @1 :UInt16;
   result @2 :UInt32;              # CUresult
   context @3 :UInt32;
+  address @4 :UInt64;             # of a `writeHostBlock`: here lies a word that the GPU has changed too, and otherwise
 }
 
 struct Passed {
@@ -331,6 +332,8 @@ struct Deliver {
   # Always sent before the reply or `passed` that tells of the completion of the work that produced it.
   address @0 :UInt64;
   part @1 :UInt64;                # not 0: `address` is an offset within the packed rows of this memory of a graph
+  changed @2 :Bool;               # kernels have changed it, in a block that both sides compare. Such deliveries are
+                                  # counted, by block
 }
 
 struct Wanted {

@@ -330,8 +330,12 @@ struct CloseHostBlock {
 }
 
 struct WriteHostBlock {
-  # Followed by bulk bytes: new contents of a mapped block, before the launch that may read them.
+  # Followed by bulk bytes: new contents of a mapped block, before the launch that may read them. Of a block that is
+  # compared it is what the program has changed. Where kernels have changed the same word meanwhile, a late error with
+  # its address says so.
   address @0 :UInt64;
+  heard @1 :UInt64;               # changes of kernels that the client knew of this block by then, and one more; 0: they
+                                  # were not counted
 }
 
 struct ReadHostBlock {

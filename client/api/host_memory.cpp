@@ -2,6 +2,8 @@
 
 #include "client/memory/host_memory.h"
 
+#include <sys/mman.h>
+
 #include "client/session/entry.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -18,6 +20,16 @@ CUresult usable_context(Thread& thread, Context*& context) {
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return context->failure;
+}
+
+// Whether there is memory all over the range, as far as its pages go. The system says so of a range that it is to write
+// back some time, which private memory never is.
+bool all_mapped(std::uint64_t address, std::uint64_t bytes) {
+  constexpr std::uint64_t page_bytes = 4096;
+  const std::uint64_t begin = address / page_bytes * page_bytes;
+  const std::uint64_t length = address - begin + bytes;
+  if (length < bytes || begin + length < begin || begin + length > UINT64_MAX - page_bytes) return false;
+  return ::msync(reinterpret_cast<void*>(begin), length, MS_ASYNC) == 0;
 }
 
 }  // namespace
@@ -46,6 +58,7 @@ CUresult cuMemHostRegister_v2(Thread& thread, void* p, std::size_t bytesize, uns
   }
   Context* context;
   if (const CUresult bad = usable_context(thread, context); bad != CUDA_SUCCESS) return bad;
+  if (!all_mapped(reinterpret_cast<std::uint64_t>(p), bytesize)) return CUDA_ERROR_INVALID_VALUE;
   return session_of(thread).host_memory.add(thread, *context, p, bytesize, flags);
 }
 

@@ -100,7 +100,6 @@ void absent_attribute(CUpointer_attribute attribute, CUdeviceptr address, bool k
 
 CUresult cuPointerGetAttribute(Thread& thread, void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
   if (!data) return CUDA_ERROR_INVALID_VALUE;
-  if (!thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
   const auto region = region_of(thread, ptr);
   return region ? attribute_of(*region, attribute, ptr, data) : CUDA_ERROR_INVALID_VALUE;
 }

@@ -101,7 +101,8 @@ CUresult ask_event(Thread& thread, CUevent event, Done&& done) {
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = session.captures.check_event(*found); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = session.captures.check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
-  if (found->complete() && found->context->failure == CUDA_SUCCESS) return thread.take_late_error();
+  if (found->complete() && found->context->failure == CUDA_SUCCESS)
+    return session.waits.after_wait(thread, thread.take_late_error());
   RemoteCall<Request> call(thread, found->context);
   call.in().setHEvent(handle_of(event).value());
   if (found->flags & CU_EVENT_BLOCKING_SYNC) call.sleeps();
@@ -148,7 +149,8 @@ CUresult cuStreamQuery(Thread& thread, CUstream stream) {
   if (!use) return use.error();
   Session& session = session_of(thread);
   if (const CUresult bad = session.captures.check_query(thread, *use); bad != CUDA_SUCCESS) return bad;
-  if (use->idle() && use->context->failure == CUDA_SUCCESS) return thread.take_late_error();
+  if (use->idle() && use->context->failure == CUDA_SUCCESS)
+    return session.waits.after_wait(thread, thread.take_late_error());
   RemoteCall<wire::CuStreamQuery> call(thread, use->context);
   call.in().setHStream(use.wire());
   session.host_memory.before_wait(thread);
@@ -156,8 +158,7 @@ CUresult cuStreamQuery(Thread& thread, CUstream stream) {
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   use->complete(call.number(), items);
-  session.waits.after_wait(thread);
-  return result;
+  return session.waits.after_wait(thread, result);
 }
 
 CUresult cuStreamWaitEvent(Thread& thread, CUstream stream, CUevent event, unsigned flags) {
@@ -372,8 +373,7 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
 
 CUresult cuEventQuery(Thread& thread, CUevent event) {
   return ask_event<wire::CuEventQuery>(thread, event, [&](Event&, std::uint64_t) {
-    session_of(thread).waits.after_wait(thread);
-    return CUDA_SUCCESS;
+    return session_of(thread).waits.after_wait(thread, CUDA_SUCCESS);
   });
 }
 
@@ -381,8 +381,7 @@ CUresult cuEventSynchronize(Thread& thread, CUevent event) {
   return ask_event<wire::CuEventSynchronize>(thread, event, [&](Event& found, std::uint64_t record) {
     if (Stream* const stream = found.recorded_on())
       raise(stream->completed, record);  // what came before it is done too
-    session_of(thread).waits.after_wait(thread);
-    return thread.take_late_error();
+    return session_of(thread).waits.after_wait(thread, thread.take_late_error());
   });
 }
 

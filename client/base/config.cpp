@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <thread>
 
 #include "cuda_facts.h"
+#include "environment.h"
 #include "protocol/driver_variables.h"
 #include "protocol/limits.h"
 
@@ -16,7 +16,7 @@ constexpr long spin_us_max = 1'000'000;
 constexpr long spin_us_usual = 20'000;  // as long as most steps of a program take
 
 const char* variable(const char* name) {
-  const char* value = std::getenv(name);
+  const char* value = environment_variable(name);
   return value ? value : "";
 }
 
@@ -43,7 +43,7 @@ Config read() {
   }
 
   c.lease = read_lease_options(c.number_error);
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
+  if (const char* visible = environment_variable("CUDA_VISIBLE_DEVICES")) {
     c.visible_set = true;
     c.visible_devices = visible;
   }
@@ -72,7 +72,7 @@ Config read() {
   else if (compress != "off") c.number_error = "FARGPU_COMPRESS is '" + compress + "'; use auto, on or off";
   c.launch_blocking = std::string(variable("CUDA_LAUNCH_BLOCKING")) == "1";
   for (const char* name : driver_variables)
-    if (const char* value = std::getenv(name)) c.cuda_environment.emplace_back(name, value);
+    if (const char* value = environment_variable(name)) c.cuda_environment.emplace_back(name, value);
   return c;
 }
 

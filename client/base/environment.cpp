@@ -1,8 +1,10 @@
 #include "environment.h"
 
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string_view>
 
 #include "protocol/nearest.h"
@@ -60,6 +62,10 @@ constexpr EnvironmentVariable all[] = {
 
 std::span<const EnvironmentVariable> environment_variables() { return all; }
 
+const char* environment_variable(const char* name) { return ::secure_getenv(name); }
+
+bool environment_withheld() { return ::getauxval(AT_SECURE) != 0; }
+
 std::string StrangeVariable::text() const {
   return printable(name) + " is no variable of fargpu; it has no effect" +
          (meant.empty() ? "" : "; perhaps " + meant + " is meant");
@@ -71,6 +77,7 @@ std::vector<StrangeVariable> strange_variables() {
   for (const EnvironmentVariable& variable : all)
     known.emplace_back(std::string_view(variable.name).substr(prefix.size()));
   std::vector<StrangeVariable> strange;
+  if (environment_withheld()) return strange;  // none has an effect
   for (char** variable = environ; variable && *variable; ++variable) {
     std::string_view name(*variable);
     name = name.substr(0, name.find('='));

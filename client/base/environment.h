@@ -26,6 +26,12 @@ struct EnvironmentVariable {
 /// By topic, in the order in which people meet them.
 std::span<const EnvironmentVariable> environment_variables();
 
+/// The value of a variable. Null where it is not set, and in programs that run with more rights than their user has
+/// (set-user-ID programs): what those read, write, send and load is not for their user's environment to say.
+const char* environment_variable(const char* name);
+/// Whether this is such a program.
+bool environment_withheld();
+
 /// A variable of the environment that looks like one of fargpu and is none: misspelt, it has no effect.
 struct StrangeVariable {
   std::string name;

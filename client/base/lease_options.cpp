@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <limits>
 
+#include "environment.h"
 #include "protocol/limits.h"
 #include "protocol/text.h"
 
@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t least_bytes = 1u << 20;  // less is a number without its unit
 
 std::string variable(const char* name) {
-  const char* const value = std::getenv(name);
+  const char* const value = environment_variable(name);
   return value ? value : "";
 }
 

@@ -3,10 +3,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <mutex>
 #include <set>
 #include <sstream>
+
+#include "environment.h"
 
 namespace fargpu::client::log {
 namespace {
@@ -20,7 +21,7 @@ struct State {
   std::set<std::string> said;
 
   State() {
-    const char* wanted = std::getenv("FARGPU_LOG");
+    const char* wanted = environment_variable("FARGPU_LOG");
     std::string unknown;
     std::stringstream words(wanted ? wanted : "");
     for (std::string word; std::getline(words, word, ',');) {
@@ -32,7 +33,7 @@ struct State {
       else if (word == "trace") trace = true;
       else if (!word.empty()) unknown = word;
     }
-    if (const char* path = std::getenv("FARGPU_LOG_FILE"); path && *path) {
+    if (const char* path = environment_variable("FARGPU_LOG_FILE"); path && *path) {
       std::string name = path;
       for (std::size_t at; (at = name.find("%p")) != std::string::npos;)
         name.replace(at, 2, std::to_string(::getpid()));

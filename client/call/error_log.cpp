@@ -6,11 +6,11 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <vector>
 
+#include "client/base/environment.h"
 #include "cuda_facts.h"
 
 namespace fargpu::client {
@@ -30,7 +30,7 @@ std::string line(CUlogLevel level, std::string_view message) {
 }  // namespace
 
 ErrorLog::ErrorLog() {
-  const char* const wanted = std::getenv("CUDA_LOG_FILE");
+  const char* const wanted = environment_variable("CUDA_LOG_FILE");
   if (!wanted || !*wanted) return;
   const std::string_view name = wanted;
   if (name == "stdout") file_ = STDOUT_FILENO;

@@ -8,7 +8,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -16,6 +15,7 @@
 
 #include "cuda_facts.h"
 #include "trace_details.h"
+#include "client/base/environment.h"
 #include "client/base/log.h"
 #include "client/objects/stream.h"
 #include "client/objects/thread.h"
@@ -29,7 +29,7 @@ constexpr std::uint64_t file_bytes_max = 2ull << 30;  // more than viewers open
 constexpr auto written_every = std::chrono::milliseconds(100);
 
 std::string wanted_path() {
-  const char* const path = std::getenv("FARGPU_TRACE");
+  const char* const path = environment_variable("FARGPU_TRACE");
   std::string name = path ? path : "";
   for (std::size_t at; (at = name.find("%p")) != std::string::npos;) name.replace(at, 2, std::to_string(::getpid()));
   return name;

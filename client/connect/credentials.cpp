@@ -1,18 +1,18 @@
 #include "credentials.h"
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
 
+#include "client/base/environment.h"
 #include "dial_error.h"
 
 namespace fargpu::client {
 namespace {
 
 std::string variable(const char* name) {
-  const char* const value = std::getenv(name);
+  const char* const value = environment_variable(name);
   return value ? value : "";
 }
 

@@ -15,6 +15,7 @@
 #include "client/call/client_lanes.h"
 #include "client/call/remote_call.h"
 #include "client/call/refusal.h"
+#include "conflicts.h"
 #include "client/objects/contexts.h"
 #include "client/objects/graphs.h"
 #include "client/stream/settler.h"
@@ -39,7 +40,7 @@ HostMemory::HostMemory(const Parts& parts, std::uint64_t window_base, std::uint6
     : parts_(parts),
       bounds_{window_base, window_bytes},
       window_(window_base, window_bytes),
-      pages_(parts.calls, parts.contexts, {window_base, window_bytes}) {}
+      pages_(parts.calls, parts.contexts, parts.conflicts, {window_base, window_bytes}) {}
 
 CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t bytes, unsigned flags, void** pointer) {
   if (bytes > window_.bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -142,12 +143,18 @@ CUresult HostMemory::hold(Thread& thread, Region region, bool for_kernels) {
 CUresult HostMemory::free(Thread& thread, void* pointer) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
   const auto region = parts_.map.find(base);
-  if (!region || region->kind != Region::Kind::host || region->base != base) return CUDA_ERROR_INVALID_VALUE;
+  if (!region || region->kind != Region::Kind::host || region->base != base || region->pool)
+    return CUDA_ERROR_INVALID_VALUE;
   // The driver waits here, and copies under way need the memory.
   const CUresult result = parts_.contexts.idle() ? CUDA_SUCCESS : parts_.waits.settle(thread, *region->context);
   parts_.map.remove(base);
   drop(thread, base);
   return result;
+}
+
+void HostMemory::discard(Thread& thread, std::uint64_t base) {
+  parts_.map.remove(base);
+  drop(thread, base);
 }
 
 CUresult HostMemory::add(Thread& thread, Context& context, void* pointer, std::size_t bytes, unsigned flags) {
@@ -342,6 +349,7 @@ void HostMemory::send_changes(Thread& thread) {
       for (std::size_t offset = 0; offset < change.bytes.size(); offset += limits::bulk_bytes_max) {
         RemoteCall<wire::WriteHostBlock> call(parts_.calls, thread);
         call.in().setAddress(change.address + offset);
+        call.in().setHeard(change.heard + 1);
         call.bulk(
             std::span(change.bytes).subspan(offset, std::min(limits::bulk_bytes_max, change.bytes.size() - offset)));
         call.tell();
@@ -364,6 +372,7 @@ std::vector<HostMemory::Change> HostMemory::take_changes(Block& block) {
   for_changed_runs(now, block.shadow, [&](std::size_t offset, std::size_t bytes) {
     Change& change = changes.emplace_back();
     change.address = block.base + offset;
+    change.heard = block.heard;
     change.bytes.assign(now.begin() + static_cast<std::ptrdiff_t>(offset),
                         now.begin() + static_cast<std::ptrdiff_t>(offset + bytes));
     std::memcpy(block.shadow.data() + offset, change.bytes.data(), bytes);
@@ -430,12 +439,18 @@ bool HostMemory::awaits(std::uint64_t address, std::size_t bytes) const {
 }
 
 // The bytes came somewhere else: a worker that sends them slowly must not write to memory that is another's by then.
-void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> bytes) {
+void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> bytes, bool changed) {
   const std::lock_guard lock(mutex_);
   if (Block* const block = find(address, bytes.size()); block && block->opened && !block->paged && !block->shared) {
+    std::byte* const shadow = block->device_address != 0 ? block->shadow.data() + (address - block->base) : nullptr;
+    if (changed && shadow) {
+      ++block->heard;
+      const std::size_t lost = exchange_words(at(address), shadow, bytes);
+      if (lost < bytes.size()) parts_.conflicts.note(address + lost);
+      return;
+    }
     copy_untorn(at(address), bytes);
-    if (block->device_address != 0)
-      std::memcpy(block->shadow.data() + (address - block->base), bytes.data(), bytes.size());
+    if (shadow) std::memcpy(shadow, bytes.data(), bytes.size());
   }
   // Deliveries of one copy come in order, so each takes the beginning off an expected range.
   const std::uint64_t end = address + bytes.size();

@@ -31,6 +31,7 @@ namespace fargpu::client {
 class RemoteCallBase;
 class Calls;
 class ClientLanes;
+class Conflicts;
 class Contexts;
 class Graphs;
 class ManagedMemory;
@@ -53,6 +54,7 @@ class HostMemory {
     const GraphParts& graph_parts;
     const Graphs& graphs;
     ClientLanes& lanes;
+    Conflicts& conflicts;
     bool one_process;  ///< the worker's and this (tests)
   };
   HostMemory(const Parts& parts, std::uint64_t window_base, std::uint64_t window_bytes);
@@ -60,6 +62,8 @@ class HostMemory {
   /// cuMemHostAlloc: page-aligned memory in the host window.
   CUresult allocate(Thread& thread, Context& context, std::size_t bytes, unsigned flags, void** pointer);
   CUresult free(Thread& thread, void* pointer);
+  /// As free, but without a wait: nothing that was given to the GPU uses it any more.
+  void discard(Thread& thread, std::uint64_t base);
   /// Memory of the window that the worker has too, and that the program does not know; whole pages. It goes with the
   /// context.
   CUresult share(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& base);
@@ -126,8 +130,8 @@ class HostMemory {
 
   /// Whether a delivery may come for this place.
   bool awaits(std::uint64_t address, std::size_t bytes) const;
-  /// They have arrived.
-  void delivered(std::uint64_t address, std::span<const std::byte> bytes);
+  /// They have arrived: what a copy put there, or what kernels changed.
+  void delivered(std::uint64_t address, std::span<const std::byte> bytes, bool changed);
 
   /// The context is gone, and with it the blocks made in it.
   void context_closed(Thread& thread, Context& context);
@@ -143,6 +147,7 @@ class HostMemory {
     bool paged = false;
     bool shared = false;            // the same pages here and at the worker
     std::vector<std::byte> shadow;  // compared: what the worker is known to hold
+    std::uint64_t heard = 0;        // compared: changes that the worker has told
 
     bool compared() const { return device_address != 0 && !paged && !shared; }
   };
@@ -154,6 +159,7 @@ class HostMemory {
   struct Change {
     std::uint64_t address = 0;
     std::vector<std::byte> bytes;
+    std::uint64_t heard = 0;  // of the worker's changes by then
   };
 
   Block* find(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_

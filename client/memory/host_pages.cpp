@@ -46,8 +46,8 @@ void for_present_pages(std::uint64_t base, std::uint64_t bytes, Visit&& visit) {
 
 }  // namespace
 
-HostPages::HostPages(Calls& calls, Contexts& contexts, const Window& window)
-    : PagedMemory(calls, contexts, "fargpu-host-pages", {window, Window{}}, Use::at_once) {}
+HostPages::HostPages(Calls& calls, Contexts& contexts, Conflicts& conflicts, const Window& window)
+    : PagedMemory(calls, contexts, conflicts, "fargpu-host-pages", {window, Window{}}, Use::at_once) {}
 
 bool HostPages::adopt(Context& context, std::uint64_t base, std::uint64_t bytes) {
   // So few granules a block that their protection never takes more mappings than a process may have.
@@ -102,15 +102,16 @@ void HostPages::send_range(Thread& thread, Block& block, std::uint64_t offset, s
   }
 }
 
-void HostPages::fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) {
+void HostPages::fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::span<std::byte> into) {
   // What the GPU wrote is lost with the session, as every CUDA call tells from then on; the program's own memory is
   // not.
   if (life() != Life::ready) return;
+  const Thread::AnswersOnly answers_only(thread);
   RemoteCall<wire::ReadHostBlock> call(calls_, thread);
   auto in = call.in();
   in.setAddress(block.base + offset);
-  in.setBytes(bytes);
-  call.target({block.alias + offset, bytes});
+  in.setBytes(into.size());
+  call.target(into);
   CUresult result = CUDA_SUCCESS;
   try {
     result = call.wait();
@@ -118,7 +119,7 @@ void HostPages::fetch_range(Thread& thread, Block& block, std::uint64_t offset, 
     calls_.events.lose(error.what());
     return;
   }
-  if (result != CUDA_SUCCESS || call.arrived_bytes() != bytes)
+  if (result != CUDA_SUCCESS || call.arrived_bytes() != into.size())
     throw SystemError("pinned memory could not be fetched from the GPU's host: " + std::string(result_name(result)));
 }
 

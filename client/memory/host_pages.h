@@ -13,7 +13,7 @@ namespace fargpu::client {
 /// renewed now and then.
 class HostPages final : public PagedMemory {
  public:
-  HostPages(Calls& calls, Contexts& contexts, const Window& window);
+  HostPages(Calls& calls, Contexts& contexts, Conflicts& conflicts, const Window& window);
 
   /// Memory of the program's that the worker has room for by now, page-aligned: it keeps its contents. False if there
   /// is no room.
@@ -28,7 +28,7 @@ class HostPages final : public PagedMemory {
 
  private:
   void send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) override;
-  void fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) override;
+  void fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::span<std::byte> into) override;
   void touched_early() override { renew_.notify_one(); }
   void keep_renewing();
 

@@ -26,7 +26,7 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + 
 }  // namespace
 
 ManagedMemory::ManagedMemory(const Parts& parts, const Window& window, const Window& driver_band)
-    : PagedMemory(parts.calls, parts.contexts, "fargpu-managed", {window, driver_band}, Use::in_turns),
+    : PagedMemory(parts.calls, parts.contexts, parts.conflicts, "fargpu-managed", {window, driver_band}, Use::in_turns),
       parts_(parts),
       window_(window),
       driver_band_(driver_band) {}
@@ -119,7 +119,8 @@ bool ManagedMemory::adopt(Thread& thread, Context& context, std::uint64_t addres
       for (std::uint64_t offset = first - block->base; offset < last - block->base;) {
         const std::size_t index = offset / granule_bytes;
         const std::uint64_t stop = std::min(offset_of(index + 1, *block), last - block->base);
-        if (block->states[index] != State::theirs) fetch_range(thread, *block, offset, stop - offset);
+        if (block->states[index] != State::theirs)
+          fetch_range(thread, *block, offset, {block->alias + offset, stop - offset});
         offset = stop;
       }
     }
@@ -194,13 +195,15 @@ void ManagedMemory::send_range(Thread& thread, PagedMemory::Block& block, std::u
   });
 }
 
-void ManagedMemory::fetch_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) {
-  for_parts(static_cast<const Block&>(block).parts, offset, bytes, [&](std::uint64_t at, std::uint64_t length) {
+void ManagedMemory::fetch_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset,
+                                std::span<std::byte> into) {
+  const Thread::AnswersOnly answers_only(thread);
+  for_parts(static_cast<const Block&>(block).parts, offset, into.size(), [&](std::uint64_t at, std::uint64_t length) {
     RemoteCall<wire::CopyOut> call(thread, block.context);
     auto in = call.in();
     in.setStream(stream_of(thread, *block.context).wire());
     encode({.width = length}, {.kind = CopySide::Kind::device, .place = block.base + at}, {}, in.initCopy());
-    call.target({block.alias + at, length});
+    call.target(into.subspan(at - offset, length));
     const CUresult result = call.wait();
     if (result != CUDA_SUCCESS || call.arrived_bytes() != length)
       throw SystemError("managed memory could not be fetched from the GPU: " + std::string(result_name(result)));

@@ -42,6 +42,7 @@ class ManagedMemory final : public PagedMemory {
     Streams& streams;
     DeviceMemory& device_memory;
     PeerAccess& peers;
+    Conflicts& conflicts;
   };
   ManagedMemory(const Parts& parts, const Window& window, const Window& driver_band);
 
@@ -69,7 +70,7 @@ class ManagedMemory final : public PagedMemory {
   };
 
   void send_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) override;
-  void fetch_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) override;
+  void fetch_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::span<std::byte> into) override;
   void handed_over(Thread& thread) override;
   void open_to_devices(Thread& thread, int owner);
   Block* find(std::uint64_t address) const { return static_cast<Block*>(PagedMemory::find(address)); }

@@ -16,6 +16,7 @@
 #include "protocol/errors.h"
 #include "protocol/limits.h"
 #include "client/call/calls.h"
+#include "conflicts.h"
 #include "system_calls.h"
 #include "vector_calls.h"
 #include "client/objects/thread.h"
@@ -43,9 +44,17 @@ std::size_t next_here(const std::vector<State>& states, std::size_t from) {
 
 }  // namespace
 
-PagedMemory::PagedMemory(Calls& calls, Contexts& contexts, const char* name, const std::array<Window, 2>& windows,
-                         Use use)
-    : calls_(calls), contexts_(contexts), name_(name), windows_(windows), use_(use) {}
+PagedMemory::PagedMemory(Calls& calls, Contexts& contexts, Conflicts& conflicts, const char* name,
+                         const std::array<Window, 2>& windows, Use use)
+    : calls_(calls), contexts_(contexts), name_(name), windows_(windows), use_(use), conflicts_(conflicts) {}
+
+void PagedMemory::note_submitter(const Thread& thread) {
+  const std::uint32_t known = submitter_.load(std::memory_order_relaxed);
+  if (known == thread.id()) [[likely]]
+    return;
+  if (known == 0 && submitter_.exchange(thread.id()) == 0) return;
+  several_submitters_ = true;
+}
 
 void PagedMemory::prepare() {
   if (file_ < 0) {
@@ -136,20 +145,36 @@ void PagedMemory::hand_over(Thread& thread) {
   touched_while_busy_ = false;
 }
 
+// Whether the GPU may have worked since the program began to write.
+bool PagedMemory::written_at_once(const Twin& twin) const { return twin.busy || calls_.submitted() > twin.submitted; }
+
+void PagedMemory::send_changed(Thread& thread, Block& block, std::uint64_t begin, std::uint64_t end, const Twin& twin) {
+  const std::span<const std::byte> now(block.alias + begin, end - begin);
+  if (written_at_once(twin)) {
+    std::vector<std::byte> theirs(now.size());
+    fetch_range(thread, block, begin, theirs);
+    const std::size_t both = changed_by_both(now, theirs, twin.bytes);
+    if (both < now.size()) conflicts_.note(block.base + begin + both);
+  }
+  for_changed_runs(now, twin.bytes, [&](std::size_t offset, std::size_t bytes) {
+    send_range(thread, block, begin + offset, bytes);
+  });
+}
+
 void PagedMemory::send(Thread& thread, Block& block) {
+  // Granules that only the program can have written go whole.
+  if (use_ == Use::in_turns) std::erase_if(block.twins, [&](const auto& twin) { return !written_at_once(twin.second); });
   auto& states = block.states;
   for (std::size_t first = next_here(states, 0); first < states.size(); first = next_here(states, first)) {
     const State state = states[first];
-    const bool twinned = block.twins.contains(first);
+    const auto twin = block.twins.find(first);
+    const bool twinned = twin != block.twins.end();
     std::size_t end = first + 1;
     while (!twinned && end < states.size() && states[end] == state && !block.twins.contains(end)) ++end;
     const std::uint64_t begin = offset_of(first, block), stop = offset_of(end, block);
     protect(block, first, end, PROT_NONE);  // first, so that nothing is written behind our back
     if (twinned) {
-      const auto& twin = block.twins[first];
-      for_changed_runs(
-          std::span<const std::byte>(block.alias + begin, stop - begin), twin,
-          [&](std::size_t offset, std::size_t bytes) { send_range(thread, block, begin + offset, bytes); });
+      send_changed(thread, block, begin, stop, twin->second);
     } else if (state == State::ours) {
       send_range(thread, block, begin, stop - begin);
     } else if (state == State::fresh) {
@@ -178,7 +203,7 @@ void PagedMemory::fetch(Thread& thread, Block& block, std::size_t granule) {
   while (end < block.states.size() && end - granule < block.fetch_ahead && block.states[end] == State::theirs) ++end;
   block.next_fetch = end;
   const std::uint64_t begin = offset_of(granule, block);
-  fetch_range(thread, block, begin, offset_of(end, block) - begin);
+  fetch_range(thread, block, begin, {block.alias + begin, offset_of(end, block) - begin});
   std::fill(block.states.begin() + static_cast<std::ptrdiff_t>(granule),
             block.states.begin() + static_cast<std::ptrdiff_t>(end), State::shared);
   protect(block, granule, end, PROT_READ);
@@ -215,15 +240,19 @@ void PagedMemory::open(Block& block, std::size_t granule, bool writing) {
   if (state == State::fresh || state == State::ours) return;
   if (state == State::shared && !writing) return;
   // Before anything is fetched: another thread that waits for work meanwhile must know that what comes may be old.
-  if (!touched_) touched_at_ = calls_.submitted();
+  const std::uint64_t submitted = calls_.submitted();
+  if (!touched_) touched_at_ = submitted;
   touched_ = true;
   const bool busy = !contexts_.idle();
   if (busy && !touched_while_busy_.exchange(true)) touched_early();
   if (state == State::theirs) fetch(Thread::current(), block, granule);
   if (!writing) return;
-  if (busy || use_ == Use::at_once) {
-    const std::uint64_t begin = offset_of(granule, block);
-    block.twins[granule].assign(block.alias + begin, block.alias + offset_of(granule + 1, block));
+  // A thread that is about to give the GPU work has handed over what was ours before, and may not have given it yet.
+  const bool alone = !several_submitters_.load() && (submitter_ == 0 || submitter_ == Thread::current().id());
+  if (busy || !alone || use_ == Use::at_once) {
+    const std::byte* const begin = block.alias + offset_of(granule, block);
+    const std::byte* const end = block.alias + offset_of(granule + 1, block);
+    block.twins.insert_or_assign(granule, Twin{{begin, end}, submitted, busy});
   }
   state = State::ours;
   protect(block, granule, granule + 1, PROT_READ | PROT_WRITE);

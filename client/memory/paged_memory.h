@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "client/connect/windows.h"
@@ -20,6 +21,7 @@
 namespace fargpu::client {
 
 class Calls;
+class Conflicts;
 class Contexts;
 class Thread;
 struct Context;
@@ -39,12 +41,14 @@ class PagedMemory : public WatchedPages {
   enum class Use { in_turns, at_once };
 
   /// Everything lies within these windows.
-  PagedMemory(Calls& calls, Contexts& contexts, const char* name, const std::array<Window, 2>& windows, Use use);
+  PagedMemory(Calls& calls, Contexts& contexts, Conflicts& conflicts, const char* name,
+              const std::array<Window, 2>& windows, Use use);
   PagedMemory(const PagedMemory&) = delete;
   PagedMemory& operator=(const PagedMemory&) = delete;
 
   /// Work that may use this memory is about to be submitted.
   void before_work(Thread& thread) {
+    note_submitter(thread);
     if (touched_.load(std::memory_order_relaxed)) hand_over(thread);
   }
   /// The program has waited for work, or waits for it: what it saw while that was running may be old, and what it wrote
@@ -58,6 +62,12 @@ class PagedMemory : public WatchedPages {
 
  protected:
   enum class State : std::uint8_t { theirs, fresh, shared, ours };
+  /// What both sides had when the program began to write to a granule.
+  struct Twin {
+    std::vector<std::byte> bytes;
+    std::uint64_t submitted = 0;  // what had been given to the GPU then
+    bool busy = false;            // which was at work
+  };
   struct Block {
     virtual ~Block() = default;
     std::uint64_t base = 0;
@@ -66,8 +76,7 @@ class PagedMemory : public WatchedPages {
     Context* context = nullptr;
     std::byte* alias = nullptr;
     std::vector<State> states;
-    // Contents from before the program wrote while the GPU was busy.
-    std::map<std::size_t, std::vector<std::byte>> twins;
+    std::map<std::size_t, Twin> twins;  // of granules that are ours; not where nobody could have written meanwhile
     std::size_t next_fetch = 0;   // the granule behind the last fetch
     std::size_t fetch_ahead = 1;  // granules to fetch at once; grows while the program goes on in order
   };
@@ -87,9 +96,9 @@ class PagedMemory : public WatchedPages {
   Block* find(std::uint64_t address) const;
   std::uint64_t offset_of(std::size_t granule, const Block& block) const;
 
-  /// The worker gets, or gives, a part of the block's newest contents, by way of its alias.
+  /// The worker gets a part of the block's newest contents, by way of its alias; or gives it.
   virtual void send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) = 0;
-  virtual void fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) = 0;
+  virtual void fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::span<std::byte> into) = 0;
   /// The program touched pages while the GPU was at work.
   virtual void touched_early() {}
   /// What had to be sent is on its way; under the lock.
@@ -106,6 +115,9 @@ class PagedMemory : public WatchedPages {
   void hand_over(Thread& thread);
   bool overtaken() const;
   void send(Thread& thread, Block& block);
+  bool written_at_once(const Twin& twin) const;
+  void send_changed(Thread& thread, Block& block, std::uint64_t begin, std::uint64_t end, const Twin& twin);
+  void note_submitter(const Thread& thread);
   void fetch(Thread& thread, Block& block, std::size_t granule);
   void open(Block& block, std::size_t granule, bool writing);
   void protect(const Block& block, std::size_t first, std::size_t end, int access) const;
@@ -114,6 +126,9 @@ class PagedMemory : public WatchedPages {
   const char* const name_;
   const std::array<Window, 2> windows_;
   const Use use_;
+  Conflicts& conflicts_;
+  std::atomic<std::uint32_t> submitter_{0};  // the only thread that gives the GPU work; 0: none has yet
+  std::atomic<bool> several_submitters_{false};
   std::atomic<std::uint64_t> touched_at_{0};  // submissions when the first of what is not theirs was touched
   int file_ = -1;  // as long as the windows, one behind the other; only what is touched takes memory
 };

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "protocol/handle.h"
+#include "symbols.h"
 
 namespace fargpu::client {
 
@@ -79,6 +80,7 @@ class Thread {
 
   /// cuThreadExchangeStreamCaptureMode.
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  Symbol call{};  ///< that it makes, or made last
   /// It is running a host function of the program, where CUDA calls are not permitted.
   bool in_callback = false;
   /// This thread's default stream in each context (CU_STREAM_PER_THREAD), made when first used.

@@ -20,6 +20,8 @@ class StreamUse {
   Stream& operator*() const { return *stream_; }
   operator Stream&() const { return *stream_; }
   std::uint64_t wire() const { return stream_->wire(); }
+  /// What the stream is given becomes part of a graph: memory that the GPU is to use need not be there yet.
+  bool captured() const { return stream_ && stream_->capture.load(std::memory_order_relaxed) != nullptr; }
 
  private:
   Stream* stream_ = nullptr;

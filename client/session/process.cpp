@@ -24,7 +24,7 @@ namespace {
 
 // `fargpu run` has warned the whole job already.
 void warn_of_strange_variables() {
-  if (std::getenv("FARGPU_JOB") || !log::enabled(log::Level::warn)) return;
+  if (environment_variable("FARGPU_JOB") || !log::enabled(log::Level::warn)) return;
   for (const StrangeVariable& variable : strange_variables()) log::warn("{}", variable.text());
 }
 
@@ -68,7 +68,7 @@ CUresult Process::initialise() {
     Session* const session = dial(config()).release();
     take(session);
     if (session->terms.facts.devices.empty()) {
-      const char* const chosen = std::getenv("CUDA_VISIBLE_DEVICES");
+      const char* const chosen = environment_variable("CUDA_VISIBLE_DEVICES");
       const std::string wish = chosen ? chosen : "";
       // Hiding all devices is a habit of programs that want none.
       const auto level = wish.empty() || wish == "-1" ? log::Level::info : log::Level::warn;
@@ -146,6 +146,7 @@ void Process::at_exit() noexcept {
   if (!was_ready && expected != Life::lost) return;
   if (was_ready) session()->leave();
   waiting_prints.write();
+  session()->conflicts.tell_at_exit();
   current_life.store(Life::ended);
   if (stats::enabled) {
     stats::print({.host = session()->terms.host,

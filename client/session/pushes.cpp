@@ -6,6 +6,7 @@
 
 #include "client/base/log.h"
 #include "client/call/waiting_prints.h"
+#include "client/memory/conflicts.h"
 #include "client/call/remote_call.h"
 #include "cuda_facts.h"
 #include "protocol/errors.h"
@@ -32,7 +33,8 @@ void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     case wire::Control::DELIVER:
       if (push.getDeliver().getPart() != 0)
         deliver_part(push.getDeliver().getPart(), push.getDeliver().getAddress(), bulk);
-      else if (!bulk.empty()) parts_.host_memory.delivered(push.getDeliver().getAddress(), bulk);
+      else if (!bulk.empty())
+        parts_.host_memory.delivered(push.getDeliver().getAddress(), bulk, push.getDeliver().getChanged());
       return;
     case wire::Control::WANTED: {
       const auto wanted = push.getWanted();
@@ -106,6 +108,10 @@ void Pushes::deliver_part(std::uint64_t part, std::uint64_t offset, std::span<co
 }
 
 void Pushes::on_late_error(wire::LateError::Reader error) {
+  if (error.getAddress() != 0) {  // it concerns no thread more than another
+    parts_.conflicts.note(error.getAddress());
+    return;
+  }
   const auto result = static_cast<CUresult>(error.getResult());
   log::info("{} failed: {}", opcode_name(error.getOpcode()), result_name(result));
   if (ends_context(result)) parts_.contexts.fail_with(error.getContext(), result);

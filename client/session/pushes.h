@@ -25,6 +25,7 @@
 
 namespace fargpu::client {
 
+class Conflicts;
 class Waits;
 
 /// Pushes arrive on the thread that reads the connection, one at a time; what may have to wait is answered on a thread
@@ -45,6 +46,7 @@ class Pushes final : public PushHandler {
     GraphParts& graph_parts;
     const Graphs& graphs;
     GraphMemory& graph_memory;
+    Conflicts& conflicts;
   };
   /// `host`: for messages; `host_window`: where pinned memory lies.
   Pushes(const Parts& parts, const std::string& host, const Window& host_window)

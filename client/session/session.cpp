@@ -20,7 +20,8 @@ Session::Session(std::unique_ptr<Channel> channel, Terms agreed, std::chrono::na
              .device_memory = device_memory,
              .host_memory = host_memory,
              .managed = managed,
-             .shared_memory = shared_memory}),
+             .shared_memory = shared_memory,
+             .conflicts = conflicts}),
       pushes_({.calls = calls,
                .contexts = contexts,
                .fences = fences,
@@ -33,7 +34,8 @@ Session::Session(std::unique_ptr<Channel> channel, Terms agreed, std::chrono::na
                .lanes = lanes,
                .graph_parts = graph_parts,
                .graphs = graphs,
-               .graph_memory = graph_memory},
+               .graph_memory = graph_memory,
+               .conflicts = conflicts},
               terms.host, terms.host_window),
       contexts(terms.facts.devices.size(), *this, calls),
       calls(
@@ -60,9 +62,13 @@ Session::Session(std::unique_ptr<Channel> channel, Terms agreed, std::chrono::na
                      .map = map,
                      .managed_dropped = [this](std::uint64_t address) { managed.dropped(address); }},
                     terms.device_window.base, terms.device_window.bytes),
-      managed(
-          {.calls = calls, .contexts = contexts, .streams = streams, .device_memory = device_memory, .peers = peers},
-          terms.device_window, terms.driver_band),
+      managed({.calls = calls,
+               .contexts = contexts,
+               .streams = streams,
+               .device_memory = device_memory,
+               .peers = peers,
+               .conflicts = conflicts},
+              terms.device_window, terms.driver_band),
       host_memory({.calls = calls,
                    .channel = *channel_,
                    .contexts = contexts,
@@ -73,8 +79,16 @@ Session::Session(std::unique_ptr<Channel> channel, Terms agreed, std::chrono::na
                    .graph_parts = graph_parts,
                    .graphs = graphs,
                    .lanes = lanes,
+                   .conflicts = conflicts,
                    .one_process = terms.one_process},
                   terms.host_window.base, terms.host_window.bytes),
+      host_pools({.calls = calls,
+                  .contexts = contexts,
+                  .fences = fences,
+                  .waits = waits,
+                  .map = map,
+                  .host_memory = host_memory,
+                  .answers = answers}),
       graph_memory(device_memory),
       shared_memory({.calls = calls,
                      .facts = terms.facts,
@@ -210,6 +224,7 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   peers.context_closed(thread, context);
   shared_memory.context_closed(thread, context);
   device_memory.context_closed(thread, context);
+  host_pools.context_closed(context);
   host_memory.context_closed(thread, context);
   staging.context_closed(context);
   calls.replies.clear();

@@ -20,9 +20,11 @@
 #include "client/connect/facts.h"
 #include "client/connect/windows.h"
 #include "client/copy/copier.h"
+#include "client/memory/conflicts.h"
 #include "client/memory/device_memory.h"
 #include "client/memory/graph_memory.h"
 #include "client/memory/host_memory.h"
+#include "client/memory/host_pool.h"
 #include "client/memory/managed_memory.h"
 #include "client/memory/memory_map.h"
 #include "client/memory/peer_access.h"
@@ -66,8 +68,8 @@ struct Terms {
 /// first:
 ///
 ///     variables, pushes, waits                            code, what the worker says, before work and after waits
-///     shared_memory  graph_memory  staging  host_memory   memory
-///     managed  device_memory  peers  map  reservations
+///     shared_memory  graph_memory  staging  host_pools  host_memory   memory
+///     managed  device_memory  peers  conflicts  map  reservations
 ///     callbacks  stream_waits  fences  streams            order
 ///     calls  lanes                                        the way to the worker
 ///     contexts  events  captures  graphs  graph_parts     objects: tables that call nobody
@@ -124,11 +126,13 @@ class Session final : CallEvents {
   JobThread answers{"fargpu-answers"};
   StreamWaits stream_waits;
   MemoryMap map;
+  Conflicts conflicts{map};
   Reservations reservations;
   PeerAccess peers;
   DeviceMemory device_memory;
   ManagedMemory managed;
   HostMemory host_memory;
+  HostPools host_pools;
   GraphMemory graph_memory;
   SharedMemory shared_memory;
   SharedStaging staging;

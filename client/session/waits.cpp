@@ -13,16 +13,14 @@ namespace fargpu::client {
 CUresult Waits::synchronize(Thread& thread, Context& context) {
   if (const CUresult bad = parts_.captures.check_context(context); bad != CUDA_SUCCESS) return bad;
   const CUresult result = settle(thread, context);
-  after_wait(thread);
-  return result;
+  return after_wait(thread, result);
 }
 
 CUresult Waits::synchronize(Thread& thread, Stream& stream) {
   if (const CUresult bad = parts_.captures.check_query(thread, stream); bad != CUDA_SUCCESS) return bad;
   const bool unnoticed = !stream.idle() && stream.as_good_as_idle() && !parts_.shared_memory.any();
   const CUresult result = unnoticed ? put_before_all(thread, stream) : settle(thread, stream);
-  after_wait(thread);
-  return result;
+  return after_wait(thread, result);
 }
 
 CUresult Waits::settle(Thread& thread, Context& context) {

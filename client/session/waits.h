@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include "client/memory/conflicts.h"
 #include "client/memory/device_memory.h"
 #include "client/memory/host_memory.h"
 #include "client/memory/managed_memory.h"
@@ -30,6 +31,7 @@ class Waits final : public Settler {
     HostMemory& host_memory;
     ManagedMemory& managed;
     SharedMemory& shared_memory;
+    Conflicts& conflicts;
   };
   explicit Waits(const Parts& parts) : parts_(parts) {}
 
@@ -46,10 +48,12 @@ class Waits final : public Settler {
     parts_.managed.before_work(thread);
   }
   /// The program has waited for work.
-  void after_wait(Thread& thread) {
+  /// The wait's result, or that of what the program and the GPU have both changed.
+  [[nodiscard]] CUresult after_wait(Thread& thread, CUresult result) {
     parts_.device_memory.synchronized(thread);
     parts_.managed.after_wait(thread);
     parts_.host_memory.after_wait(thread);
+    return parts_.conflicts.tell(thread.call, result);
   }
   /// Work under way waits for this process, which may yet change what later work is to read: host functions, values
   /// waited for.

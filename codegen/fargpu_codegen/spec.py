@@ -24,7 +24,7 @@ STRUCT_KEYS = {"skip", "unions", "extents"}
 OWNERS = ("client", "worker", "driver")
 LIVES_WITH = ("session", "context")
 PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "missing", "device", "extent",
-                  "aligned", "ordinal", "known"}
+                  "aligned", "range", "ordinal", "known"}
 NARROW_KEYS = {"to", "undo"}
 LIST_KEYS = {"symbols", "why", "topic", "before_init", "error"}
 CONTEXTS = ("current", "none", "optional")
@@ -59,6 +59,7 @@ class Argument:
     device: str = ""
     extent: str = ""
     aligned: int = 1
+    range: tuple[int, int] | None = None  # the least and the most that it may be
     ordinal: bool = False
     known: bool = False  # an object that comes out is one the session has already, or is not told
     counts: list[str] = field(default_factory=list)  # of an in-out count: the arrays it counts
@@ -654,6 +655,9 @@ class Loader:
                 if word not in names:
                     self.complain(file, where, "unknown-name", f"{key} names '{word}', which is no parameter")
         t = p.type
+        bounds = notes.get("range", [0, 0])
+        if t.kind != "integer" and "range" in notes or len(bounds) != 2 or bounds[0] > bounds[1]:
+            self.complain(file, where, "range", "a range is of a number, and has two bounds: [least, most]")
         direction = notes.get("dir", "in")
         self.check_value(file, where, "direction", direction, DIRECTIONS)
         if direction != "in" and (t.kind != "pointer" or t.element.const):

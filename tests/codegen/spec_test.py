@@ -168,7 +168,11 @@ FAULTS = {
         "spec/box.toml", "ordinal = true", "ordinals = true",
         "box.toml: cuBoxCreate, parameter dev (CUdevice): [unknown-key] 'ordinals' means nothing here; known are "
         "aligned, count, "
-        "count_inout, creates, destroys, device, dir, extent, known, missing, optional, ordinal"),
+        "count_inout, creates, destroys, device, dir, extent, known, missing, optional, ordinal, range"),
+    "a range has one bound": (
+        "spec/box.toml", "params.dev = { ordinal = true }", "params.dev = { range = [1] }",
+        "box.toml: cuBoxCreate, parameter dev (CUdevice): [range] a range is of a number, and has two bounds: "
+        "[least, most]"),
     "a pointer has no direction": (
         "spec/box.toml", 'params.colour = { dir = "out" }\n', "",
         'box.toml: cuBoxGetColour, parameter colour (CUcolour *): [direction] a pointer to non-const may go either '

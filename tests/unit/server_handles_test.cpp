@@ -256,3 +256,19 @@ TEST_CASE("parts that come and go leave nothing behind") {
   handles.forget(HandleKind::function, function);
   CHECK(layout.use_count() == 1);
 }
+
+TEST_CASE("values that kernels see are known as often as the driver gave them, whatever they are") {
+  Handles handles;
+  for (const std::uint64_t value : {std::uint64_t{0}, std::uint64_t{7}}) {
+    const Handle first = handles.reveal(HandleKind::surfobject, value, 1);
+    CHECK(first.value() == value);
+    CHECK(handles.reveal(HandleKind::surfobject, value, 1) == first);
+    CHECK(handles.find(HandleKind::texobject, first) == nullptr);
+    handles.forget(HandleKind::surfobject, first);
+    REQUIRE(handles.find(HandleKind::surfobject, first));
+    CHECK(handles.find(HandleKind::surfobject, first)->value == value);
+    handles.forget(HandleKind::surfobject, first);
+    CHECK(handles.find(HandleKind::surfobject, first) == nullptr);
+    handles.forget(HandleKind::surfobject, first);
+  }
+}

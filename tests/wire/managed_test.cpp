@@ -164,6 +164,57 @@ TEST_CASE("what is touched while the GPU works is looked at again when it is don
   CHECK(data[3] == 9);
 }
 
+TEST_CASE("a word that the program and the GPU have both changed is an error of the next wait") {
+  Managed m;
+  unsigned* const data = m.allocate(256);
+  for (unsigned i = 0; i < 64; ++i) data[i] = 1;
+  m.fill(data, 1, 2);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  const bool same_word = GENERATE(true, false);
+  m.driver->pause(true);
+  m.fill(data, 1, 3);
+  data[20] = 4;
+  // As a kernel would that is still running.
+  auto& driver = fake::FakeDriver::instance().table();
+  REQUIRE(driver.cuMemsetD32Async(m.at(data + (same_word ? 20 : 21)), 9, 1, CU_STREAM_LEGACY) == CUDA_SUCCESS);
+  m.driver->pause(false);
+  CHECK(cuCtxSynchronize() == (same_word ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS));
+  CHECK(data[20] == 4);
+  if (!same_word) CHECK(data[21] == 9);
+  CHECK(data[0] == 3);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("what one thread writes while another one launches is kept beside what the kernel writes") {
+  Managed m;
+  unsigned* const data = m.allocate(256);
+  for (unsigned i = 0; i < 64; ++i) data[i] = 1;
+  m.fill(data, 1, 2);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(data[0] == 2);
+  CUcontext context = nullptr;
+  REQUIRE(cuCtxGetCurrent(&context) == CUDA_SUCCESS);
+  // Two threads launch: between one's look at what has changed and its launch the other may touch a page.
+  std::thread([&] {
+    REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    m.fill(data + 1, 1, 3);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  }).join();
+  data[20] = 4;
+  auto& driver = fake::FakeDriver::instance().table();
+  REQUIRE(driver.cuMemsetD32Async(m.at(data + 21), 9, 1, CU_STREAM_LEGACY) == CUDA_SUCCESS);
+  CUdeviceptr other = 0;
+  REQUIRE(cuMemAlloc_v2(&other, 64) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8Async(other, 0, 64, nullptr) == CUDA_SUCCESS);
+  m.fill(data + 40, 1, 5);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(data[20] == 4);
+  CHECK(data[21] == 9);
+  CHECK(data[1] == 3);
+  CHECK(data[40] == 5);
+  REQUIRE(cuMemFree_v2(other) == CUDA_SUCCESS);
+}
+
 TEST_CASE("a host function may use managed memory") {
   Managed m;
   const CUstream stream = GENERATE_COPY(as<CUstream>{}, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD);

@@ -1,5 +1,7 @@
 // Pinned and registered host memory: whose bytes a copy takes, and when.
 
+#include <sys/mman.h>
+
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstring>
@@ -172,6 +174,41 @@ TEST_CASE("kernels write to registered memory, and the program sees it after a s
   CHECK(cuMemHostGetDevicePointer_v2(&device, words.data(), 0) == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE("a word that the program and a kernel have both changed is an error of the next wait") {
+  RemoteContext remote;
+  std::vector<unsigned> words(1000, 1);
+  REQUIRE(cuMemHostRegister_v2(words.data(), words.size() * 4, CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS);
+  CUdeviceptr device = 0;
+  REQUIRE(cuMemHostGetDevicePointer_v2(&device, words.data(), 0) == CUDA_SUCCESS);
+  CUmodule module = nullptr;
+  CUfunction fill = nullptr;
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&fill, module, "fill32") == CUDA_SUCCESS);
+  unsigned count = 5, value = 77;
+  void* arguments[] = {&device, &count, &value};
+  const auto launch = [&] {
+    REQUIRE(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr) == CUDA_SUCCESS);
+  };
+  launch();
+  words[2] = 5;  // the kernel may be running
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(words[1] == 77);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);  // told once
+  value = 78;
+  launch();
+  words[6] = 5;  // beside what the kernel writes
+  words[3] = 78;  // to the same
+  CHECK(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+  CHECK(words[3] == 78);
+  CHECK(words[4] == 78);
+  CHECK(words[6] == 5);
+  value = 79;
+  launch();
+  words[0] = 5;
+  CHECK(cuStreamSynchronize(nullptr) == CUDA_ERROR_NOT_SUPPORTED);
+  REQUIRE(cuMemHostUnregister(words.data()) == CUDA_SUCCESS);
+}
+
 TEST_CASE("registered memory that kernels use may be large") {
   RemoteContext remote;
   std::vector<unsigned> words(3u << 20, 1);  // several frames each way
@@ -254,4 +291,15 @@ TEST_CASE("host memory: what is refused") {
   CHECK(cuMemHostRegister_v2(bytes.data() + 50, 100, 0) == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
   CHECK(cuMemHostUnregister(bytes.data()) == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
   CHECK(cuMemHostUnregister(bytes.data() + 3) == CUDA_SUCCESS);
+  // Ranges that wrap, or are not all there.
+  void* const pages = ::mmap(nullptr, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(pages != MAP_FAILED);
+  REQUIRE(::munmap(static_cast<std::byte*>(pages) + 4096, 4096) == 0);
+  for (const std::size_t length : {~std::size_t{0}, ~std::size_t{0} - 4095, std::size_t{1} << 63, std::size_t{1} << 47,
+                                   std::size_t{4097}, std::size_t{3 * 4096}})
+    CHECK(cuMemHostRegister_v2(pages, length, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemHostRegister_v2(pages, 4096, 0) == CUDA_SUCCESS);
+  CHECK(cuMemHostUnregister(pages) == CUDA_SUCCESS);
+  ::munmap(pages, 4096);
+  ::munmap(static_cast<std::byte*>(pages) + 2 * 4096, 4096);
 }

@@ -62,6 +62,22 @@ TEST_CASE("a tensor map needs its parts") {
                                ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
                                CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_ERROR_INVALID_VALUE);
+  // Lists are read only as far as a tensor can have dimensions.
+  for (const cuuint32_t rank : {0u, 6u, 1000u, 0xffffffffu})
+    CHECK(cuTensorMapEncodeTiled(&t.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, rank, t.address(), sizes, strides, box, ones,
+                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                 CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_ERROR_INVALID_VALUE);
+  for (const cuuint32_t rank : {0u, 2u, 6u, 1000u, 0xffffffffu}) {
+    CHECK(cuTensorMapEncodeIm2col(&t.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, rank, t.address(), sizes, strides, lower,
+                                  upper, 8, 32, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                  CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuTensorMapEncodeIm2colWide(&t.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, rank, t.address(), sizes, strides, 5, 6,
+                                      8, 32, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_IM2COL_WIDE_MODE_W,
+                                      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_ERROR_INVALID_VALUE);
+  }
   CHECK(t.driver->calls("cuTensorMapEncodeTiled") == asked);
   CHECK(cuTensorMapEncodeTiled(nullptr, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, t.address(), sizes, strides, box, ones,
                                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,

@@ -333,9 +333,10 @@ CUresult fill(const Fill& fill, CUstream handle, bool per_thread, Synchrony sync
                                           .height = fill.height};
     if (fill.width == 0 || fill.height == 0) return;
     auto operation = std::make_unique<MemsetOperation>(stream->context()->handle(), parameters);
-    operation->check();
+    // What is captured may be given its memory later.
+    if (!stream->capture) operation->check();
     auto range = addresses().find(fill.address);
-    bool host_sees_it = range->is_host() || range->kind == MemoryKind::managed;
+    bool host_sees_it = range && (range->is_host() || range->kind == MemoryKind::managed);
     if (synchrony == Synchrony::synchronous && host_sees_it) submit_and_wait(stream, std::move(operation));
     else submit(stream, std::move(operation));
   });

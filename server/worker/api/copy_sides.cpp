@@ -10,7 +10,7 @@ constexpr std::uint64_t number_max = std::uint64_t{1} << 47;
 
 }  // namespace
 
-bool holds_side(Session& session, const CopyShape& shape, const CopySide& side) {
+bool sensible_side(const CopyShape& shape, const CopySide& side, std::uint64_t& begin, std::uint64_t& bytes) {
   for (const std::uint64_t number :
        {shape.width, shape.height, shape.depth, side.x, side.y, side.z, side.pitch, side.height})
     if (number > number_max) return false;
@@ -21,8 +21,14 @@ bool holds_side(Session& session, const CopyShape& shape, const CopySide& side) 
   if (slice > number_max) return false;
   const Wide before = side.z * slice + Wide{side.y} * side.pitch + side.x;
   const Wide end = before + (shape.depth - 1) * slice + Wide{shape.height - 1} * side.pitch + shape.width;
-  return end <= number_max && session.memory().holds(side.place + static_cast<std::uint64_t>(before),
-                                                     static_cast<std::uint64_t>(end - before));
+  begin = side.place + static_cast<std::uint64_t>(before);
+  bytes = static_cast<std::uint64_t>(end - before);
+  return end <= number_max && begin + bytes >= begin;
+}
+
+bool holds_side(Session& session, const CopyShape& shape, const CopySide& side) {
+  std::uint64_t begin, bytes;
+  return sensible_side(shape, side, begin, bytes) && session.memory().holds(begin, bytes);
 }
 
 CUresult admit_side(Session& session, const CopyShape& shape, const CopySide& side) {

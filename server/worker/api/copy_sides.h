@@ -13,6 +13,8 @@ namespace fargpu::server {
 class Session;
 struct StreamState;
 
+/// Whether the numbers of a side in memory are some that a driver can be given: then what the copy uses of it.
+bool sensible_side(const CopyShape& shape, const CopySide& side, std::uint64_t& begin, std::uint64_t& bytes);
 /// Whether the session's memory holds all that a copy of this shape uses of a side in memory.
 bool holds_side(Session& session, const CopyShape& shape, const CopySide& side);
 /// Whether the session may copy such a shape there: a side that is device memory or an array.

@@ -228,7 +228,10 @@ Outcome closeHostBlock(Session& session, Call&, wire::CloseHostBlock::Reader in)
 }
 
 Outcome writeHostBlock(Session& session, Call& call, wire::WriteHostBlock::Reader in) {
-  return session.host_blocks().write(in.getAddress(), call.bulk()) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  std::uint64_t lost = 0;
+  if (!session.host_blocks().write(in.getAddress(), call.bulk(), in.getHeard(), lost)) return CUDA_ERROR_INVALID_VALUE;
+  if (lost != 0) session.tell_lost_change(call.id(), lost);
+  return CUDA_SUCCESS;
 }
 
 namespace {

@@ -126,8 +126,11 @@ CUresult NodeParameters::read_kernel(const Call& call, wire::KernelNode::Reader 
 CUresult NodeParameters::read_memset(const Call& call, wire::MemsetNode::Reader in) {
   params_.type = CU_GRAPH_NODE_TYPE_MEMSET;
   CopyShape shape{0, in.getHeight()};
+  std::uint64_t begin, bytes;
+  // The memory need not be there yet: a kernel could be given the same address. The driver says what it takes.
   if (in.getElementBytes() > 4 || __builtin_mul_overflow(in.getWidth(), in.getElementBytes(), &shape.width) ||
-      !holds_side(session_, shape, {.kind = CopySide::Kind::device, .place = in.getAddress(), .pitch = in.getPitch()}))
+      !sensible_side(shape, {.kind = CopySide::Kind::device, .place = in.getAddress(), .pitch = in.getPitch()}, begin,
+                     bytes))
     return CUDA_ERROR_INVALID_VALUE;
   auto& memset = params_.memset;
   memset.dst = in.getAddress();

@@ -129,6 +129,16 @@ void ClientRequests::deliver(std::uint64_t address, std::span<const std::byte> b
                   std::move(release));
 }
 
+void ClientRequests::deliver_changed(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release) {
+  output_.control(
+      [&](wire::Control::Builder control) {
+        auto deliver = control.initDeliver();
+        deliver.setAddress(address);
+        deliver.setChanged(true);
+      },
+      bytes, std::move(release));
+}
+
 void ClientRequests::deliver_part(std::uint64_t part, std::span<const std::byte> bytes) {
   for (std::size_t at = 0; at < bytes.size(); at += limits::bulk_bytes_max) {
     const auto piece = bytes.subspan(at, std::min(limits::bulk_bytes_max, bytes.size() - at));

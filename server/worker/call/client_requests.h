@@ -57,6 +57,8 @@ class ClientRequests {
 
   /// Sends bytes for a host block of the client, from where they lie; `release` runs when they have left.
   void deliver(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release);
+  /// The bytes are what kernels have changed there.
+  void deliver_changed(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release);
   /// Sends the bytes of a part of a graph, as they are now.
   void deliver_part(std::uint64_t part, std::span<const std::byte> bytes);
   /// Nothing needs this part of the client any more; 0 is none.

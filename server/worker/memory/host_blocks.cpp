@@ -7,6 +7,7 @@
 
 #include "protocol/changed_runs.h"
 #include "protocol/errors.h"
+#include "protocol/limits.h"
 #include "protocol/sealed_memory.h"
 
 namespace fargpu::server {
@@ -33,7 +34,7 @@ CUresult HostBlocks::open(std::uint64_t address, std::uint64_t bytes, std::uint3
   const CUresult result = driver_.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
   if (result != CUDA_SUCCESS) return result;
   if (options_.scrub) std::memset(memory, 0, bytes);
-  blocks_[address] = {bytes, static_cast<std::byte*>(memory), context, false, false, {}, std::move(*charge)};
+  blocks_[address] = {bytes, static_cast<std::byte*>(memory), context, false, false, {}, std::move(*charge), 0, {}};
   return result;
 }
 
@@ -52,7 +53,7 @@ CUresult HostBlocks::open_mapped(std::uint64_t address, std::uint64_t bytes, std
   const CUresult result = put_at(device_address, bytes, -1);
   if (result != CUDA_SUCCESS) return result;
   blocks_[address] = {
-      bytes, reinterpret_cast<std::byte*>(device_address), context, true, false, std::move(shadow), std::move(*charge)};
+      bytes, reinterpret_cast<std::byte*>(device_address), context, true, false, std::move(shadow), std::move(*charge), 0, {}};
   if (!paged) ++compared_;
   return result;
 }
@@ -70,7 +71,7 @@ CUresult HostBlocks::open_shared(std::uint64_t address, std::uint64_t bytes, std
   }
   const CUresult result = put_at(address, bytes, descriptor.number());
   if (result == CUDA_SUCCESS)
-    blocks_[address] = {bytes, reinterpret_cast<std::byte*>(address), context, true, true, {}, std::move(*charge)};
+    blocks_[address] = {bytes, reinterpret_cast<std::byte*>(address), context, true, true, {}, std::move(*charge), 0, {}};
   return result;
 }
 
@@ -164,13 +165,24 @@ bool HostBlocks::shared(std::uint64_t address, std::uint64_t bytes) {
   return found && found->second.shared;
 }
 
-bool HostBlocks::write(std::uint64_t address, std::span<const std::byte> bytes) {
+bool HostBlocks::write(std::uint64_t address, std::span<const std::byte> bytes, std::uint64_t heard,
+                       std::uint64_t& lost) {
   auto* const found = locate(address, bytes.size());
   if (!found || !found->second.mapped) return false;
   Block& block = found->second;
   const std::uint64_t offset = address - found->first;
-  std::memcpy(block.memory + offset, bytes.data(), bytes.size());
-  if (!block.shadow.empty()) std::memcpy(block.shadow.data() + offset, bytes.data(), bytes.size());
+  if (block.shadow.empty()) {
+    std::memcpy(block.memory + offset, bytes.data(), bytes.size());
+    return true;
+  }
+  const std::size_t changed = exchange_words(block.memory + offset, block.shadow.data() + offset, bytes);
+  if (heard == 0) return true;
+  if (changed < bytes.size()) lost = address + changed;
+  // What the client was told and had not heard has overwritten there what comes here.
+  while (!block.unheard.empty() && block.unheard.front().number < heard) block.unheard.pop_front();
+  for (const Told& told : block.unheard)
+    if (told.offset < offset + bytes.size() && offset < told.offset + told.bytes)
+      lost = found->first + std::max(told.offset, offset);
   return true;
 }
 
@@ -183,12 +195,20 @@ void HostBlocks::delivered(std::uint64_t address, std::uint64_t bytes) {
 }
 
 void HostBlocks::changes(const std::function<void(std::uint64_t, std::span<const std::byte>)>& deliver) {
+  constexpr std::size_t unheard_max = 4096;  // of a client that writes nothing
   for (auto& [address, block] : blocks_) {
     if (block.shadow.empty()) continue;
     const std::span<const std::byte> now(block.memory, block.bytes);
-    for_changed_runs(now, block.shadow, [&, base = address, &block = block](std::size_t offset, std::size_t bytes) {
-      std::memcpy(block.shadow.data() + offset, now.data() + offset, bytes);
-      deliver(base + offset, std::span(block.shadow).subspan(offset, bytes));
+    for_changed_runs(now, block.shadow, [&, base = address, &block = block](std::size_t offset, std::size_t run) {
+      while (run > 0) {
+        const std::size_t bytes = std::min<std::size_t>(run, limits::bulk_bytes_max);
+        std::memcpy(block.shadow.data() + offset, now.data() + offset, bytes);
+        if (block.unheard.size() == unheard_max) block.unheard.pop_front();
+        block.unheard.push_back({++block.told, offset, bytes});
+        deliver(base + offset, std::span(block.shadow).subspan(offset, bytes));
+        offset += bytes;
+        run -= bytes;
+      }
     });
   }
 }

@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -48,16 +49,23 @@ class HostBlocks {
   std::span<std::byte> find(std::uint64_t address, std::uint64_t bytes);
   /// Whether all of this is the client's own memory too.
   bool shared(std::uint64_t address, std::uint64_t bytes);
-  /// New contents from the client, for a mapped block.
-  bool write(std::uint64_t address, std::span<const std::byte> bytes);
+  /// New contents from the client, for a mapped block. `heard`: of how many changes() the client knew, and one more; 0
+  /// where it does not count them. `lost` becomes the address of a word that kernels have changed too, or stays.
+  bool write(std::uint64_t address, std::span<const std::byte> bytes, std::uint64_t heard, std::uint64_t& lost);
   /// The client has been sent what lies here.
   void delivered(std::uint64_t address, std::uint64_t bytes);
   /// Calls deliver(address, bytes) for everything the GPU changed in mapped blocks that are not paged since the client
-  /// last heard.
+  /// last heard; at most limits::bulk_bytes_max each.
   void changes(const std::function<void(std::uint64_t, std::span<const std::byte>)>& deliver);
   bool any_compared() const { return compared_ > 0; }
 
  private:
+  /// What the client was told, and may not have heard yet.
+  struct Told {
+    std::uint64_t number = 0;
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+  };
   struct Block {
     std::uint64_t bytes = 0;
     std::byte* memory = nullptr;
@@ -66,6 +74,8 @@ class HostBlocks {
     bool shared = false;
     std::vector<std::byte> shadow;  // mapped and not paged: what the client is known to hold
     HostCharge charge;
+    std::uint64_t told = 0;     // changes, in all
+    std::deque<Told> unheard;   // the last of them
   };
   void drop(Block& block);
   bool free_in_window(std::uint64_t address, std::uint64_t bytes) const;

@@ -38,6 +38,7 @@ class Handles {
     bool live = false;
     std::shared_ptr<FunctionLayout> layout = nullptr;  ///< of functions and kernels, once known
     std::uint64_t owner = 0;                           ///< handle of the object that this one goes with; 0 for none
+    unsigned given = 1;  ///< how often the driver gave this value: equal surfaces may be one to it, destroyed as often
   };
 
   /// The entry of a live handle, or null.
@@ -91,11 +92,12 @@ class Handles {
   /// The handle of a driver object: the known one, or a new one of the worker's. Null for null. What is found in
   /// `source` (a function in a module, a node in a graph), or through what was found there, goes with it.
   Handle reveal(HandleKind kind, std::uint64_t value, std::uint32_t context, Handle source = Handle()) {
-    if (value == 0) return Handle();
-    if (device_visible(kind)) {
-      visible_[number(kind)][value] = {value, context, 0, true, nullptr, 0};
+    if (device_visible(kind)) {  // of which any value may be one
+      const auto [entry, fresh] = visible_[number(kind)].try_emplace(value, Entry{value, context, 0, true, nullptr, 0});
+      if (!fresh) ++entry->second.given;
       return Handle(value);
     }
+    if (value == 0) return Handle();
     auto& known = by_value_[number(kind)];
     if (const auto found = known.find(value); found != known.end()) {
       const Handle handle = Handle::from_id(kind, found->second);
@@ -153,7 +155,8 @@ class Handles {
 
   void forget(HandleKind kind, Handle handle) {
     if (device_visible(kind)) {
-      visible_[number(kind)].erase(handle.value());
+      const auto found = visible_[number(kind)].find(handle.value());
+      if (found != visible_[number(kind)].end() && --found->second.given == 0) visible_[number(kind)].erase(found);
       return;
     }
     Entry* const entry = find(kind, handle);

@@ -61,9 +61,12 @@ void Objects::context_closes(std::uint32_t context) {
     handles_.for_each(static_cast<HandleKind>(kind), [&](Handle handle, Handles::Entry& entry) {
       if (entry.context == context) gone.push_back(handle);
     });
-    for (const Handle handle : gone)
-      if (kind != static_cast<unsigned>(HandleKind::stream)) forget(static_cast<HandleKind>(kind), handle.value());
-      else handles_.forget(HandleKind::stream, handle);
+    for (const Handle handle : gone) {
+      if (kind == static_cast<unsigned>(HandleKind::stream)) handles_.forget(HandleKind::stream, handle);
+      else
+        while (handles_.find(static_cast<HandleKind>(kind), handle))
+          forget(static_cast<HandleKind>(kind), handle.value());
+    }
   }
 }
 

@@ -76,7 +76,7 @@ class Objects {
   /// part of its owner.
   template <class T>
   Handle introduce(HandleKind kind, T object, const Call& call, std::uint64_t source = 0) {
-    handles_.forget(kind, known(kind, object));
+    if (!device_visible(kind)) handles_.forget(kind, known(kind, object));
     return reveal(kind, object, call, source);
   }
   /// The handle by which the client knows an object; null if it does not.

@@ -377,6 +377,17 @@ void Session::finish(const CallId& call, CUresult result, std::span<const std::b
   }
 }
 
+void Session::tell_lost_change(const CallId& call, std::uint64_t address) {
+  output_.control([&](wire::Control::Builder control) {
+    auto error = control.initLateError();
+    error.setThread(call.thread);
+    error.setOpcode(call.opcode);
+    error.setResult(CUDA_ERROR_NOT_SUPPORTED);
+    error.setContext(call.context);
+    error.setAddress(address);
+  });
+}
+
 void Session::refuse(Call& call, CUresult result) {
   drop_call(call);
   finish(call.id(), result);

@@ -100,6 +100,9 @@ class Session final : FrameHandler, Executor {
   /// cannot begin.
   std::uint64_t credit_bytes() const { return credit_.granted(); }
 
+  /// A word of host memory at this address (the client's) was changed by both sides; the call has brought the other one.
+  void tell_lost_change(const CallId& call, std::uint64_t address);
+
   // --- for services -------------------------------------------------------------------------------------------------
 
   DriverTable& driver() { return driver_; }
@@ -118,6 +121,12 @@ class Session final : FrameHandler, Executor {
   Objects& objects() { return objects_; }
   Contexts& contexts() { return contexts_; }
   Captures& captures() { return captures_; }
+  /// Whether a stream is captured: what it is given becomes part of a graph, and its memory need not be there yet, as
+  /// the driver has it.
+  bool captured(std::uint64_t stream, const Call& call) {
+    const StreamState* const state = contexts_.stream(stream, call.id().context);
+    return state && captures_.capturing(*state);
+  }
   Completions& completions() { return completions_; }
   Waits& waits() { return waits_; }
   AwaitedEvents& awaited_events() { return awaited_events_; }
