@@ -122,8 +122,8 @@ const std::vector<Entry>& entries() {
        "Seconds of silence after which a worker takes its connection for broken, and a client its own"},
       {"resume_seconds", &Settings::resume_seconds, "0",
        "Seconds for which a session waits for its client when their connection has broken, 5 at most if the connection "
-       "was closed in order, as by the end of the client; 0: the session ends with its connection. Large copies to "
-       "the device take up to a third longer where it is not 0. Tenants may have their own"},
+       "was closed in order, as by the end of the client; 0: the session ends with its connection. Tenants may have "
+       "their own"},
       {"drain_seconds", &Settings::drain_seconds, "30",
        "On SIGTERM: seconds that running sessions may go on. Read again on SIGHUP"},
       {"policy", &Settings::policy, "free",

@@ -50,7 +50,7 @@ class Resume(SystemTest):
         self.assertIn("is resumed after", client.errors())
         self.assertEqual(self.state(client), ["running"])
 
-    @unittest.skip("not shown to hold yet: resuming is off unless a host asks for it")
+    @unittest.skip("fails, and nobody knows yet whether by the test or by the product")
     def test_copies_go_on_over_cuts(self):
         client = self.session()
         self.work_over_cuts(client)
@@ -58,7 +58,7 @@ class Resume(SystemTest):
         self.assertEqual(client.finish(), 0)
         self.assertEqual(self.host.log("session ended")["reason"], "the client left")
 
-    @unittest.skip("not shown to hold yet: resuming is off unless a host asks for it")
+    @unittest.skip("fails, and nobody knows yet whether by the test or by the product")
     def test_copies_go_on_over_cuts_without_lanes(self):
         client = self.session(env={"FARGPU_LANES": "0"})
         self.work_over_cuts(client)
@@ -94,7 +94,7 @@ class Resume(SystemTest):
         client.says("its calls wait until it is back")  # whichever side finds it silent first
         client.says("is resumed after")
 
-    @unittest.skip("not shown to hold yet: resuming is off unless a host asks for it")
+    @unittest.skip("fails, and nobody knows yet whether by the test or by the product")
     def test_a_session_waits_and_is_seen_to_wait(self):
         client = self.session()
         self.proxy.refuse()
@@ -128,7 +128,7 @@ class Resume(SystemTest):
         wait_gone(worker)
         self.assertIn("has not come back for 5 s", self.host.log("session ended")["reason"])
 
-    @unittest.skip("not shown to hold yet: resuming is off unless a host asks for it")
+    @unittest.skip("fails, and nobody knows yet whether by the test or by the product")
     def test_a_worker_that_is_killed_is_not_waited_for(self):
         client = self.session()
         os.kill(self.worker_of(self.host, client), signal.SIGKILL)
