@@ -183,6 +183,7 @@ struct LeaseRequest {
                               # sessions
   priorityAsked @8 :Bool;     # false, and `priority` is normal: the client asks for none, and gets the tenant's
                               # highest, at most normal
+  wantsFacts @9 :Bool;        # of a lease that is held: the answer has `facts`
 }
 
 struct Variable {
@@ -198,6 +199,7 @@ struct LeaseAnswer {
   lease @3 :UInt64;           # its number at this host
   devices @4 :List(UInt32);   # of the lease, by their places in `status`
   memoryBytes @5 :UInt64;     # of each of them that the lease may hold; 0: no limit of its own
+  facts @6 :HostFacts;        # of its devices, as a session of the lease will find them; where they were asked for
 }
 
 # --- attach ----------------------------------------------------------------------------------------------------------
@@ -223,6 +225,8 @@ struct Attach {
   hearsNotices @8 :Bool;          # the client understands `notice`
   resumes @9 :Bool;               # the client comes back when its connection breaks
   rdma @10 :Bool;                  # the client wants RDMA. A worker that offers it says `rdma` before `attachAnswer`
+  origin @11 :UInt8;              # number of the session among those of the client's process, which all its handles
+                                   # have (protocol/handle.h)
 }
 
 enum Compression {
@@ -256,6 +260,7 @@ struct AttachAnswer {
                                    # Empty: they are not; else what follows on this connection is resumable
   resumeMs @14 :UInt32;            # for how long the worker waits for a client whose connection broke
   rdmaRefusal @15 :Text;           # why the worker offers no RDMA to a client that wants it
+  origin @16 :UInt8;               # as the client said
 }
 
 struct RdmaEnd {

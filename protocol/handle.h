@@ -11,7 +11,8 @@
 
 namespace fargpu {
 
-/// bits 4..23 index, 24..35 generation, 36..41 kind, 45..46 set.
+/// bits 4..23 index, 24..35 generation, 36..41 kind, 42..44 origin, 45..46 set. The origin is the number of the session
+/// among those of its process: of two sessions, neither has a handle of the other.
 class Handle {
  public:
   static constexpr std::uint32_t index_bits = 20;
@@ -20,20 +21,22 @@ class Handle {
   static constexpr std::uint32_t worker_index_first = 1u << (index_bits - 1);
   static constexpr std::uint32_t index_max = (1u << index_bits) - 1;
   static constexpr std::uint32_t generation_max = (1u << generation_bits) - 1;
+  static constexpr unsigned origin_max = 7;
 
   constexpr Handle() = default;
   constexpr explicit Handle(std::uint64_t value) : value_(value) {}
-  constexpr Handle(HandleKind kind, std::uint32_t index, std::uint32_t generation)
-      : value_(marker | static_cast<std::uint64_t>(kind) << 36 |
-               static_cast<std::uint64_t>(generation & generation_max) << 24 |
+  constexpr Handle(HandleKind kind, std::uint32_t index, std::uint32_t generation, unsigned origin = 0)
+      : value_(base(kind, origin) | static_cast<std::uint64_t>(generation & generation_max) << 24 |
                static_cast<std::uint64_t>(index & index_max) << 4) {}
-  /// The handle whose id() and kind are these.
-  static constexpr Handle from_id(HandleKind kind, std::uint32_t id) {
-    return Handle(marker | static_cast<std::uint64_t>(kind) << 36 | static_cast<std::uint64_t>(id) << 4);
+  /// The handle whose id(), kind and origin are these.
+  static constexpr Handle from_id(HandleKind kind, std::uint32_t id, unsigned origin = 0) {
+    return Handle(base(kind, origin) | static_cast<std::uint64_t>(id) << 4);
   }
 
-  constexpr bool well_formed(HandleKind kind) const {
-    return (value_ & ~(std::uint64_t{0xFFFFFFFF} << 4)) == (marker | static_cast<std::uint64_t>(kind) << 36);
+  /// Of whichever session.
+  constexpr bool well_formed(HandleKind kind) const { return well_formed(kind, origin()); }
+  constexpr bool well_formed(HandleKind kind, unsigned origin) const {
+    return (value_ & ~(std::uint64_t{0xFFFFFFFF} << 4)) == base(kind, origin);
   }
   constexpr std::uint64_t value() const { return value_; }
   /// Index and generation: enough where the kind is known.
@@ -41,11 +44,15 @@ class Handle {
   constexpr std::uint32_t index() const { return id() & index_max; }
   constexpr std::uint32_t generation() const { return id() >> index_bits; }
   constexpr HandleKind kind() const { return static_cast<HandleKind>(value_ >> 36 & 0x3F); }
+  constexpr unsigned origin() const { return static_cast<unsigned>(value_ >> 42) & origin_max; }
   constexpr explicit operator bool() const { return value_ != 0; }
   friend constexpr bool operator==(Handle, Handle) = default;
 
  private:
-  static constexpr std::uint64_t marker = std::uint64_t{3} << 45;
+  static constexpr std::uint64_t base(HandleKind kind, unsigned origin) {
+    return std::uint64_t{3} << 45 | static_cast<std::uint64_t>(origin & origin_max) << 42 |
+           static_cast<std::uint64_t>(kind) << 36;
+  }
   std::uint64_t value_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include "client/session/entry.h"
 #include "narrow.h"
 #include "client/call/remote_call.h"
+#include "client/session/pool.h"
 #include "client/session/session.h"
 #include "client_hand.h"
 
@@ -24,13 +25,13 @@ bool flags_valid(unsigned flags) {
 
 // The current context or an explicit one; null if there is none.
 Context* chosen(Thread& thread, CUcontext context) {
-  return context ? session_of(thread).contexts.find(context) : thread.context();
+  return context ? process().find_context(context) : thread.context();
 }
 
 CUresult create(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev, unsigned api_version = wide_api_version) {
   if (!out || !flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
-  Session& session = session_of(thread);
-  if (!session.terms.facts.device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!process().facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  Session& session = process().session_of_device(dev);
   const std::lock_guard lock(session.contexts.mutex());
   Context* const context = session.contexts.make(dev, flags);
   if (!context) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -59,7 +60,7 @@ CUresult cuCtxSetCurrent(Thread& thread, CUcontext context) {
     if (!stack.empty()) stack.pop_back();
     return CUDA_SUCCESS;
   }
-  Context* const found = session_of(thread).contexts.find(context);
+  Context* const found = process().find_context(context);
   if (!found) return CUDA_ERROR_INVALID_CONTEXT;
   if (stack.empty()) stack.push_back(found);
   else stack.back() = found;
@@ -68,7 +69,7 @@ CUresult cuCtxSetCurrent(Thread& thread, CUcontext context) {
 
 CUresult cuCtxPushCurrent_v2(Thread& thread, CUcontext context) {
   if (!context) return CUDA_ERROR_INVALID_VALUE;
-  Context* const found = session_of(thread).contexts.find(context);
+  Context* const found = process().find_context(context);
   if (!found) return CUDA_ERROR_INVALID_CONTEXT;
   thread.contexts().push_back(found);
   return CUDA_SUCCESS;
@@ -154,7 +155,7 @@ CUresult cuCtxSynchronize_v2(Thread& thread, CUcontext ctx) {
   Context* const context = chosen(thread, ctx);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  return session_of(thread).waits.synchronize(thread, *context);
+  return context->session->waits.synchronize(thread, *context);
 }
 
 CUresult cuCtxSynchronize(Thread& thread) { return cuCtxSynchronize_v2(thread, nullptr); }
@@ -185,10 +186,11 @@ CUresult cuCtxCreate_v4(Thread& thread, CUcontext* out, CUctxCreateParams* param
 
 CUresult cuCtxDestroy_v2(Thread& thread, CUcontext ctx) {
   if (!ctx) return CUDA_ERROR_INVALID_VALUE;
-  Session& session = session_of(thread);
+  Context* const context = process().find_context(ctx);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  Session& session = *context->session;
   const std::lock_guard lock(session.contexts.mutex());
-  Context* const context = session.contexts.find(ctx);
-  if (!context || context->primary || context->green) return CUDA_ERROR_INVALID_CONTEXT;
+  if (session.contexts.find(ctx) != context || context->primary || context->green) return CUDA_ERROR_INVALID_CONTEXT;
   const CUresult result = session.close_context(thread, *context);
   // If it is current to the calling thread, it is also popped; other threads keep it and meet CONTEXT_IS_DESTROYED.
   if (thread.context() == context) thread.contexts().pop_back();
@@ -204,7 +206,7 @@ CUresult cuCtxAttach(Thread& thread, CUcontext* out, unsigned flags) {
 }
 
 CUresult cuCtxDetach(Thread& thread, CUcontext ctx) {
-  Context* const context = session_of(thread).contexts.find(ctx);
+  Context* const context = process().find_context(ctx);
   if (!context || context != thread.context() || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
   if (context->retained > 0) {
     --context->retained;
@@ -217,8 +219,8 @@ CUresult cuCtxDetach(Thread& thread, CUcontext ctx) {
 
 CUresult cuDevicePrimaryCtxRetain(Thread& thread, CUcontext* out, CUdevice dev) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  Session& session = session_of(thread);
-  if (!session.terms.facts.device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!process().facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  Session& session = process().session_of_device(dev);
   const std::lock_guard lock(session.contexts.mutex());
   Context& context = session.contexts.primary(dev);
   if (!context.active) {
@@ -230,8 +232,8 @@ CUresult cuDevicePrimaryCtxRetain(Thread& thread, CUcontext* out, CUdevice dev) 
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(Thread& thread, CUdevice dev) {
-  Session& session = session_of(thread);
-  if (!session.terms.facts.device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!process().facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  Session& session = process().session_of_device(dev);
   const std::lock_guard lock(session.contexts.mutex());
   Context& context = session.contexts.primary(dev);
   if (context.retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
@@ -242,8 +244,8 @@ CUresult cuDevicePrimaryCtxRelease_v2(Thread& thread, CUdevice dev) {
 // Destroys the context, however many times it is retained. The handle stays the same and stays current;
 // the next retain revives it.
 CUresult cuDevicePrimaryCtxReset_v2(Thread& thread, CUdevice dev) {
-  Session& session = session_of(thread);
-  if (!session.terms.facts.device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!process().facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  Session& session = process().session_of_device(dev);
   const std::lock_guard lock(session.contexts.mutex());
   Context& context = session.contexts.primary(dev);
   context.retained = 0;
@@ -251,20 +253,25 @@ CUresult cuDevicePrimaryCtxReset_v2(Thread& thread, CUdevice dev) {
   return context.active ? session.close_context(thread, context) : CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxSetFlags_v2(Thread& thread, CUdevice dev, unsigned flags) {
+CUresult cuDevicePrimaryCtxSetFlags_v2(Thread&, CUdevice dev, unsigned flags) {
   if (!flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
-  Session& session = session_of(thread);
-  if (!session.terms.facts.device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!process().facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  Session& session = process().session_of_device(dev);
   // How a waiting thread waits is the client's own affair, so an active context needs no word to the worker.
   session.contexts.primary(dev).flags = flags;
   return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxGetState(Thread& thread, CUdevice dev, unsigned* flags, int* active) {
-  Session& session = session_of(thread);
-  if (!session.terms.facts.device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+CUresult cuDevicePrimaryCtxGetState(Thread&, CUdevice dev, unsigned* flags, int* active) {
+  if (!process().facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
-  const Context& context = session.contexts.primary(dev);
+  // To ask is not to use: no session begins.
+  const Pool* const pool = process().pool();
+  Session* const session = pool ? pool->begun_of(dev) : process().session();
+  *flags = 0;
+  *active = 0;
+  if (!session) return CUDA_SUCCESS;
+  const Context& context = session->contexts.primary(dev);
   *flags = context.flags;
   *active = context.active ? 1 : 0;
   return CUDA_SUCCESS;

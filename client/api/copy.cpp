@@ -5,6 +5,7 @@
 
 #include "client/copy/copier.h"
 #include "client/session/arguments.h"
+#include "client/session/pool.h"
 #include "client/session/process.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -13,9 +14,54 @@
 
 namespace fargpu::client::hand {
 
+namespace {
+
+// Whether a side of the copy is of another session than the stream, and then where both are.
+bool goes_between(const Stream& stream, Copy& copy, Between::Sides& sides) {
+  const Pool* const pool = process().pool();
+  if (!pool) [[likely]]
+    return false;
+  Session* const own = stream.context->session;
+  const auto place = [&](CopySide& side) -> Session* {
+    if (side.in_array()) return pool->begun(Handle(side.place).origin());
+    Session* const holder = pool->with_device_memory(side.begin());
+    // Pinned memory of another session is memory of the program here.
+    if (!holder && side.kind == CopySide::Kind::device && pool->knowing(side.begin()) != own)
+      side.kind = CopySide::Kind::unified;
+    return holder;
+  };
+  sides = {.source = place(copy.source), .target = place(copy.target)};
+  return (sides.source && sides.source != own) || (sides.target && sides.target != own);
+}
+
+// Waits for all work of the contexts that hold the sides, then copies: as every synchronous copy between devices.
+CUresult copy_between_now(Thread& thread, Stream& stream, const Copy& copy, Between::Sides sides) {
+  Session& own = *stream.context->session;
+  if (const CUresult bad = own.captures.check_submission(stream); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = own.captures.check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult result = own.waits.synchronize(thread, *stream.context); result != CUDA_SUCCESS) return result;
+  Between& between = process().pool()->between;
+  for (Session* const session : {sides.source, sides.target}) {
+    if (!session || session == &own) continue;
+    if (const CUresult result = between.finish(thread, *session); result != CUDA_SUCCESS) return result;
+  }
+  return between.copy_now(thread, copy, sides);
+}
+
+CUresult run_on(Thread& thread, const StreamUse& use, Copy copy) {
+  if (Between::Sides sides; goes_between(*use, copy, sides)) [[unlikely]] {
+    copy.flatten();
+    return copy.synchronous ? copy_between_now(thread, *use, copy, sides)
+                            : process().pool()->between.copy(thread, *use, copy, sides);
+  }
+  return Copier(use->context->session->copy_parts, thread, use, copy).run();
+}
+
+}  // namespace
+
 CUresult run_copy(Thread& thread, CUstream stream, const Copy& copy) {
   const StreamUse use(thread, stream);
-  return use ? Copier(session_of(thread).copy_parts, thread, use, copy).run() : use.error();
+  return use ? run_on(thread, use, copy) : use.error();
 }
 
 namespace {
@@ -32,7 +78,7 @@ CUresult copy_shaped(Thread& thread, const Params* params, CUstream stream, bool
 // The contexts of a copy between them, null for the current one; false if one is none.
 bool name_contexts(Thread& thread, CUcontext target, CUcontext source, Copy& copy) {
   const auto named = [&](CUcontext context) {
-    return context ? session_of(thread).contexts.find(context) : thread.context();
+    return context ? process().find_context(context) : thread.context();
   };
   copy.target_context = named(target);
   copy.source_context = named(source);
@@ -41,14 +87,13 @@ bool name_contexts(Thread& thread, CUcontext target, CUcontext source, Copy& cop
 
 // The forms without a stream come after all work of both contexts and before all of their later work.
 CUresult run_between(Thread& thread, const Copy& copy, CUstream default_stream) {
-  Session& session = session_of(thread);
   for (Context* const context : {copy.target_context, copy.source_context})
-    if (const CUresult result = session.waits.synchronize(thread, *context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = context->session->waits.synchronize(thread, *context); result != CUDA_SUCCESS)
+      return result;
   const StreamUse stream(thread, default_stream);
   if (!stream) return stream.error();
-  if (const CUresult result = Copier(session.copy_parts, thread, stream, copy).run(); result != CUDA_SUCCESS)
-    return result;
-  return session.waits.settle(thread, *stream);
+  if (const CUresult result = run_on(thread, stream, copy); result != CUDA_SUCCESS) return result;
+  return stream->context->session->waits.settle(thread, *stream);
 }
 
 template <class Params>
@@ -125,17 +170,20 @@ CUresult copy_batch(Thread& thread, std::size_t count, CUstream stream, std::siz
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   if (count == 0 || count > limits::array_elements_max || use->legacy()) return CUDA_ERROR_INVALID_VALUE;
-  const CopyParts& parts = session_of(thread).copy_parts;
+  const CopyParts& parts = use->context->session->copy_parts;
   std::vector<Copy> copies(count);
   for (std::size_t i = 0; i < count; ++i) {
     CUresult bad = read(*use->context, i, copies[i]);
-    if (bad == CUDA_SUCCESS) bad = Copier(parts, thread, use, copies[i]).check();
+    Between::Sides sides;
+    if (bad == CUDA_SUCCESS && goes_between(*use, copies[i], sides))
+      bad = process().pool()->between.check(thread, copies[i], sides);
+    else if (bad == CUDA_SUCCESS) bad = Copier(parts, thread, use, copies[i]).check();
     if (bad == CUDA_SUCCESS) continue;
     failed = i;
     return bad;
   }
   for (std::size_t i = 0; i < count; ++i) {
-    const CUresult result = Copier(parts, thread, use, copies[i]).run();
+    const CUresult result = run_on(thread, use, copies[i]);
     if (result == CUDA_SUCCESS) continue;
     failed = i;
     return result;

@@ -18,8 +18,8 @@ namespace {
 
 // Runs `use` with the device's facts, or says why not.
 template <class Use>
-CUresult with_device(Thread& thread, CUdevice ordinal, Use&& use) {
-  const Device* const device = session_of(thread).terms.facts.device(ordinal);
+CUresult with_device(CUdevice ordinal, Use&& use) {
+  const Device* const device = process().facts().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   return use(*device);
 }
@@ -34,20 +34,20 @@ std::string pci_bus_id(const Device& device) {
 
 CUresult cuDeviceGet(Thread& thread, CUdevice* device, int ordinal) {
   if (!device) return CUDA_ERROR_INVALID_VALUE;
-  if (!session_of(thread).terms.facts.device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!process().facts().device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
   *device = ordinal;
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetCount(Thread& thread, int* count) {
   if (!count) return CUDA_ERROR_INVALID_VALUE;
-  *count = static_cast<int>(session_of(thread).terms.facts.devices.size());
+  *count = static_cast<int>(process().facts().devices.size());
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetName(Thread& thread, char* name, int len, CUdevice dev) {
   if (!name || len <= 0) return CUDA_ERROR_INVALID_VALUE;
-  return with_device(thread, dev, [&](const Device& device) {
+  return with_device(dev, [&](const Device& device) {
     std::snprintf(name, static_cast<std::size_t>(len), "%s", device.name.c_str());
     return CUDA_SUCCESS;
   });
@@ -55,7 +55,7 @@ CUresult cuDeviceGetName(Thread& thread, char* name, int len, CUdevice dev) {
 
 CUresult cuDeviceGetUuid_v2(Thread& thread, CUuuid* uuid, CUdevice dev) {
   if (!uuid) return CUDA_ERROR_INVALID_VALUE;
-  return with_device(thread, dev, [&](const Device& device) {
+  return with_device(dev, [&](const Device& device) {
     *uuid = device.uuid;
     return CUDA_SUCCESS;
   });
@@ -63,7 +63,7 @@ CUresult cuDeviceGetUuid_v2(Thread& thread, CUuuid* uuid, CUdevice dev) {
 
 CUresult cuDeviceGetLuid(Thread& thread, char* luid, unsigned* mask, CUdevice dev) {
   if (!luid || !mask) return CUDA_ERROR_INVALID_VALUE;
-  return with_device(thread, dev, [&](const Device& device) {
+  return with_device(dev, [&](const Device& device) {
     std::memcpy(luid, device.luid.data(), device.luid.size());
     *mask = device.luid_node_mask;
     return CUDA_SUCCESS;
@@ -72,7 +72,7 @@ CUresult cuDeviceGetLuid(Thread& thread, char* luid, unsigned* mask, CUdevice de
 
 CUresult cuDeviceTotalMem_v2(Thread& thread, std::size_t* bytes, CUdevice dev) {
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
-  return with_device(thread, dev, [&](const Device& device) {
+  return with_device(dev, [&](const Device& device) {
     *bytes = device.memory_bytes;
     return CUDA_SUCCESS;
   });
@@ -88,7 +88,7 @@ CUresult cuDeviceTotalMem(Thread& thread, unsigned* bytes, CUdevice dev) {
 
 CUresult cuDeviceGetAttribute(Thread& thread, int* pi, CUdevice_attribute attrib, CUdevice dev) {
   if (!pi) return CUDA_ERROR_INVALID_VALUE;
-  return with_device(thread, dev, [&](const Device& device) {
+  return with_device(dev, [&](const Device& device) {
     const auto found = device.attributes.find(attrib);
     if (found == device.attributes.end()) return CUDA_ERROR_INVALID_VALUE;
     *pi = found->second;
@@ -98,7 +98,7 @@ CUresult cuDeviceGetAttribute(Thread& thread, int* pi, CUdevice_attribute attrib
 
 CUresult cuDeviceGetProperties(Thread& thread, CUdevprop* prop, CUdevice dev) {
   if (!prop) return CUDA_ERROR_INVALID_VALUE;
-  return with_device(thread, dev, [&](const Device& device) {
+  return with_device(dev, [&](const Device& device) {
     CUdevprop p{};
     p.maxThreadsPerBlock = device.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
     p.maxThreadsDim[0] = device.attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X);
@@ -121,7 +121,7 @@ CUresult cuDeviceGetProperties(Thread& thread, CUdevprop* prop, CUdevice dev) {
 
 CUresult cuDeviceComputeCapability(Thread& thread, int* major, int* minor, CUdevice dev) {
   if (!major || !minor) return CUDA_ERROR_INVALID_VALUE;
-  return with_device(thread, dev, [&](const Device& device) {
+  return with_device(dev, [&](const Device& device) {
     *major = device.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
     *minor = device.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
     return CUDA_SUCCESS;
@@ -130,7 +130,7 @@ CUresult cuDeviceComputeCapability(Thread& thread, int* major, int* minor, CUdev
 
 CUresult cuDeviceGetPCIBusId(Thread& thread, char* text, int len, CUdevice dev) {
   if (!text || len <= 0) return CUDA_ERROR_INVALID_VALUE;
-  return with_device(thread, dev, [&](const Device& device) {
+  return with_device(dev, [&](const Device& device) {
     const std::string id = pci_bus_id(device);
     if (static_cast<std::size_t>(len) <= id.size()) return CUDA_ERROR_INVALID_VALUE;
     std::snprintf(text, static_cast<std::size_t>(len), "%s", id.c_str());
@@ -147,7 +147,7 @@ CUresult cuDeviceGetByPCIBusId(Thread& thread, CUdevice* dev, const char* text) 
     domain = 0;
     if (std::sscanf(text, "%x:%x.%x", &bus, &slot, &function) < 3) return CUDA_ERROR_INVALID_VALUE;
   }
-  const auto& devices = session_of(thread).terms.facts.devices;
+  const auto& devices = process().facts().devices;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     const auto is = [&](CUdevice_attribute which, unsigned value) {
       return static_cast<unsigned>(devices[i].attribute(which)) == value;
@@ -164,7 +164,7 @@ CUresult cuDeviceGetByPCIBusId(Thread& thread, CUdevice* dev, const char* text) 
 CUresult cuDeviceGetExecAffinitySupport(Thread& thread, int* pi, CUexecAffinityType type, CUdevice dev) {
   if (!pi) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_INVALID_VALUE;
-  return with_device(thread, dev, [&](const Device&) {
+  return with_device(dev, [&](const Device&) {
     *pi = 0;  // contexts with execution affinity are refused in this version
     return CUDA_SUCCESS;
   });

@@ -5,6 +5,7 @@
 #include "calls_memory.capnp.h"
 #include "client/session/entry.h"
 #include "client/call/remote_call.h"
+#include "client/session/pool.h"
 #include "client/session/session.h"
 #include "client_hand.h"
 
@@ -54,6 +55,7 @@ CUresult cuMemAllocPitch_v2(Thread& thread, CUdeviceptr* dptr, std::size_t* pitc
 CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
   if (dptr == 0) return CUDA_SUCCESS;
   Session& session = session_of(thread);
+  if (Pool* const pool = process().pool()) pool->between.settle(&session);
   if (session.shared_memory.imported(dptr)) return session.shared_memory.close(thread, dptr, /*of_pool=*/true);
   if (!session.graph_memory.knows(dptr)) return session.device_memory.free(thread, dptr);
   // Memory that a launch has left allocated: the launch may be under way yet, and programs rely on this call as a wait.

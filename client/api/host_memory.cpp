@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 
 #include "client/session/entry.h"
+#include "client/session/pool.h"
+#include "client/session/route.h"
 #include "client/session/session.h"
 #include "client_hand.h"
 
@@ -34,6 +36,28 @@ bool all_mapped(std::uint64_t address, std::uint64_t bytes) {
 
 }  // namespace
 
+namespace {
+
+// Memory of the host is known to the session that allocated or registered it; where no other one does, the thread's has
+// the word.
+template <class Use>
+CUresult with_owner(Thread& thread, const void* memory, Use&& use) {
+  Pool* const pool = process().pool();
+  if (!pool) [[likely]]
+    return use(session_of(thread));
+  Session* const owner = pool->knowing(reinterpret_cast<std::uint64_t>(memory));
+  if (!owner) return use(session_of(thread));
+  const Route route(thread, *owner);
+  return use(*owner);
+}
+
+// It goes: no copy to or from another host may be at it.
+void settle_copies() {
+  if (Pool* const pool = process().pool()) pool->between.settle();
+}
+
+}  // namespace
+
 CUresult cuMemHostAlloc(Thread& thread, void** pp, std::size_t bytesize, unsigned flags) {
   if (!pp || (flags & ~alloc_flags)) return CUDA_ERROR_INVALID_VALUE;
   Context* context;
@@ -47,7 +71,8 @@ CUresult cuMemHostAlloc(Thread& thread, void** pp, std::size_t bytesize, unsigne
 
 CUresult cuMemFreeHost(Thread& thread, void* p) {
   if (!p) return CUDA_SUCCESS;
-  return session_of(thread).host_memory.free(thread, p);
+  settle_copies();
+  return with_owner(thread, p, [&](Session& session) { return session.host_memory.free(thread, p); });
 }
 
 CUresult cuMemHostRegister_v2(Thread& thread, void* p, std::size_t bytesize, unsigned flags) {
@@ -59,12 +84,16 @@ CUresult cuMemHostRegister_v2(Thread& thread, void* p, std::size_t bytesize, uns
   Context* context;
   if (const CUresult bad = usable_context(thread, context); bad != CUDA_SUCCESS) return bad;
   if (!all_mapped(reinterpret_cast<std::uint64_t>(p), bytesize)) return CUDA_ERROR_INVALID_VALUE;
+  if (const Pool* const pool = process().pool())
+    if (Session* const owner = pool->knowing(reinterpret_cast<std::uint64_t>(p)); owner && owner != context->session)
+      return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   return session_of(thread).host_memory.add(thread, *context, p, bytesize, flags);
 }
 
 CUresult cuMemHostUnregister(Thread& thread, void* p) {
   if (!p) return CUDA_ERROR_INVALID_VALUE;
-  return session_of(thread).host_memory.remove(thread, p);
+  settle_copies();
+  return with_owner(thread, p, [&](Session& session) { return session.host_memory.remove(thread, p); });
 }
 
 CUresult cuMemHostGetDevicePointer_v2(Thread& thread, CUdeviceptr* pdptr, void* p, unsigned flags) {
@@ -77,7 +106,11 @@ CUresult cuMemHostGetDevicePointer_v2(Thread& thread, CUdeviceptr* pdptr, void* 
 
 CUresult cuMemHostGetFlags(Thread& thread, unsigned* flags, void* p) {
   if (!flags || !p) return CUDA_ERROR_INVALID_VALUE;
-  const auto region = session_of(thread).map.find(reinterpret_cast<std::uint64_t>(p));
+  std::optional<Region> region;
+  (void)with_owner(thread, p, [&](Session& session) {
+    region = session.map.find(reinterpret_cast<std::uint64_t>(p));
+    return CUDA_SUCCESS;
+  });
   if (!region || !region->on_host()) return CUDA_ERROR_INVALID_VALUE;
   // All pinned memory is mapped when it is wanted, as under unified addressing.
   *flags = region->flags | CU_MEMHOSTALLOC_DEVICEMAP;

@@ -1,6 +1,7 @@
 // Images, modules, libraries, and what is found in them. CUDA Driver API, "Module Management" and "Library Management".
 
 #include <functional>
+#include <memory>
 
 #include "calls_module.capnp.h"
 #include "client/session/entry.h"
@@ -8,6 +9,8 @@
 #include "client/base/input_file.h"
 #include "client/code/jit_options.h"
 #include "client/call/remote_call.h"
+#include "client/session/pool.h"
+#include "client/session/route.h"
 #include "client/session/session.h"
 #include "client_hand.h"
 #include "operations.capnp.h"
@@ -35,19 +38,13 @@ void keep_ahead(RemoteCall<wire::LoadImage>& call, capnp::List<wire::LoadedAhead
 }
 
 // Loads an image as a module or a library; the handle of either comes back.
-CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions& jit, const LibraryOptions& library,
-              std::uint64_t& handle, std::size_t readable = unbounded) {
-  if (!pointer || !jit.valid() || (library.count > 0 && !library.options)) return CUDA_ERROR_INVALID_VALUE;
-  if (module && !thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
-  auto image = find_image(pointer, readable);
-  if (!image && module) return CUDA_ERROR_INVALID_IMAGE;
-  // What is in a library is looked at when something is looked for in it; then the driver says that this is none.
-  if (!image) image = Image{std::as_bytes(std::span("")), false, {}};
+CUresult load_image(Thread& thread, const Image& image, bool module, const JitOptions& jit,
+                    const LibraryOptions& library, std::uint64_t& handle) {
   const auto fill = [&](wire::LoadImage::Builder in, capnp::Data::Reader hash) {
     in.setHash(hash);
-    in.setBytes(image->bytes.size());
+    in.setBytes(image.bytes.size());
     in.setModule(module);
-    in.setWrapped(image->wrapped);
+    in.setWrapped(image.wrapped);
     jit.write(in.initJit(jit.count));
     auto library_list = in.initLibrary(library.count);
     for (unsigned i = 0; i < library.count; ++i) {
@@ -60,7 +57,7 @@ CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions
     return CUDA_SUCCESS;
   };
   return call_with_image<wire::LoadImage>(
-      thread, module ? ContextNeed::current : ContextNeed::optional, image->bytes,
+      thread, module ? ContextNeed::current : ContextNeed::optional, image.bytes,
       !module && jit.count == 0 ? AnsweredAhead::maybe : AnsweredAhead::never, fill,
       [&](RemoteCall<wire::LoadImage>& call, CUresult result, bool ahead) {
         const auto out = call.out();
@@ -74,6 +71,77 @@ CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions
         else keep_ahead(call, out.getAhead());
         return result;
       });
+}
+
+CUresult find_function(Thread& thread, Handle owner, const char* name, ContextNeed need, Function*& found);
+
+/// What a library was loaded from, to load it at another host too.
+struct LibrarySource {
+  std::vector<std::byte> copy;  ///< of the image, unless the program keeps that
+  Image image;
+  std::vector<CUjit_option> jit_options;
+  std::vector<void*> jit_values;
+  std::vector<CUlibraryOption> options;
+  std::vector<void*> values;
+
+  LibrarySource(const Image& from, const JitOptions& jit, const LibraryOptions& library) {
+    bool kept = false;
+    for (unsigned i = 0; i < library.count; ++i) {
+      options.push_back(library.options[i]);
+      values.push_back(library.values ? library.values[i] : nullptr);
+      kept = kept || (options[i] == CU_LIBRARY_BINARY_IS_PRESERVED && values[i]);
+    }
+    // The driver's words go to the program once.
+    for (unsigned i = 0; i < jit.count; ++i) {
+      if (JitOptions::told_once(jit.options[i])) continue;
+      jit_options.push_back(jit.options[i]);
+      jit_values.push_back(jit.values ? jit.values[i] : nullptr);
+    }
+    if (!kept || !from.joined.empty()) copy.assign(from.bytes.begin(), from.bytes.end());
+    image = {copy.empty() ? from.bytes : std::span<const std::byte>(copy), from.wrapped, {}};
+  }
+  LibrarySource(const LibrarySource&) = delete;
+  LibrarySource& operator=(const LibrarySource&) = delete;
+};
+
+void remember(Pool& pool, Handle library, std::shared_ptr<LibrarySource> source) {
+  pool.twins.loaded(
+      library, {.load =
+                    [source](Thread& thread, Handle& twin) {
+                      std::uint64_t handle = 0;
+                      const CUresult result = load_image(
+                          thread, source->image, false,
+                          {static_cast<unsigned>(source->jit_options.size()), source->jit_options.data(),
+                           source->jit_values.data()},
+                          {static_cast<unsigned>(source->options.size()), source->options.data(), source->values.data()},
+                          handle);
+                      if (result == CUDA_SUCCESS) twin = Handle(handle);
+                      return result;
+                    },
+                .find =
+                    [](Thread& thread, Handle twin, const std::string& name, Handle& kernel) {
+                      Function* found = session_of(thread).functions.find_named(twin, name);
+                      const CUresult result =
+                          found ? CUDA_SUCCESS
+                                : find_function(thread, twin, name.c_str(), ContextNeed::optional, found);
+                      if (result == CUDA_SUCCESS) kernel = found->handle;
+                      return result;
+                    }});
+}
+
+CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions& jit, const LibraryOptions& library,
+              std::uint64_t& handle, std::size_t readable = unbounded) {
+  if (!pointer || !jit.valid() || (library.count > 0 && !library.options)) return CUDA_ERROR_INVALID_VALUE;
+  if (module && !thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
+  auto image = find_image(pointer, readable);
+  if (!image && module) return CUDA_ERROR_INVALID_IMAGE;
+  // What is in a library is looked at when something is looked for in it; then the driver says that this is none.
+  if (!image) image = Image{std::as_bytes(std::span("")), false, {}};
+  Pool* const pool = module ? nullptr : process().pool();
+  const auto source = pool ? std::make_shared<LibrarySource>(*image, jit, library) : nullptr;
+  const CUresult result = load_image(thread, *image, module, jit, library, handle);
+  if (pool && result == CUDA_SUCCESS) remember(*pool, Handle(handle), source);
+  return result;
 }
 
 CUresult load_file(Thread& thread, const char* path, bool module, const JitOptions& jit, const LibraryOptions& library,
@@ -233,10 +301,22 @@ CUresult cuModuleUnload(Thread& thread, CUmodule module) {
 CUresult cuLibraryUnload(Thread& thread, CUlibrary library) {
   const Handle handle = handle_of(library);
   if (!handle.well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
-  RemoteCall<wire::CuLibraryUnload> call(thread);
-  if (!call) return call.error();
-  call.in().setLibrary(handle.value());
-  return unload(thread, handle, call);
+  const auto unload_one = [&](Handle one) {
+    RemoteCall<wire::CuLibraryUnload> call(thread);
+    if (!call) return call.error();
+    call.in().setLibrary(one.value());
+    return unload(thread, one, call);
+  };
+  Pool* const pool = process().pool();
+  if (!pool) return unload_one(handle);
+  CUresult result = CUDA_SUCCESS;
+  for (const Handle one : pool->twins.take(handle)) {
+    Session* const session = pool->begun(one.origin());
+    if (!session || pool->lost(*session)) continue;
+    const Route route(thread, *session);
+    if (const CUresult unloaded = unload_one(one); result == CUDA_SUCCESS) result = unloaded;
+  }
+  return result;
 }
 
 // --- finding --------------------------------------------------------------------------------------------------------
@@ -353,7 +433,8 @@ CUresult cuModuleGetGlobal_v2(Thread& thread, CUdeviceptr* address, std::size_t*
   const auto its = session.functions.module(handle_of(module));
   if (its && context && context->active)
     if (Context* const live =
-            session.contexts.find(handle_cast<CUcontext>(Handle::from_id(HandleKind::context, its->context))))
+            session.contexts.find(handle_cast<CUcontext>(Handle::from_id(HandleKind::context, its->context,
+                                                                             session.terms.origin))))
       context = live;
   return find_global(thread, context, {.owner = handle_of(module), .library = its ? its->library : Handle()}, name,
                      address, bytes);
@@ -373,9 +454,11 @@ CUresult cuLibraryGetManaged(Thread& thread, CUdeviceptr* address, std::size_t* 
   Context* context = thread.context();
   if (!context) {
     Session& session = session_of(thread);
-    if (!session.terms.facts.device(0)) return CUDA_ERROR_NO_DEVICE;
+    CUdevice first = 0;
+    for (int ordinal; !session.terms.facts.worker_ordinal(first, ordinal); ++first)
+      if (!session.terms.facts.device(first)) return CUDA_ERROR_NO_DEVICE;
     const std::lock_guard lock(session.contexts.mutex());
-    context = &session.contexts.primary(0);
+    context = &session.contexts.primary(first);
     if (!context->active)
       if (const CUresult bad = session.open_context(thread, *context); bad != CUDA_SUCCESS) return bad;
   }

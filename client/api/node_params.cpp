@@ -8,6 +8,8 @@
 #include "client/memory/read_operation.h"
 #include "client/call/remote_call.h"
 #include "client/session/process.h"
+#include "client/session/pool.h"
+#include "client/session/route.h"
 #include "client/session/session.h"
 
 namespace fargpu::client {
@@ -111,8 +113,19 @@ CUresult check_context(Thread& thread, CUcontext context) {
 }
 
 CUresult write_kernel(Thread& thread, const CUDA_KERNEL_NODE_PARAMS_v3& p, wire::KernelNode::Builder node) {
+  Route route;  // a library's kernel is launched on whatever device the graph is for
+  CUfunction named = p.func;
+  CUkernel kernel = p.kern;
+  if (process().pool()) {
+    const CUresult bad = route.begin([&](Route& here) {
+      here.to(session_of(thread));
+      named = here.twin(named);
+      if (!named) kernel = here.twin(kernel);
+    });
+    if (bad != CUDA_SUCCESS) return bad;
+  }
   const Function* const function =
-      p.func ? session_of(thread).functions.find(p.func) : session_of(thread).functions.find_kernel(p.kern);
+      named ? session_of(thread).functions.find(named) : session_of(thread).functions.find_kernel(kernel);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = check_context(thread, p.ctx); bad != CUDA_SUCCESS) return bad;
   std::span<const std::byte> arguments;
@@ -190,6 +203,10 @@ CUresult write_copy(Thread& thread, const CUDA_MEMCPY_NODE_PARAMS& p, wire::Copy
   const auto source = source_of(p.copyParams), target = target_of(p.copyParams);
   if (!source || !target) return CUDA_ERROR_INVALID_VALUE;
   const Session& session = session_of(thread);
+  const Pool* const pool = process().pool();
+  for (const auto& side : {source, target})
+    if (pool && !side->in_array() && pool->elsewhere(session, side->begin()))
+      return refuse_use("a graph with a copy from or to another host");
   const ProgramMemory memory{session.map, session.host_memory, session.terms.device_window, session.terms.driver_band};
   return write_copy(memory, shape_of(p.copyParams), *source, *target, out.initCopy(), parts);
 }

@@ -12,6 +12,7 @@
 #include "client/session/entry.h"
 #include "client/code/launch_attributes.h"
 #include "client/call/remote_call.h"
+#include "client/session/pool.h"
 #include "client/session/session.h"
 #include "client_hand.h"
 #include "cuda_facts.h"
@@ -168,10 +169,27 @@ CUresult cuStreamQuery(Thread& thread, CUstream stream) {
   return result;
 }
 
+namespace {
+
+// An event of another session than the stream's.
+CUresult wait_elsewhere(Thread& thread, CUstream stream, CUevent event, unsigned flags) {
+  Pool* const pool = process().pool();
+  Session* const session = pool ? pool->begun(handle_of(event).origin()) : nullptr;
+  const Event* const waited = session ? session->events.find(handle_of(event)) : nullptr;
+  if (!waited) return CUDA_ERROR_INVALID_HANDLE;
+  if (pool->lost(*session)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  if (flags & ~CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  return pool->between.wait(thread, *use, *waited);
+}
+
+}  // namespace
+
 CUresult cuStreamWaitEvent(Thread& thread, CUstream stream, CUevent event, unsigned flags) {
   Session& session = session_of(thread);
   const Event* const waited = session.events.find(handle_of(event));
-  if (!waited) return CUDA_ERROR_INVALID_HANDLE;
+  if (!waited) return wait_elsewhere(thread, stream, event, flags);
   if (flags & ~CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
@@ -330,6 +348,8 @@ CUresult check_context_event(Thread& thread, CUcontext handle, CUevent event, Co
   context = handle ? session.contexts.find(handle) : thread.context();
   if (!context || !context->active) return CUDA_ERROR_INVALID_CONTEXT;
   found = session.events.find(handle_of(event));
+  if (!found && handle_of(event).origin() != session.terms.origin)
+    return refuse_use("a context that waits for an event of another host");
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   return session.captures.check_context(*context);
 }

@@ -23,6 +23,9 @@ constexpr EnvironmentVariable all[] = {
      "over while another one answers. The port is 8470 by default. unix:/path is a broker on this machine. none: "
      "programs that load the library find no GPU"},
     {"FARGPU_GPUS", "all of the host", "Number of devices to ask for"},
+    {"FARGPU_HOSTS", "1",
+     "Number of hosts, up to 8, that the devices may be of, where no host alone has as many as FARGPU_GPUS says; without "
+     "FARGPU_GPUS, all devices of so many hosts"},
     {"FARGPU_MEM", "nothing is kept", "Memory of each device to be kept for the job, for example 8GiB"},
     {"FARGPU_COMPUTE", "no bound, no guarantee", "Share of the compute of each device, for example 50%"},
     {"FARGPU_PRIORITY", "normal", "latency-critical, normal or best-effort"},
@@ -65,6 +68,7 @@ constexpr EnvironmentVariable all[] = {
      "for a line per call"},
     {"FARGPU_LOG_FILE", "stderr", "File for the log; %p stands for the process id", Names::output},
     {"FARGPU_TRACE", "", "File for a trace of what happens over time; %p stands for the process id", Names::output},
+    {"FARGPU_SPLIT", "", "Set by `fargpu run`: the number of devices at each host of FARGPU_POOL; not for people"},
     {"FARGPU_JOB", "", "Set by `fargpu run` for the processes of a job, which share a lease; not for people"},
 };
 

@@ -21,11 +21,12 @@ namespace fargpu::client {
 template <class T>
 class HandleMap {
  public:
-  explicit HandleMap(HandleKind kind) : kind_(kind) {}
+  /// `origin`: of all its handles.
+  explicit HandleMap(HandleKind kind, unsigned origin = 0) : kind_(kind), origin_(origin) {}
 
   /// The object of a live handle, or null.
   T* find(Handle handle) const {
-    if (!handle.well_formed(kind_)) return nullptr;
+    if (!handle.well_formed(kind_, origin_)) return nullptr;
     Slot* slot = slot_at(handle.index());
     if (!slot || slot->live.load(std::memory_order_acquire) != handle.id() + 1ull) return nullptr;
     return slot->object.load(std::memory_order_acquire);
@@ -49,7 +50,7 @@ class HandleMap {
     slot.generation = (slot.generation + 1) & Handle::generation_max;
     T* const object = slot.object.load(std::memory_order_relaxed);
     object->reset();
-    return {Handle(kind_, index, slot.generation), object};
+    return {Handle(kind_, index, slot.generation, origin_), object};
   }
 
   /// Makes an object findable under its handle.
@@ -63,7 +64,7 @@ class HandleMap {
   template <class Fill>
   T* learn(Handle handle, Fill&& fill) {
     if (T* const known = find(handle)) return known;
-    if (!handle.well_formed(kind_) || handle.index() < Handle::worker_index_first) return nullptr;
+    if (!handle.well_formed(kind_, origin_) || handle.index() < Handle::worker_index_first) return nullptr;
     const std::lock_guard lock(mutex_);
     Slot& slot = make_slot(handle.index());
     T* const before = slot.object.load(std::memory_order_relaxed);
@@ -82,7 +83,7 @@ class HandleMap {
   /// Makes the handle stale. Returns false if it was so already.
   bool erase(Handle handle) {
     const std::lock_guard lock(mutex_);
-    Slot* slot = handle.well_formed(kind_) ? slot_at(handle.index()) : nullptr;
+    Slot* slot = handle.well_formed(kind_, origin_) ? slot_at(handle.index()) : nullptr;
     if (!slot || slot->live.load(std::memory_order_relaxed) != handle.id() + 1ull) return false;
     slot->live.store(0, std::memory_order_release);
     if (handle.index() < Handle::worker_index_first) free_.push_back(handle.index());
@@ -94,7 +95,7 @@ class HandleMap {
   /// forgotten.
   bool was(Handle handle) {
     const std::lock_guard lock(mutex_);
-    Slot* const slot = handle.well_formed(kind_) ? slot_at(handle.index()) : nullptr;
+    Slot* const slot = handle.well_formed(kind_, origin_) ? slot_at(handle.index()) : nullptr;
     return slot && slot->live.load(std::memory_order_relaxed) != handle.id() + 1ull && handle.generation() != 0 &&
            handle.generation() <= slot->generation;
   }
@@ -109,7 +110,7 @@ class HandleMap {
         Slot& slot = chunk->slots[i];
         const std::uint64_t live = slot.live.load(std::memory_order_acquire);
         if (live)
-          visit(Handle::from_id(kind_, static_cast<std::uint32_t>(live - 1)),
+          visit(Handle::from_id(kind_, static_cast<std::uint32_t>(live - 1), origin_),
                 *slot.object.load(std::memory_order_acquire));
       }
     }
@@ -165,6 +166,7 @@ class HandleMap {
   }
 
   const HandleKind kind_;
+  const unsigned origin_;
   std::array<std::atomic<Chunk*>, chunk_count> chunks_{};
   std::atomic<Chunk*> first_{nullptr};
   std::mutex mutex_;

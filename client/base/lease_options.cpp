@@ -5,12 +5,15 @@
 #include <limits>
 
 #include "environment.h"
+#include "protocol/handle.h"
 #include "protocol/limits.h"
 #include "protocol/text.h"
 
 namespace fargpu::client {
 namespace {
 
+// As many as handles tell apart (protocol/handle.h).
+constexpr std::uint32_t hosts_of_process_max = Handle::origin_max + 1;
 constexpr std::uint64_t least_bytes = 1u << 20;  // less is a number without its unit
 
 std::string variable(const char* name) {
@@ -31,6 +34,23 @@ std::optional<LeaseOptions::Job> parse_job(const std::string& text) {
   return job;
 }
 
+// Numbers with commas between them.
+std::optional<std::vector<std::uint32_t>> parse_split(const std::string& text) {
+  std::vector<std::uint32_t> shares;
+  const char* at = text.data();
+  const char* const behind = at + text.size();
+  while (true) {
+    std::uint32_t share = 0;
+    const auto [end, failed] = std::from_chars(at, behind, share);
+    if (failed != std::errc{} || share == 0 || share > limits::devices_max || shares.size() == hosts_of_process_max)
+      return std::nullopt;
+    shares.push_back(share);
+    if (end == behind) return shares;
+    if (*end != ',') return std::nullopt;
+    at = end + 1;
+  }
+}
+
 }  // namespace
 
 LeaseOptions read_lease_options(std::string& error) {
@@ -43,6 +63,16 @@ LeaseOptions read_lease_options(std::string& error) {
     if (failed != std::errc{} || end != gpus.data() + gpus.size() || options.gpus == 0 ||
         options.gpus > limits::devices_max)
       complain("FARGPU_GPUS", gpus, "give a number of GPUs from 1 to " + std::to_string(limits::devices_max));
+  }
+  if (const std::string hosts = variable("FARGPU_HOSTS"); !hosts.empty()) {
+    const auto [end, failed] = std::from_chars(hosts.data(), hosts.data() + hosts.size(), options.hosts);
+    if (failed != std::errc{} || end != hosts.data() + hosts.size() || options.hosts == 0 ||
+        options.hosts > hosts_of_process_max)
+      complain("FARGPU_HOSTS", hosts, "give a number of hosts from 1 to " + std::to_string(hosts_of_process_max));
+  }
+  if (const std::string split = variable("FARGPU_SPLIT"); !split.empty()) {
+    if (const auto shares = parse_split(split)) options.split = *shares;
+    else complain("FARGPU_SPLIT", split, "it is set by `fargpu run`; leave it alone or unset it");
   }
   if (const std::string memory = variable("FARGPU_MEM"); !memory.empty()) {
     const auto bytes = parse_bytes(memory);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "control.capnp.h"
 
@@ -14,6 +15,8 @@ namespace fargpu::client {
 
 struct LeaseOptions {
   std::uint32_t gpus = 0;                  ///< FARGPU_GPUS; 0 for all there are
+  std::uint32_t hosts = 1;                 ///< FARGPU_HOSTS: that they may be of
+  std::vector<std::uint32_t> split;        ///< FARGPU_SPLIT, set by `fargpu run`: how many at each host of the pool
   std::uint64_t memory_bytes = 0;          ///< FARGPU_MEM, of each; 0 for whatever is there
   std::uint32_t compute_percent = 0;       ///< FARGPU_COMPUTE, of each; 0 for no limit
   std::optional<wire::Priority> priority;  ///< FARGPU_PRIORITY; none: the tenant's highest, at most normal

@@ -6,7 +6,8 @@ constinit std::atomic<Life> current_life{Life::unborn};
 
 CUresult unavailable() {
   switch (life()) {
-    case Life::ready: return CUDA_SUCCESS;
+    case Life::ready:
+    case Life::several: return CUDA_SUCCESS;
     case Life::lost: return CUDA_ERROR_DEVICE_UNAVAILABLE;
     case Life::ended: return CUDA_ERROR_DEINITIALIZED;
     case Life::unborn:

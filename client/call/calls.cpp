@@ -5,6 +5,7 @@
 namespace fargpu::client {
 
 constinit std::atomic<Calls*> Calls::default_{nullptr};
+constinit std::atomic<Calls& (*)()> Calls::first_{nullptr};
 
 Calls::Calls(Channel& channel, PushHandler& pushes, std::chrono::nanoseconds spin, std::function<void()> wake,
              Compression compression, const std::bitset<opcode_max + 1>& served, std::uint64_t credit_bytes,

@@ -13,6 +13,7 @@
 #include "call_credit.h"
 #include "client/objects/capture.h"
 #include "client/objects/contexts.h"
+#include "client/objects/thread.h"
 #include "command_stream.h"
 #include "opcodes.h"
 #include "protocol/compression.h"
@@ -20,8 +21,6 @@
 #include "reply_cache.h"
 
 namespace fargpu::client {
-
-class Thread;
 
 /// What calls need now and then of the parts above them.
 class CallEvents {
@@ -50,10 +49,19 @@ class Calls {
 
   /// The way for calls of this context; without one, for those of programs that have named none yet.
   static Calls& of(const Context* context) {
-    return context ? *context->calls : *default_.load(std::memory_order_relaxed);
+    if (context) [[likely]]
+      return *context->calls;
+    Calls* const calls = default_.load(std::memory_order_relaxed);
+    return calls ? *calls : first_.load()();
   }
-  /// Set by Process.
+  /// The way for calls of the thread.
+  static Calls& of(const Thread& thread) {
+    Context* const context = thread.context();
+    return context || !thread.calls ? of(context) : *thread.calls;
+  }
+  /// Set by Process: the way to the first session, and what begins that where none has begun.
   static void set_default(Calls* calls) { default_.store(calls, std::memory_order_relaxed); }
+  static void set_first(Calls& (*begin)()) { first_.store(begin); }
 
   /// Whether the worker serves it.
   bool serves(Opcode opcode) const { return served_.test(static_cast<unsigned>(opcode)); }
@@ -91,6 +99,7 @@ class Calls {
   void wait_for_credit(std::uint64_t bytes);
 
   static std::atomic<Calls*> default_;
+  static std::atomic<Calls& (*)()> first_;
 
   const std::bitset<opcode_max + 1> served_;
   std::atomic<std::uint64_t> submitted_{0};

@@ -13,7 +13,7 @@ namespace fargpu::client {
 CUresult refuse(Symbol symbol) noexcept {
   const SymbolFacts& facts = facts_of(symbol);
   stats::count(symbol);
-  if (life() != Life::ready) return unavailable();
+  if (!serving()) return unavailable();
   error_log().note(symbol, facts.error);
   try {
     log::write_once(log::Level::warn, std::string(facts.name),

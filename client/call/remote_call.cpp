@@ -17,7 +17,7 @@ RemoteCallBase::RemoteCallBase(Calls& calls, Thread& thread, Opcode opcode, bool
 }
 
 RemoteCallBase::RemoteCallBase(Thread& thread, Opcode opcode, bool may_be_held, ContextNeed need)
-    : RemoteCallBase(Calls::of(thread.context()), thread, opcode, may_be_held,
+    : RemoteCallBase(Calls::of(thread), thread, opcode, may_be_held,
                      need == ContextNeed::none ? nullptr : thread.context()) {
   // What needs no context does without one that is gone, and whatever has become of one that is there.
   needs_context_ = need == ContextNeed::current;

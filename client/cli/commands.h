@@ -16,7 +16,7 @@ inline constexpr int exit_not_found = 127;
 
 struct RunOptions {
   std::string pool;
-  std::string gpus, memory, compute, priority,
+  std::string gpus, hosts, memory, compute, priority,
       wait;  ///< as the variables of the same meaning; empty where none is given
   bool no_check = false;
   std::vector<std::string> arguments;

@@ -10,8 +10,8 @@ namespace {
 
 /// By the names of options, and of what stands without one.
 const std::map<std::string, const char*> value_names = {
-    {"pool", "HOSTS"},     {"host", "HOST"},       {"gpus", "COUNT"},    {"mem", "SIZE"},       {"compute", "PERCENT"},
-    {"priority", "CLASS"}, {"wait", "TIME"},       {"output", "FORMAT"}, {"delay", "SECONDS"},  {"file", "FILE"},
+    {"pool", "HOSTS"},     {"host", "HOST"},       {"gpus", "COUNT"},    {"hosts", "COUNT"},
+    {"mem", "SIZE"},       {"compute", "PERCENT"}, {"priority", "CLASS"}, {"wait", "TIME"},       {"output", "FORMAT"}, {"delay", "SECONDS"},  {"file", "FILE"},
     {"folder", "FOLDER"},  {"life", "TIME"},       {"ttl", "TIME"},      {"server", "NAME"},    {"tenant", "NAME"},
     {"name", "NAME"},      {"percent", "PERCENT"}, {"weight", "WEIGHT"}, {"session", "NUMBER"}, {"policy", "NAME"},
     {"program", "WORD"},   {"for", "TIME"},

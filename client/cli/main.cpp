@@ -36,6 +36,9 @@ int main(int argc, char** argv) {
   CLI::App* const run_command = app.add_subcommand("run", "Run a program with the pool's GPUs");
   run_command->add_option("--pool", run.pool, "GPU hosts, host[:port][,host...] (default: FARGPU_POOL)");
   run_command->add_option("-n,--gpus", run.gpus, "Number of GPUs (default: all of the host; FARGPU_GPUS)");
+  run_command->add_option("--hosts", run.hosts,
+                          "Number of hosts that the GPUs may be of, where no host alone has enough (default: 1; "
+                          "FARGPU_HOSTS)");
   run_command->add_option("-m,--mem", run.memory,
                           "Memory of each GPU to be kept for the job, for example 8GiB (FARGPU_MEM)");
   run_command->add_option("-c,--compute", run.compute, "Share of each GPU, for example 50% (FARGPU_COMPUTE)");

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "client/base/environment.h"
 #include "client/base/log_words.h"
 #include "client/connect/control_connection.h"
+#include "client/connect/gang.h"
 #include "client/connect/pool_search.h"
 #include "commands.h"
 #include "library_folder.h"
@@ -104,11 +106,20 @@ void warn_of(const std::string& policy, const std::string& host) {
   }
 }
 
-/// Gets the job's lease from the pool before a program is started for nothing: 0, or the exit code with one line that
-/// says of each host what was wrong. Of several codes the one counts that waiting mends, then one that is meant. The
-/// lease lasts as long as the programs of the job, which go to the host that gave it, and to no other.
-int take_lease(const std::vector<PoolHost>& hosts) {
+/// One line that says of each host what was wrong. Of several exit codes the one counts that waiting mends, then one
+/// that is meant.
+int refused(const std::vector<DialError>& errors) {
   const auto rank = [](int code) { return code == exit_no_capacity ? 2 : code == exit_denied ? 1 : 0; };
+  int worst = exit_own_error;
+  for (const DialError& error : errors)
+    if (const int code = exit_code_of(error); rank(code) > rank(worst)) worst = code;
+  std::cerr << "fargpu: " << (errors.size() == 1 ? errors[0].what() : none_usable(errors).what()) << "\n";
+  return worst;
+}
+
+/// Gets the job's lease from the pool before a program is started for nothing: 0, or the exit code. The lease lasts as
+/// long as the programs of the job, which go to the host that gave it, and to no other.
+int take_lease(const std::vector<PoolHost>& hosts) {
   std::string policy;
   PoolSearch search(hosts, PoolContacts::Order::load, /*hold=*/true,
                     [&](ControlConnection& broker) { policy = policy_of(broker); });
@@ -122,12 +133,38 @@ int take_lease(const std::vector<PoolHost>& hosts) {
     ::setenv("FARGPU_POOL", pool_text(found->host).c_str(), 1);
     return 0;
   }
-  const std::vector<DialError> errors = search.errors();
-  int worst = exit_own_error;
-  for (const DialError& error : errors)
-    if (const int code = exit_code_of(error); rank(code) > rank(worst)) worst = code;
-  std::cerr << "fargpu: " << none_usable(errors).what() << "\n";
-  return worst;
+  return refused(search.errors());
+}
+
+/// As take_lease for a job that may have devices of several hosts: all its leases, or none.
+int take_leases(const std::vector<PoolHost>& hosts, bool& several) {
+  const LeaseOptions& wish = config().lease;
+  std::map<std::string, std::string> policies;
+  std::mutex mutex;  // several hosts may be asked at once
+  const auto look = [&](ControlConnection& broker) {
+    const std::string policy = policy_of(broker);
+    const std::lock_guard lock(mutex);
+    policies[broker.name()] = policy;
+  };
+  std::vector<GangMember> members;
+  try {
+    const Waiting waiting(fmt::format("{} of {} hosts", wish.hosts, hosts.size()));
+    members = wish.split.empty() ? take_gang(hosts, wish, look) : join_gang(hosts, wish, look);
+  } catch (const DialError& error) {
+    return refused({error});
+  }
+  for (const auto& [host, policy] : policies) warn_of(policy, host);
+  std::string pool, split;
+  for (const GangMember& member : members) {
+    member.broker->bequeath();
+    pool += (pool.empty() ? "" : ",") + pool_text(member.host);
+    split += (split.empty() ? "" : ",") + std::to_string(member.gpus);
+  }
+  ::setenv("FARGPU_POOL", pool.c_str(), 1);
+  several = members.size() > 1;
+  if (several) ::setenv("FARGPU_SPLIT", split.c_str(), 1);
+  else ::unsetenv("FARGPU_SPLIT");
+  return 0;
 }
 
 // A name for the job, which nobody can guess.
@@ -158,6 +195,7 @@ void ask_for(const RunOptions& options) {
     const std::string& value;
   };
   const Wish wishes[] = {{"--gpus", "FARGPU_GPUS", options.gpus},
+                         {"--hosts", "FARGPU_HOSTS", options.hosts},
                          {"--mem", "FARGPU_MEM", options.memory},
                          {"--compute", "FARGPU_COMPUTE", options.compute},
                          {"--priority", "FARGPU_PRIORITY", options.priority},
@@ -169,7 +207,10 @@ void ask_for(const RunOptions& options) {
     new_wish = true;
   }
   // Within another job without wishes of its own it is part of that job.
-  if (new_wish || !std::getenv("FARGPU_JOB")) ::setenv("FARGPU_JOB", new_job().c_str(), 1);
+  if (new_wish || !std::getenv("FARGPU_JOB")) {
+    ::setenv("FARGPU_JOB", new_job().c_str(), 1);
+    ::unsetenv("FARGPU_SPLIT");
+  }
   std::string error = config().number_error;
   if (error.empty()) return;
   // It is called what its user called it.
@@ -198,14 +239,18 @@ int run(const RunOptions& options) {
     std::cerr << "fargpu: " << fault << "; " << library_repair() << "\n";
     return exit_own_error;
   }
+  bool several = false;
   if (!options.no_check) {
-    if (const int code = take_lease(hosts); code != 0) return code;
+    const bool may_be_several = config().lease.hosts > 1 || config().lease.split.size() > 1;
+    if (const int code = may_be_several ? take_leases(hosts, several) : take_lease(hosts); code != 0) return code;
   }
   prepend("LD_LIBRARY_PATH", folder.string());
   ::setenv("TRITON_LIBCUDA_PATH", folder.c_str(), 1);  // Triton looks through the loader's cache otherwise
   // How the host's devices are wired is not known here, and without wires NCCL goes through memory of the program. Its
   // driver knows which devices reach each other, and NCCL asks it too.
   ::setenv("NCCL_P2P_LEVEL", "SYS", 0);
+  // NCCL takes devices of several hosts for devices of one machine.
+  if (several) prepend("LD_PRELOAD", (folder / "libfargpu-nccl.so").string());
   std::vector<char*> arguments;
   for (const std::string& argument : options.arguments) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);

@@ -102,6 +102,10 @@ struct Function {
 
 class Functions {
  public:
+  /// `origin`: of all their handles.
+  explicit Functions(unsigned origin = 0)
+      : functions_(HandleKind::function, origin), kernels_(HandleKind::kernel, origin) {}
+
   /// The record of a live function or kernel handle, or null.
   Function* find(CUfunction function) const {
     const Handle handle = handle_of(function);
@@ -143,8 +147,8 @@ class Functions {
 
  private:
   std::atomic<bool> library_modules_{false};
-  HandleMap<Function> functions_{HandleKind::function};
-  HandleMap<Function> kernels_{HandleKind::kernel};
+  HandleMap<Function> functions_;
+  HandleMap<Function> kernels_;
   mutable std::mutex mutex_;
   std::map<std::pair<std::uint64_t, std::string>, Handle> named_;  // by library or module, and name
   std::map<std::uint64_t, Module> modules_;

@@ -18,6 +18,11 @@ struct JitOptions {
   void** values = nullptr;
 
   bool valid() const { return count == 0 || options; }
+  /// What tells the program of this one time, or is the size of where that goes.
+  static bool told_once(CUjit_option option) {
+    return is_output(option) || option == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES ||
+           option == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES;
+  }
   /// Of options whose value is an address of the program only the kind travels.
   void write(capnp::List<wire::Option>::Builder list) const {
     for (unsigned i = 0; i < count; ++i) {

@@ -45,6 +45,11 @@ CUresult result_of(wire::Failure::Reason reason) {
   }
 }
 
+std::vector<std::byte> bytes_of(capnp::Data::Reader data) {
+  const auto* const begin = reinterpret_cast<const std::byte*>(data.begin());
+  return {begin, begin + data.size()};
+}
+
 }  // namespace
 
 std::string host_name() {
@@ -329,6 +334,10 @@ std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, cons
                         [&](wire::Control::Builder control) { write_lane(control.initLane(), request, name); });
 }
 
+Ticket read_ticket(wire::LeaseAnswer::Reader answer) {
+  return {bytes_of(answer.getTicket()), bytes_of(answer.getTicketName())};
+}
+
 ControlConnection::ControlConnection(const PoolHost& host, For whom)
     : name_(address_text(host)), address_(host), whom_(whom) {
   Line line = connect_to(host);
@@ -346,10 +355,6 @@ ControlConnection::ControlConnection(const PoolHost& host, For whom)
 }
 
 ControlConnection::Local ControlConnection::hello(std::span<const std::byte> key) {
-  const auto bytes_of = [](capnp::Data::Reader data) {
-    const auto* const begin = reinterpret_cast<const std::byte*>(data.begin());
-    return std::vector<std::byte>(begin, begin + data.size());
-  };
   Local local;
   ask(
       [&](wire::Control::Builder control) {
@@ -472,6 +477,7 @@ bool ControlConnection::ask_for_lease(const LeaseOptions& wish, bool hold,
         auto request = control.initLeaseRequest();
         write_lease_options(wish, request);
         request.setHold(hold);
+        request.setWantsFacts(hold);
         const auto& variables = config().cuda_environment;
         auto environment = request.initEnvironment(static_cast<unsigned>(variables.size()));
         for (unsigned i = 0; i < environment.size(); ++i) {

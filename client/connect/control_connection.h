@@ -36,6 +36,8 @@ struct Ticket {
   std::vector<std::byte> name;  ///< of a ticket for a connection that speaks TLS; empty otherwise
 };
 
+Ticket read_ticket(wire::LeaseAnswer::Reader answer);
+
 /// Opens a session's connection, up to where `attach` is sent. Throws the same.
 std::unique_ptr<Channel> connect_session(const PoolHost& host, const Ticket& ticket);
 

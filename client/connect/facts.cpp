@@ -14,8 +14,14 @@ namespace fargpu::client {
 
 bool Facts::worker_ordinal(CUdevice ordinal, int& of_worker) const {
   const Device* const found = device(ordinal);
-  if (found) of_worker = found->worker_ordinal;
-  return found != nullptr;
+  if (!found || found->worker_ordinal < 0) return false;
+  of_worker = found->worker_ordinal;
+  return true;
+}
+
+bool Facts::can_access(CUdevice from, CUdevice to) const {
+  const auto peer = peers.find({device(from)->worker_ordinal, device(to)->worker_ordinal});
+  return peer != peers.end() && peer->second.can_access;
 }
 
 CUdevice Facts::client_ordinal(int of_worker) const {

@@ -48,6 +48,8 @@ struct Facts {
   }
   /// The worker's number of a device; false if the program has no such device.
   bool worker_ordinal(CUdevice ordinal, int& of_worker) const;
+  /// Whether the hardware can; ordinals as the program sees them.
+  bool can_access(CUdevice from, CUdevice to) const;
   /// The program's number of one of the worker's devices; -1 if it does not see that.
   CUdevice client_ordinal(int of_worker) const;
 };

@@ -4,6 +4,7 @@
 
 #include "client/base/config.h"
 #include "control_connection.h"
+#include "pci_domains.h"
 #include "pool_contacts.h"
 #include "client/base/uuid.h"
 
@@ -49,23 +50,57 @@ Host read(wire::Status::Reader status) {
   return host;
 }
 
+// The devices of all hosts as the driver API numbers them.
+Host together(std::map<std::size_t, Host> hosts) {
+  std::vector<std::vector<unsigned>> domains;
+  for (const auto& [place, host] : hosts) {
+    auto& of_host = domains.emplace_back();
+    for (const Device& device : host.devices) of_host.push_back(device.pci_domain);
+  }
+  separate_domains(domains);
+  Host all;
+  std::size_t number = 0;
+  for (auto& [place, host] : hosts) {
+    for (std::size_t i = 0; i < host.devices.size(); ++i) host.devices[i].pci_domain = domains[number][i];
+    if (number++ == 0) {
+      all = std::move(host);
+      continue;
+    }
+    const auto before = static_cast<unsigned>(all.devices.size());
+    all.address += ", " + host.address;
+    for (Device& device : host.devices) all.devices.push_back(std::move(device));
+    for (Session& session : host.sessions) {
+      session.memory_bytes.insert(session.memory_bytes.begin(), before, 0);
+      all.sessions.push_back(std::move(session));
+    }
+    for (const auto& [pair, peer] : host.peers) all.peers[{pair.first + before, pair.second + before}] = peer;
+    for (const auto& [pair, level] : host.distances) all.distances[{pair.first + before, pair.second + before}] = level;
+  }
+  return all;
+}
+
 }  // namespace
 
 Host ask_host() {
   require_pool(config());
+  const LeaseOptions& lease = config().lease;
+  const bool several = lease.split.size() > 1 || (lease.hosts > 1 && !lease.job);
   PoolContacts contacts(config().hosts);
+  std::map<std::size_t, Host> answered;  // by their places in the pool
   while (const auto contact = contacts.next()) {
     try {
       Host host;
       contact->broker->ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
                            [&](wire::Control::Reader control) { host = read(control.getStatus()); });
       host.address = address_text(contact->host);
-      return host;
+      answered.emplace(contact->place, std::move(host));
+      if (!several) break;
     } catch (const DialError& error) {
       contacts.failed(contact->place, error);
     }
   }
-  throw none_usable(contacts.errors());
+  if (answered.empty()) throw none_usable(contacts.errors());
+  return together(std::move(answered));
 }
 
 }  // namespace fargpu::client::report

@@ -53,7 +53,8 @@ struct Host {
   std::map<std::pair<unsigned, unsigned>, unsigned> distances;  ///< nvmlGpuTopologyLevel_t, by the same
 };
 
-/// Asks the first host of FARGPU_POOL that answers. A connection per question: there is none to be torn by a fork, and
+/// Asks the first host of FARGPU_POOL that answers; if programs may have devices of several, all that answer, whose
+/// devices are numbered across them. A connection per question: there is none to be torn by a fork, and
 /// none that keeps a host busy. Throws DialError.
 Host ask_host();
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "client/base/uuid.h"
+
 namespace fargpu::client {
 
 Offer read_offer(wire::Status::Reader status, const LeaseOptions& wish) {
@@ -17,9 +19,12 @@ Offer read_offer(wire::Status::Reader status, const LeaseOptions& wish) {
   for (const auto tenant : status.getTenants())
     if (tenant.getName() == status.getTenant())
       within_quota = tenant.getSessionsLimit() == 0 || tenant.getSessions() < tenant.getSessionsLimit();
-  offer.room = status.getState() == wire::HostState::SERVING && !status.getDraining() &&
+  const bool serves = status.getState() == wire::HostState::SERVING && !status.getDraining() &&
                status.getFailure().getReason() == wire::Failure::Reason::NONE &&
-               status.getSessionsTaken() < status.getSessionsMax() && fit >= needed && within_quota;
+               status.getSessionsTaken() < status.getSessionsMax() && within_quota;
+  offer.room = serves && fit >= needed;
+  offer.free = serves ? fit : 0;
+  if (offer.devices > 0) offer.id = uuid_text(read_uuid(status.getDevices()[0].getUuid()));
   return offer;
 }
 

@@ -2,6 +2,7 @@
 // What a host of a pool can be expected to give a job now.
 
 #include <cstdint>
+#include <string>
 
 #include "control.capnp.h"
 #include "control_connection.h"
@@ -12,6 +13,8 @@ namespace fargpu::client {
 struct Offer {
   bool room = false;  ///< a lease of that size could be given now
   std::uint32_t devices = 0;
+  std::uint32_t free = 0;  ///< devices that have the memory that is asked for; 0 where no lease could be given at all
+  std::string id;          ///< of the host, by its first device: the same for all clients
   std::uint32_t load = 0;  ///< sessions that run or are promised, and requests that wait
 };
 

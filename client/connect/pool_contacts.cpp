@@ -117,6 +117,21 @@ std::optional<PoolContacts::Contact> PoolContacts::next() {
   }
 }
 
+std::vector<PoolContacts::Contact> PoolContacts::all() {
+  if (called_ == 0) wait_for_offers();
+  std::vector<Contact> found;
+  const std::lock_guard lock(state_->mutex);
+  for (std::size_t place = 0; place < hosts_.size(); ++place) {
+    State::Host& host = state_->hosts[place];
+    if (!host.ready()) continue;
+    host.given = true;
+    found.push_back({std::move(host.broker), hosts_[place], place, host.offer});
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Contact& one, const Contact& other) { return better(one.offer, other.offer); });
+  return found;
+}
+
 void PoolContacts::failed(std::size_t place, DialError error) {
   const std::lock_guard lock(state_->mutex);
   state_->hosts[place].error = std::move(error);

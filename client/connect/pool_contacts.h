@@ -37,6 +37,9 @@ class PoolContacts {
   /// The next host that has answered; of several, the first in the order. Nothing once all have been given or have
   /// failed.
   std::optional<Contact> next();
+  /// All hosts that have answered and were not given, the best offer first; silent ones are waited for no longer than
+  /// next() does.
+  std::vector<Contact> all();
   /// The host of this place serves no session, although it has answered.
   void failed(std::size_t place, DialError error);
   /// Of each host what was wrong, in the order of the pool.

@@ -16,11 +16,6 @@ constexpr std::chrono::milliseconds look_interval_min = 50ms;
 // A refusal does not advise a client to wait that asks with a wait, however short.
 constexpr std::chrono::milliseconds shortest_wait = 1ms;
 
-std::vector<std::byte> bytes_of(capnp::Data::Reader data) {
-  const auto* const begin = reinterpret_cast<const std::byte*>(data.begin());
-  return {begin, begin + data.size()};
-}
-
 }  // namespace
 
 PoolSearch::PoolSearch(std::vector<PoolHost> hosts, PoolContacts::Order order, bool hold, Check check)
@@ -48,10 +43,8 @@ std::optional<PoolSearch::Found> PoolSearch::ask(PoolContacts::Contact contact, 
     LeaseOptions wish = config().lease;
     wish.wait = wait;
     Ticket ticket;
-    const auto read_ticket = [&](wire::LeaseAnswer::Reader answer) {
-      ticket = {bytes_of(answer.getTicket()), bytes_of(answer.getTicketName())};
-    };
-    if (!contact.broker->ask_for_lease(wish, hold_, read_ticket, meanwhile)) return std::nullopt;
+    const auto take_ticket = [&](wire::LeaseAnswer::Reader answer) { ticket = read_ticket(answer); };
+    if (!contact.broker->ask_for_lease(wish, hold_, take_ticket, meanwhile)) return std::nullopt;
     return Found{std::move(contact.broker), contact.host, contact.place, std::move(ticket)};
   } catch (const DialError& error) {
     log::info("{}", error.what());

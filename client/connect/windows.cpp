@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <sys/mman.h>
 
+#include <array>
 #include <span>
 
 namespace fargpu::client {
@@ -14,18 +15,26 @@ constexpr std::uint64_t TiB = std::uint64_t{1} << 40;
 // The first of each list suits ordinary processes, the second those with AddressSanitizer, the last those with
 // ThreadSanitizer: there their shadow memory leaves room. Host windows begin at odd places: launches look for host
 // addresses among the arguments, and there two ordinary numbers of 32 bits must not pass for one.
-constexpr Window device_candidates[] = {
-    {0x1000'0000'0000, 16 * TiB}, {0x1100'0000'0000, 1 * TiB}, {0x5500'0000'0000, 64 * GiB}};
-constexpr Window host_candidates[] = {
-    {0x2b5d'4000'0000, 1 * TiB}, {0x2b5d'4000'0000, 256 * GiB}, {0x7e80'4000'0000, 64 * GiB}};
+using Candidates = std::array<Window, 3>;
+
+Candidates device_candidates(unsigned origin) {
+  const Window last{0x5500'0000'0000 + origin * 64 * GiB, 64 * GiB};
+  if (origin == 0) return {{{0x1000'0000'0000, 16 * TiB}, {0x1100'0000'0000, 1 * TiB}, last}};
+  const std::uint64_t behind = 0x2000'0000'0000 + (origin - 1) * TiB;  // the first session's
+  return {{{behind, 1 * TiB}, {behind, 256 * GiB}, last}};
+}
+
+Candidates host_candidates(unsigned origin) {
+  const std::uint64_t base = 0x2b5d'4000'0000 + origin * TiB;
+  return {{{base, 1 * TiB}, {base, 256 * GiB}, {0x7e80'4000'0000 + origin * 64 * GiB, 64 * GiB}}};
+}
 
 // Looked for by name: it is the program that has a sanitizer or has none, however this library was built.
 bool under_thread_sanitizer() { return ::dlsym(RTLD_DEFAULT, "__tsan_init") != nullptr; }
 
-template <std::size_t n>
-std::vector<Window> reserve(const Window (&candidates)[n]) {
+std::vector<Window> reserve(const Candidates& candidates) {
   // ThreadSanitizer ends the process over a mapping where it allows none, instead of refusing it.
-  const std::size_t first = under_thread_sanitizer() ? n - 1 : 0;
+  const std::size_t first = under_thread_sanitizer() ? candidates.size() - 1 : 0;
   std::vector<Window> reserved;
   for (const Window& window : std::span(candidates).subspan(first))
     if (reserve_window(window)) reserved.push_back(window);
@@ -34,8 +43,8 @@ std::vector<Window> reserve(const Window (&candidates)[n]) {
 
 }  // namespace
 
-std::vector<Window> reserve_device_windows() { return reserve(device_candidates); }
-std::vector<Window> reserve_host_windows() { return reserve(host_candidates); }
+std::vector<Window> reserve_device_windows(unsigned origin) { return reserve(device_candidates(origin)); }
+std::vector<Window> reserve_host_windows(unsigned origin) { return reserve(host_candidates(origin)); }
 
 bool reserve_window(const Window& window) {
   void* const wish = reinterpret_cast<void*>(window.base);

@@ -105,7 +105,7 @@ void HostPages::send_range(Thread& thread, Block& block, std::uint64_t offset, s
 void HostPages::fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) {
   // What the GPU wrote is lost with the session, as every CUDA call tells from then on; the program's own memory is
   // not.
-  if (life() != Life::ready) return;
+  if (!serving()) return;
   RemoteCall<wire::ReadHostBlock> call(calls_, thread);
   auto in = call.in();
   in.setAddress(block.base + offset);
@@ -128,7 +128,7 @@ void HostPages::keep_renewing() {
   using namespace std::chrono_literals;
   constexpr std::chrono::milliseconds first = 1ms, last = 32ms;
   auto pause = first;
-  while (life() == Life::ready) {
+  while (serving()) {
     {
       std::unique_lock lock(mutex_);
       if (!touched_while_busy_) pause = first;

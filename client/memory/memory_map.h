@@ -60,6 +60,8 @@ struct Region {
 /// Threads: any; readers do not exclude each other.
 class MemoryMap {
  public:
+  /// `origin`: the number of the session, which tells its buffer ids from those of others.
+  explicit MemoryMap(unsigned origin = 0) : buffer_ids_(std::uint64_t{origin} << 56) {}
   /// The region that holds this address; the end is exclusive.
   std::optional<Region> find(std::uint64_t address) const;
   /// Adds a region; false if it overlaps one that is there.
@@ -103,7 +105,7 @@ class MemoryMap {
 
   mutable WriterFirstMutex mutex_;
   std::map<std::uint64_t, Region> regions_;
-  std::atomic<std::uint64_t> buffer_ids_{0};
+  std::atomic<std::uint64_t> buffer_ids_;
 };
 
 }  // namespace fargpu::client

@@ -2,7 +2,8 @@
 
 namespace fargpu::client {
 
-Contexts::Contexts(std::size_t devices, Session& session, Calls& calls) : session_(session), calls_(calls) {
+Contexts::Contexts(std::size_t devices, Session& session, Calls& calls, unsigned origin)
+    : session_(session), calls_(calls), contexts_(HandleKind::context, origin) {
   for (std::size_t device = 0; device < devices; ++device) {
     Context* const context = make(static_cast<int>(device), 0);
     context->primary = true;
@@ -52,6 +53,14 @@ std::vector<Context*> Contexts::greens(const Context& primary) {
   return found;
 }
 
+Context* Contexts::any_active() {
+  Context* found = nullptr;
+  contexts_.for_each([&](Handle, Context& context) {
+    if (context.active && !context.green && (!found || context.primary)) found = &context;
+  });
+  return found;
+}
+
 bool Contexts::idle() {
   bool idle = true;
   contexts_.for_each([&](Handle, Context& context) { idle = idle && (!context.active || context.idle()); });
@@ -63,6 +72,10 @@ void Contexts::fail(int device, CUresult result) {
     CUresult none = CUDA_SUCCESS;
     if (context.device == device && context.active) context.failure.compare_exchange_strong(none, result);
   });
+}
+
+void Contexts::fail_all(CUresult result) {
+  contexts_.for_each([&](Handle, Context& context) { context.failure = result; });
 }
 
 void Contexts::fail_with(std::uint32_t id, CUresult result) {

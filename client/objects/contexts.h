@@ -18,8 +18,8 @@ namespace fargpu::client {
 class Contexts {
  public:
   /// Has the primary contexts of so many devices, none of them active. `session` and `calls` are those of every
-  /// context.
-  Contexts(std::size_t devices, Session& session, Calls& calls);
+  /// context, `origin` of all their handles.
+  Contexts(std::size_t devices, Session& session, Calls& calls, unsigned origin = 0);
 
   /// The primary context of a device, active or not.
   Context& primary(int device) { return *primaries_[static_cast<std::size_t>(device)]; }
@@ -33,6 +33,8 @@ class Contexts {
   std::vector<Context*> greens(const Context& primary);
   /// The devices that contexts are open on.
   std::set<int> devices_in_use();
+  /// An active one, or null if there is none.
+  Context* any_active();
   /// Nothing is under way in any context.
   bool idle();
 
@@ -43,6 +45,8 @@ class Contexts {
 
   /// A kernel of the device left an error behind: all contexts on it have it, as on NVIDIA's driver.
   void fail(int device, CUresult result);
+  /// Nothing is served in any context any more.
+  void fail_all(CUresult result);
   /// Fails all contexts on the device of the context that has this number on the wire, if it lives.
   void fail_with(std::uint32_t id, CUresult result);
 
@@ -53,7 +57,7 @@ class Contexts {
   Session& session_;
   Calls& calls_;
   std::recursive_mutex mutex_;  // destructors of context-local values may call back
-  HandleMap<Context> contexts_{HandleKind::context};
+  HandleMap<Context> contexts_;
   std::deque<Context*> primaries_;
 };
 

@@ -16,7 +16,9 @@
 
 namespace fargpu::client {
 
+class Calls;
 struct Context;
+class Session;
 namespace trace {
 struct Details;
 }
@@ -79,6 +81,9 @@ class Thread {
 
   /// cuThreadExchangeStreamCaptureMode.
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  /// Where its calls go while no context is current; null: to the process's first session.
+  Session* session = nullptr;
+  Calls* calls = nullptr;  ///< of that session
   /// It is running a host function of the program, where CUDA calls are not permitted.
   bool in_callback = false;
   /// This thread's default stream in each context (CU_STREAM_PER_THREAD), made when first used.

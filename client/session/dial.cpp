@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <set>
 
@@ -68,10 +69,34 @@ std::unique_ptr<Channel> open_lane(const Connect& connect, const LaneRequest& re
   return channel;
 }
 
+// Where a driver places its variables differs from worker to worker, and bands of several must not meet. A driver begins
+// at the upper end and goes downwards.
+constexpr std::uint64_t band_of_several = std::uint64_t{64} << 30;
+
+/// Another worker's band may be free.
+struct BandTaken : DialError {
+  explicit BandTaken(const std::string& text) : DialError(CUDA_ERROR_SYSTEM_NOT_READY, text) {}
+};
+
+// The program has heard of these devices before the session began: they must be the ones.
+std::vector<Device> as_told(const std::vector<Device>& found, const std::vector<Device>& told,
+                            const std::string& host) {
+  for (const Device& device : told) {
+    if (device.worker_ordinal < 0) continue;
+    const auto number = static_cast<std::size_t>(device.worker_ordinal);
+    if (number >= found.size() ||
+        !std::equal(std::begin(device.uuid.bytes), std::end(device.uuid.bytes), std::begin(found[number].uuid.bytes)))
+      throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                      host + " has other devices now than it had when the program began; start the program again");
+  }
+  return told;
+}
+
 // What is reserved for a session that may not come to be: another host's session needs the same addresses.
 class OfferedWindows {
  public:
-  OfferedWindows() = default;
+  explicit OfferedWindows(unsigned origin)
+      : device(reserve_device_windows(origin)), host(reserve_host_windows(origin)) {}
   OfferedWindows(const OfferedWindows&) = delete;
   OfferedWindows& operator=(const OfferedWindows&) = delete;
   ~OfferedWindows() {
@@ -81,8 +106,8 @@ class OfferedWindows {
   }
   void keep(const Terms& terms) { kept_ = {terms.device_window.base, terms.host_window.base, terms.driver_band.base}; }
 
-  const std::vector<Window> device = reserve_device_windows();
-  const std::vector<Window> host = reserve_host_windows();
+  const std::vector<Window> device;
+  const std::vector<Window> host;
   std::vector<Window> band;
 
  private:
@@ -92,6 +117,8 @@ class OfferedWindows {
 bool wants_rdma(const Config& config, const PoolHost& host) {
   return config.transport == Transport::rdma || host.transport == PoolHost::Transport::rdma;
 }
+
+}  // namespace
 
 void require_transport(const Config& config, const ControlConnection& broker) {
   const bool local = !broker.address().socket.empty();
@@ -105,12 +132,10 @@ void require_transport(const Config& config, const ControlConnection& broker) {
                     "FARGPU_TRANSPORT=tcp, but " + broker.name() + " is no TCP address; unset one of them");
 }
 
-}  // namespace
-
 std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket,
                                 const Config& config, const std::string& host_name, Connect connect,
-                                const RdmaChoice& rdma) {
-  OfferedWindows offered;
+                                const RdmaChoice& rdma, const Place& place) {
+  OfferedWindows offered(place.origin);
   if (offered.device.empty() || offered.host.empty()) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
                     "no address range for device memory is free in this process (is the address space limited, "
@@ -124,6 +149,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
     attach.setCompression(static_cast<wire::Compression>(config.compression));
     attach.setHearsNotices(true);
     attach.setResumes(connect != nullptr);
+    attach.setOrigin(static_cast<std::uint8_t>(place.origin));
     attach.setSharedMemory(channel->passes_descriptors() && config.transport != Transport::tcp && !rdma.required);
     attach.setRdma(rdma.devices != nullptr);
     write_windows(offered.device, attach.initDeviceWindows(static_cast<unsigned>(offered.device.size())));
@@ -147,6 +173,11 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
     throw ProtocolError(
         fmt::format("{} answered with protocol {}, which it was not offered", host_name, answer.getProtocolVersion()));
 
+  if (answer.getOrigin() != place.origin) {
+    throw DialError(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+                    host_name + " is of a release that serves no program with GPUs of several hosts; update it, or "
+                                "leave FARGPU_HOSTS unset");
+  }
   const std::string no_rdma = by_rdma.text.empty() ? printable(answer.getRdmaRefusal().cStr(), 512) : by_rdma.text;
   if (rdma.devices && !by_rdma.end) {
     if (rdma.required) throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, host_name + ": no RDMA: " + no_rdma);
@@ -155,6 +186,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
 
   Terms terms;
   terms.host = host_name;
+  terms.origin = place.origin;
   terms.session_id = answer.getSessionId();
   const bool shares_memory = answer.getRingBytes() > 0;
   terms.lanes = shares_memory ? 0 : config.lanes;  // large copies go through memory then
@@ -195,16 +227,20 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   if (terms.driver_band.base % unit != 0 || terms.driver_band.bytes % unit != 0 || terms.driver_band.bytes > most)
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
                     host_name + " names addresses for its driver's variables that no host of ours has");
+  if (!place.devices.empty() && terms.driver_band.bytes > band_of_several) {
+    terms.driver_band.base += terms.driver_band.bytes - band_of_several;
+    terms.driver_band.bytes = band_of_several;
+  }
   if (terms.driver_band.bytes > 0 && !reserve_window(terms.driver_band)) {
-    throw DialError(
-        CUDA_ERROR_SYSTEM_NOT_READY,
+    throw BandTaken(
         fmt::format("the addresses {:#x} to {:#x}, where the GPU host's driver places its variables, are in use "
                     "in this process; start it again, or without what maps memory there",
                     terms.driver_band.base, terms.driver_band.base + terms.driver_band.bytes));
   }
   if (terms.driver_band.bytes > 0) offered.band.push_back(terms.driver_band);
   terms.facts = read_facts(answer.getFacts());
-  if (config.visible_set) select_devices(terms.facts, config.visible_devices);
+  if (!place.devices.empty()) terms.facts.devices = as_told(terms.facts.devices, place.devices, host_name);
+  else if (config.visible_set) select_devices(terms.facts, config.visible_devices);
   const auto opcodes = answer.getOpcodes();
   for (unsigned i = 0; i <= opcode_max && i / 8 < opcodes.size(); ++i)
     terms.worker_opcodes.set(i, opcodes[i / 8] >> i % 8 & 1);
@@ -236,36 +272,70 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   return session;
 }
 
+namespace {
+
+// Attaches to the worker that the ticket is for.
+std::unique_ptr<Session> attach_by(const Ticket& ticket, const ControlConnection& broker, const PoolHost& host,
+                                   const Config& config, const Place& place) {
+  // Where keys were made from the ticket, nothing else is shown of it.
+  const std::span<const std::byte> shown =
+      ticket.name.empty() ? std::span<const std::byte>(ticket.secret) : std::span<const std::byte>();
+  const PoolHost near = broker.address();
+  const Connect connect = [near, encrypted = !ticket.name.empty()](const LaneRequest& request) {
+    return connect_lane(near, encrypted, request);
+  };
+  auto channel = connect_session(near, ticket);
+  const RdmaChoice rdma = choose_rdma(config, *channel, wants_rdma(config, host));
+  if (!rdma.devices && !rdma.why_not.empty()) {
+    if (rdma.required) throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, broker.name() + ": no RDMA: " + rdma.why_not);
+    log::info("{}: the session goes by TCP and not by RDMA: {}", broker.name(), rdma.why_not);
+  }
+  auto session = attach(std::move(channel), shown, config, broker.name(), connect, rdma, place);
+  const auto& devices = session->terms.facts.devices;
+  const auto served = std::count_if(devices.begin(), devices.end(),
+                                    [](const Device& device) { return device.worker_ordinal >= 0; });
+  log::info("session {} at {}, {}, by {}", session->terms.session_id, broker.name(),
+            so_many(static_cast<std::size_t>(served), "device"), session->medium());
+  return session;
+}
+
+}  // namespace
+
+std::unique_ptr<Session> dial(const Config& config, const PoolHost& host, const LeaseOptions& wish,
+                              const Place& place) {
+  constexpr int workers_tried = 8;
+  for (int tried = 1;; ++tried) {
+    try {
+      ControlConnection broker(host);
+      require_transport(config, broker);
+      Ticket ticket;
+      broker.ask_for_lease(wish, /*hold=*/false, [&](wire::LeaseAnswer::Reader answer) { ticket = read_ticket(answer); },
+                           {});
+      return attach_by(ticket, broker, host, config, place);
+    } catch (const BandTaken&) {
+      if (tried == workers_tried) throw;
+    } catch (const DialError&) {
+      throw;
+    } catch (const kj::Exception& error) {  // what() is more than a line
+      throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.getDescription().cStr());
+    } catch (const std::exception& error) {
+      throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.what());
+    }
+  }
+}
+
 std::unique_ptr<Session> dial(const Config& config) {
   if (!config.number_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.number_error);
   require_pool(config);
   PoolSearch search(config.hosts, PoolContacts::Order::pool, /*hold=*/false,
                     [&](ControlConnection& broker) { require_transport(config, broker); });
   while (const auto found = search.next()) {
-    const ControlConnection& broker = *found->broker;
-    const Ticket& ticket = found->ticket;
     const auto failed = [&](DialError error) {
       log::info("{}", error.what());
       search.failed(found->place, std::move(error));
     };
     try {
-      // Where keys were made from the ticket, nothing else is shown of it.
-      const std::span<const std::byte> shown =
-          ticket.name.empty() ? std::span<const std::byte>(ticket.secret) : std::span<const std::byte>();
-      const PoolHost near = broker.address();
-      const Connect connect = [near, encrypted = !ticket.name.empty()](const LaneRequest& request) {
-        return connect_lane(near, encrypted, request);
-      };
-      auto channel = connect_session(near, ticket);
-      const RdmaChoice rdma = choose_rdma(config, *channel, wants_rdma(config, found->host));
-      if (!rdma.devices && !rdma.why_not.empty()) {
-        if (rdma.required) throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, broker.name() + ": no RDMA: " + rdma.why_not);
-        log::info("{}: the session goes by TCP and not by RDMA: {}", broker.name(), rdma.why_not);
-      }
-      auto session = attach(std::move(channel), shown, config, broker.name(), connect, rdma);
-      log::info("session {} at {}, {}, by {}", session->terms.session_id, broker.name(),
-                so_many(session->terms.facts.devices.size(), "device"), session->medium());
-      return session;
+      return attach_by(found->ticket, *found->broker, found->host, config, {});
     } catch (const DialError& error) {
       failed(error);
     } catch (const kj::Exception& error) {  // what() is more than a line

@@ -8,6 +8,7 @@
 #include "client/call/refusal.h"
 #include "client/call/stats.h"
 #include "process.h"
+#include "route.h"
 #include "symbols.h"
 #include "client/objects/thread.h"
 #include "client/call/trace.h"
@@ -16,10 +17,17 @@
 
 namespace fargpu::client {
 
-template <Symbol symbol, class Body>
-CUresult enter(Body&& body) noexcept {
-  if (life() != Life::ready) [[unlikely]]
-    return unavailable();
+/// `name(route)` says what the call names, for processes with several sessions.
+template <Symbol symbol, class Body, class Name = NoRoute>
+CUresult enter(Body&& body, Name&& name = {}) noexcept {
+  Route route;
+  if (life() != Life::ready) [[unlikely]] {
+    if constexpr (std::is_same_v<std::remove_cvref_t<Name>, NoRoute>) {
+      if (!serving()) return unavailable();
+    } else {
+      if (const CUresult elsewhere = route.begin(name); elsewhere != CUDA_SUCCESS) return elsewhere;
+    }
+  }
   stats::count(symbol);
   CUresult result;
   bool in_callback = false;

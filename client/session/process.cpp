@@ -13,6 +13,8 @@
 #include "client/call/waiting_prints.h"
 #include "client/memory/conflicts.h"
 #include "client/call/remote_call.h"
+#include "pool.h"
+#include "pool_dial.h"
 #include "session.h"
 #include "client/call/stats.h"
 #include "client/call/trace.h"
@@ -31,9 +33,9 @@ void warn_of_strange_variables() {
 
 // Gives back the default streams of a thread that ends.
 void release_default_streams(Thread& thread) noexcept {
-  if (life() != Life::ready) return;
-  Session& session = session_of(thread);
+  if (!serving()) return;
   for (const auto& [context, handle] : thread.default_streams) {
+    Session& session = *context->session;
     try {
       if (Stream* const stream = session.streams.find(handle)) session.streams.destroy(thread, *stream);
     } catch (const std::exception& error) {
@@ -42,14 +44,64 @@ void release_default_streams(Thread& thread) noexcept {
   }
 }
 
+void warn_of_hidden_devices(const std::string& hosts) {
+  const char* const chosen = environment_variable("CUDA_VISIBLE_DEVICES");
+  const std::string wish = chosen ? chosen : "";
+  // Hiding all devices is a habit of programs that want none.
+  const auto level = wish.empty() || wish == "-1" ? log::Level::info : log::Level::warn;
+  if (!log::enabled(level)) return;
+  log::write(level, fmt::format("no device of {} is visible: CUDA_VISIBLE_DEVICES is '{}'; unset it, or name devices as "
+                                "`fargpu ls` numbers them",
+                                hosts, wish));
+}
+
 }  // namespace
 
-// From here on calls find it.
+const Facts& Process::facts() const {
+  const Pool* const pool = this->pool();
+  return pool ? pool->facts() : session()->terms.facts;
+}
+
+Session& Process::session_without_context(const Thread& thread) {
+  if (thread.session) return *thread.session;
+  if (Session* const session = this->session()) return *session;
+  return pool()->first();
+}
+
+Session& Process::session_of_device(CUdevice device) {
+  Pool* const pool = this->pool();
+  return pool ? pool->session_of(device) : *session();
+}
+
+Context* Process::find_context(CUcontext context) const {
+  const Pool* const pool = this->pool();
+  Session* const session = pool ? pool->begun(handle_of(context).origin()) : this->session();
+  return session ? session->contexts.find(context) : nullptr;
+}
+
+template <class Action>
+void Process::for_each_session(Action&& action) const {
+  if (const Pool* const pool = this->pool()) pool->for_each(action);
+  else if (Session* const session = this->session()) action(*session);
+}
+
 void Process::take(Session* session) {
-  session_.store(session, std::memory_order_release);
   session->at_loss([](Session& lost, const std::string& why) noexcept { process().lost(lost, why); });
-  Calls::set_default(&session->calls);
   Thread::at_end(release_default_streams);
+  set_usual(pool() ? pool()->usual() : session);
+}
+
+void Process::set_usual(Session* session) {
+  session_.store(session, std::memory_order_release);
+  Calls::set_default(session ? &session->calls : nullptr);
+}
+
+void Process::take(std::unique_ptr<Pool> pool) {
+  set_usual(nullptr);
+  Calls::set_first([]() -> Calls& { return process().pool()->first().calls; });
+  pool->at_begin([](Session& session) { process().take(&session); });
+  Pool::set_of_process(pool.get());
+  pool_.store(pool.release(), std::memory_order_release);
 }
 
 CUresult Process::initialise() {
@@ -57,7 +109,8 @@ CUresult Process::initialise() {
   if (life() != Life::unborn) return unavailable();
   const std::lock_guard lock(mutex_);
   switch (life()) {
-    case Life::ready: return CUDA_SUCCESS;
+    case Life::ready:
+    case Life::several: return CUDA_SUCCESS;
     case Life::unborn: break;
     default: return unavailable();
   }
@@ -66,42 +119,8 @@ CUresult Process::initialise() {
   try {
     began_ = stats::Clock::now();
     warn_of_strange_variables();
-    Session* const session = dial(config()).release();
-    take(session);
-    if (session->terms.facts.devices.empty()) {
-      const char* const chosen = environment_variable("CUDA_VISIBLE_DEVICES");
-      const std::string wish = chosen ? chosen : "";
-      // Hiding all devices is a habit of programs that want none.
-      const auto level = wish.empty() || wish == "-1" ? log::Level::info : log::Level::warn;
-      if (log::enabled(level)) {
-        log::write(
-            level,
-            fmt::format(
-                "no device of {} is visible: CUDA_VISIBLE_DEVICES is '{}'; unset it, or name devices as `fargpu ls` "
-                "numbers them",
-                session->terms.host, wish));
-      }
-      session->leave();
-      session->lose("no device is visible");
-      return outcome_ = CUDA_ERROR_NO_DEVICE;
-    }
-    // Only now is there something that a child must not touch and an exit must end.
-    // The child's copy of pinned memory is to be whole: no thread is at it while the process forks.
-    pthread_atfork([] { process().session()->host_memory.pages().lock_for_fork(); },
-                   [] { process().session()->host_memory.pages().unlock_after_fork(); },
-                   [] { process().in_forked_child(); });
-    std::atexit([] { process().at_exit(); });
-    if (trace::enabled) {
-      trace::SessionFacts facts{
-          session->terms.host, session->terms.session_id, {}, session->shares_memory(), [session](Handle handle) {
-            const Function* const function = session->functions.find(reinterpret_cast<CUfunction>(handle.value()));
-            return function ? function->name : std::string();
-          }};
-      for (const Device& device : session->terms.facts.devices) facts.devices.push_back(device.name);
-      trace::begin_session(facts, began_);
-    }
-    current_life.store(Life::ready, std::memory_order_release);
-    return outcome_ = CUDA_SUCCESS;
+    auto pool = find_pool(config());
+    return outcome_ = pool ? begin_pool(std::move(pool)) : begin_alone();
   } catch (const DialError& error) {
     log::error("{}", error.what());
     return outcome_ = error.result;
@@ -111,52 +130,132 @@ CUresult Process::initialise() {
   }
 }
 
+CUresult Process::begin_alone() {
+  Session* const session = dial(config()).release();
+  take(session);
+  if (session->terms.facts.devices.empty()) {
+    warn_of_hidden_devices(session->terms.host);
+    session->leave();
+    session->lose("no device is visible");
+    return CUDA_ERROR_NO_DEVICE;
+  }
+  watch_forks_and_exit();
+  trace_sessions(session);
+  current_life.store(Life::ready, std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+CUresult Process::begin_pool(std::unique_ptr<Pool> pool) {
+  if (pool->facts().devices.empty()) {
+    warn_of_hidden_devices(pool->names());
+    return CUDA_ERROR_NO_DEVICE;
+  }
+  take(std::move(pool));
+  watch_forks_and_exit();
+  trace_sessions(nullptr);
+  current_life.store(Life::several, std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+// Only now is there something that a child must not touch and an exit must end.
+// The child's copy of pinned memory is to be whole: no thread is at it while the process forks.
+void Process::watch_forks_and_exit() {
+  pthread_atfork([] { process().before_fork(); },
+                 [] {
+                   for (HostPages* const pages : std::exchange(process().locked_for_fork_, {}))
+                     pages->unlock_after_fork();
+                 },
+                 [] { process().in_forked_child(); });
+  std::atexit([] { process().at_exit(); });
+}
+
+void Process::trace_sessions(Session* session) {
+  if (!trace::enabled) return;
+  trace::SessionFacts facts{session ? session->terms.host : pool()->names(), session ? session->terms.session_id : 0,
+                            {}, session && session->shares_memory(), [](Handle handle) {
+                              std::string name;
+                              process().for_each_session([&](Session& one) {
+                                if (const Function* const function =
+                                        one.functions.find(reinterpret_cast<CUfunction>(handle.value())))
+                                  name = function->name;
+                              });
+                              return name;
+                            }};
+  for (const Device& device : this->facts().devices) facts.devices.push_back(device.name);
+  trace::begin_session(facts, began_);
+}
+
 void Process::adopt(Session* session) {
   take(session);
   adopted_.push_back(session);
   current_life.store(Life::ready, std::memory_order_release);
 }
 
+void Process::adopt(std::unique_ptr<Pool> pool) {
+  take(std::move(pool));
+  current_life.store(Life::several, std::memory_order_release);
+}
+
 void Process::give_up() {
   current_life.store(Life::ended);
-  session()->leave();
-  session()->lose("it is given up");
+  for_each_session([](Session& session) {
+    session.leave();
+    session.lose("it is given up");
+  });
+  pool_.store(nullptr);
+  Pool::set_of_process(nullptr);
   current_life.store(Life::unborn);
 }
 
 // One line says why.
 void Process::lost(Session& session, const std::string& cause) noexcept {
-  if (&session != this->session()) return;  // given up before
-  Life expected = Life::ready;
-  if (!current_life.compare_exchange_strong(expected, Life::lost)) return;
+  Pool* const pool = this->pool();
+  const bool own = pool ? pool->begun(session.terms.origin) == &session : &session == this->session();
+  if (!own) return;  // given up before
+  const char* consequence = "Every further CUDA call returns CUDA_ERROR_DEVICE_UNAVAILABLE; start the program again";
+  if (pool) {
+    if (life() != Life::several || !pool->lose(session)) return;
+    consequence =
+        "Every further call to its devices returns CUDA_ERROR_DEVICE_UNAVAILABLE; those of other hosts go on";
+    session.contexts.fail_all(CUDA_ERROR_DEVICE_UNAVAILABLE);
+    pool->between.lost(session);
+    set_usual(pool->usual());
+  } else {
+    Life expected = Life::ready;
+    if (!current_life.compare_exchange_strong(expected, Life::lost)) return;
+  }
   try {
-    trace::note("the session is lost: " + cause);
+    const std::string which = pool ? "the session at " + session.terms.host : "the session";
+    trace::note(which + " is lost: " + cause);
     // A worker that ends in good order says why; of one that does not only its host knows.
-    log::error(
-        "the session is lost: {}. Every further CUDA call returns CUDA_ERROR_DEVICE_UNAVAILABLE; start the program "
-        "again{}",
-        cause,
-        cause.ends_with("closed the connection") ? ", and look at the log of fargpud there for why the worker ended"
-                                                 : "");
+    log::error("{} is lost: {}. {}{}", which, cause, consequence,
+               cause.ends_with("closed the connection")
+                   ? ", and look at the log of fargpud there for why the worker ended"
+                   : "");
   } catch (...) {}
 }
 
 void Process::at_exit() noexcept {
-  Life expected = Life::ready;
-  const bool was_ready = current_life.compare_exchange_strong(expected, Life::ended);
-  if (!was_ready && expected != Life::lost) return;
-  if (was_ready) session()->leave();
+  const Life before = current_life.exchange(Life::ended);
+  const bool serving = before == Life::ready || before == Life::several;
+  if (!serving && before != Life::lost) {
+    current_life.store(before);
+    return;
+  }
+  if (serving) for_each_session([](Session& session) { session.leave(); });
   waiting_prints.write();
   tell_conflict_at_exit();
-  current_life.store(Life::ended);
   if (stats::enabled) {
-    stats::print({.host = session()->terms.host,
-                  .shares_memory = session()->shares_memory(),
-                  .ran = stats::Clock::now() - began_,
-                  .bytes_sent = session()->calls.commands.bytes_sent() + session()->lanes.bytes_sent(),
-                  .bytes_received = session()->calls.receiver.bytes_received() + session()->lanes.bytes_received(),
-                  .lanes = session()->lanes.open_lanes(),
-                  .lanes_in_use = session()->lanes.lanes_in_use()});
+    stats::SessionTotals totals{.ran = stats::Clock::now() - began_};
+    for_each_session([&](Session& session) {
+      totals.host += (totals.host.empty() ? "" : ", ") + session.terms.host;
+      totals.shares_memory = totals.shares_memory || session.shares_memory();
+      totals.bytes_sent += session.calls.commands.bytes_sent() + session.lanes.bytes_sent();
+      totals.bytes_received += session.calls.receiver.bytes_received() + session.lanes.bytes_received();
+      totals.lanes += session.lanes.open_lanes();
+      totals.lanes_in_use += session.lanes.lanes_in_use();
+    });
+    stats::print(totals);
   }
   trace::finish();
 }
@@ -165,19 +264,38 @@ void Process::at_exit() noexcept {
 // up to exec (they are all close-on-exec) or exit.
 void Process::in_forked_child() noexcept {
   current_life.store(Life::forked);
-  HostPages& pages = session()->host_memory.pages();
-  pages.become_private();
-  pages.unlock_after_fork();
+  for (HostPages* const pages : locked_for_fork_) {
+    pages->become_private();
+    pages->unlock_after_fork();
+  }
+}
+
+// A session may begin meanwhile, of which the child has nothing.
+void Process::before_fork() {
+  std::vector<HostPages*> locked;
+  for_each_session([&](Session& session) { locked.push_back(&session.host_memory.pages()); });
+  for (HostPages* const pages : locked) pages->lock_for_fork();
+  locked_for_fork_ = std::move(locked);
 }
 
 CUresult result_of_exception(Symbol symbol) noexcept {
   const auto lose = [&](const std::string& why) {
-    if (Session* const session = process().session()) session->lose(std::string(facts_of(symbol).name) + ": " + why);
+    Session* session = process().session();
+    if (process().pool()) {
+      const Thread& thread = Thread::current();
+      session = thread.context() ? thread.context()->session : thread.session;
+    }
+    if (session) session->lose(std::string(facts_of(symbol).name) + ": " + why);
   };
   try {
     throw;
   } catch (const std::bad_alloc&) {
     return CUDA_ERROR_OUT_OF_MEMORY;
+  } catch (const DialError&) {  // of a pool's session, which now was to begin; the line about it has been written
+    return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  } catch (const ChannelClosed& error) {
+    // Of several sessions any may be meant, whose own threads tell of it.
+    if (!process().pool()) lose(error.what());
   } catch (const kj::Exception& error) {
     lose(std::string("malformed message: ") + error.getDescription().cStr());
   } catch (const std::exception& error) {
@@ -185,6 +303,7 @@ CUresult result_of_exception(Symbol symbol) noexcept {
   } catch (...) {
     lose("failed for an unknown reason");
   }
+  if (life() == Life::several) return CUDA_ERROR_DEVICE_UNAVAILABLE;
   const CUresult result = unavailable();
   return result == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : result;
 }

@@ -1,25 +1,42 @@
 #pragma once
-// The one root of the client library in a process: it changes the life of the library, and has the session.
+// The one root of the client library in a process: it changes the life of the library, and has the sessions.
 
 #include <cuda.h>
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "client/base/life.h"
+#include "client/objects/context.h"
+#include "client/objects/thread.h"
 #include "symbols.h"
 
 namespace fargpu::client {
 
+struct Facts;
+class HostPages;
+class Pool;
 class Session;
-class Thread;
 
 class Process {
  public:
+  /// The first session that began; null before.
   Session* session() const { return session_.load(std::memory_order_acquire); }
+  /// The hosts of a program that has devices of several; null for all others, which have one session.
+  Pool* pool() const { return pool_.load(std::memory_order_acquire); }
+  /// What the program knows of its devices. After cuInit.
+  const Facts& facts() const;
+  /// For calls of a thread without a context. Of a pool, begins the first session if there is none yet: throws
+  /// DialError.
+  Session& session_without_context(const Thread& thread);
+  /// The session of a device that the program has. Throws as above.
+  Session& session_of_device(CUdevice device);
+  /// The context of a live handle, of whichever session; or null.
+  Context* find_context(CUcontext context) const;
 
   /// cuInit: connects, once. The result of a failure is given again to every later attempt.
   CUresult initialise();
@@ -27,21 +44,34 @@ class Process {
   /// Takes a session that was made otherwise, and gives it up again: tests, which have client and worker in one
   /// process, and `fargpu doctor`.
   void adopt(Session* session);
+  /// Takes a pool that was made otherwise; its sessions begin as the program uses their devices.
+  void adopt(std::unique_ptr<Pool> pool);
   void give_up();
 
  private:
   friend union ProcessRoot;
   constexpr Process() = default;
   void take(Session* session);
+  void take(std::unique_ptr<Pool> pool);
+  void set_usual(Session* session);
+  CUresult begin_alone();
+  CUresult begin_pool(std::unique_ptr<Pool> pool);
+  void watch_forks_and_exit();
+  void trace_sessions(Session* session);
   void lost(Session& session, const std::string& why) noexcept;
   void at_exit() noexcept;
+  void before_fork();
   void in_forked_child() noexcept;
+  template <class Action>
+  void for_each_session(Action&& action) const;
 
   std::mutex mutex_;
   std::chrono::steady_clock::time_point began_{};  // the first cuInit
   bool tried_ = false;
   CUresult outcome_ = CUDA_ERROR_NOT_INITIALIZED;
   std::atomic<Session*> session_{nullptr};  // never deleted: late calls and other threads may still look
+  std::atomic<Pool*> pool_{nullptr};        // nor is this
+  std::vector<HostPages*> locked_for_fork_;
   std::vector<Session*> adopted_;           // nor are these; their threads go on
 };
 
@@ -54,9 +84,12 @@ union ProcessRoot {
 extern ProcessRoot process_root;
 inline Process& process() { return process_root.process; }
 
-/// The session that a call of this thread is for: its current context's, or the one of programs that have named none. A
-/// process has one session, which nothing outside this folder assumes.
-inline Session& session_of(const Thread&) { return *process().session(); }
+/// The session that a call of this thread is for: its current context's, or the one of programs that have named none.
+inline Session& session_of(const Thread& thread) {
+  if (const Context* const context = thread.context()) [[likely]]
+    return *context->session;
+  return process().session_without_context(thread);
+}
 
 /// Turns the exception in flight into a CUresult; those that mean the end of the connection end the session.
 CUresult result_of_exception(Symbol symbol) noexcept;

@@ -36,14 +36,15 @@ Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::na
                .graphs = graphs,
                .graph_memory = graph_memory},
               terms.host, terms.host_window),
-      contexts(terms.facts.devices.size(), *this, calls),
+      events(HandleKind::event, terms.origin),
+      contexts(terms.facts.devices.size(), *this, calls, terms.origin),
       calls(
           *channel_, pushes_, spin, [this] { service_.wake(); }, terms.compression, terms.worker_opcodes,
           terms.credit_bytes, contexts, captures, *this),
       lanes(
           terms.lanes, terms.lanes_fixed, terms.open_lane, [this](const std::string& why) { tell_lane_lost(why); },
           terms.compression, terms.silence),
-      streams(captures),
+      streams(captures, terms.origin),
       fences(calls),
       callbacks([this](std::uint64_t number) { pushes_.function_done(number); },
                 {.wait =
@@ -52,6 +53,7 @@ Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::na
                      },
                  .wake = [this] { service_.wake_attending(); }}),
       stream_waits(calls.host_waits, [this](std::uint64_t number) { pushes_.function_done(number); }),
+      map(terms.origin),
       peers(calls, terms.facts),
       device_memory({.calls = calls,
                      .facts = terms.facts,
@@ -85,6 +87,7 @@ Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::na
                      .device_memory = device_memory,
                      .graph_memory = graph_memory}),
       staging(calls, host_memory),
+      functions(terms.origin),
       variables(map, managed),
       copy_parts{.calls = calls,
                  .lanes = lanes,
@@ -152,7 +155,7 @@ CUresult Session::open_context(Thread& thread, Context& context, Handle resource
   in.setResources(resources.value());
   if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
   const auto out = call.out();
-  context.number = out.getNumber();
+  context.number = out.getNumber() + (std::uint64_t{terms.origin} << 24);  // programs see those of all sessions
   context.least_priority = out.getLeastPriority();
   context.greatest_priority = out.getGreatestPriority();
   context.processor_group.assign(out.getProcessorGroup().begin(), out.getProcessorGroup().end());

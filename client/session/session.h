@@ -48,6 +48,7 @@ namespace fargpu::client {
 /// What the handshake settled.
 struct Terms {
   std::uint64_t session_id = 0;
+  unsigned origin = 0;  ///< number of the session in its process
   Window device_window;
   Window host_window;
   Window driver_band;
@@ -113,7 +114,7 @@ class Session final : CallEvents {
 
  public:
   Captures captures;
-  HandleMap<Event> events{HandleKind::event};
+  HandleMap<Event> events;
   GraphParts graph_parts;
   Graphs graphs;
   Contexts contexts;

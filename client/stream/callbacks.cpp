@@ -12,13 +12,31 @@ std::uint64_t Callbacks::add(Function function) {
   return next_++;
 }
 
+std::uint64_t Callbacks::open(std::function<void()> reached) {
+  const std::lock_guard lock(mutex_);
+  open_.emplace(next_, std::move(reached));
+  waiting_.fetch_add(1);
+  return next_++;
+}
+
+void Callbacks::close(std::uint64_t number) {
+  waiting_.fetch_sub(1);
+  done_(number);
+}
+
 void Callbacks::remove(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  if (functions_.erase(number) > 0) waiting_.fetch_sub(1);
+  if (functions_.erase(number) + open_.erase(number) > 0) waiting_.fetch_sub(1);
 }
 
 void Callbacks::due(std::uint64_t number, CUresult stream_result) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (const auto found = open_.find(number); found != open_.end()) {
+    const auto reached = std::move(found->second);
+    open_.erase(found);
+    lock.unlock();
+    return reached();
+  }
   const auto found = functions_.find(number);
   if (found == functions_.end()) return;
   call(number, [this, stream_result, function = std::move(found->second)] {

@@ -28,6 +28,10 @@ class Callbacks {
 
   /// Remembers a function; returns its number. It runs once.
   std::uint64_t add(Function function);
+  /// Remembers something that is not the program's, and is over when close() says so: `reached` runs, quickly, on the
+  /// thread that receives the news.
+  std::uint64_t open(std::function<void()> reached);
+  void close(std::uint64_t number);
   /// Forgets one whose call could not be made.
   void remove(std::uint64_t number);
   /// A number for what the worker calls in the same way but does not run here.
@@ -49,6 +53,7 @@ class Callbacks {
   JobThread thread_;
   std::mutex mutex_;
   std::map<std::uint64_t, Function> functions_;
+  std::map<std::uint64_t, std::function<void()>> open_;
   std::uint64_t next_ = 1;
   std::atomic<unsigned> waiting_{0};
 };

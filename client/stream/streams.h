@@ -12,7 +12,9 @@ namespace fargpu::client {
 /// All but the legacy ones, which are their contexts'. Threads: any.
 class Streams : public HandleMap<Stream> {
  public:
-  explicit Streams(Captures& captures) : HandleMap(HandleKind::stream), captures_(captures) {}
+  /// `origin`: of all their handles.
+  explicit Streams(Captures& captures, unsigned origin = 0)
+      : HandleMap(HandleKind::stream, origin), captures_(captures) {}
 
   /// A stream that the program does not know; null if there are too many.
   Stream* make_hidden(Thread& thread, Context& context, unsigned flags);

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "client/base/config.h"
+#include "client/session/pool.h"
+#include "hosts_table.h"
 #include "client/session/arguments.h"
 #include "client/session/entry.h"
 #include "client/base/log.h"
@@ -43,7 +45,7 @@ constexpr auto unknown = []<Table table, std::size_t index>() { return slot(&unk
 // The calling thread, if calls are served now.
 template <class Body>
 CUresult serve(Body&& body) noexcept {
-  if (life() != Life::ready) return unavailable();
+  if (!serving()) return unavailable();
   try {
     return body(Thread::current());
   } catch (...) {
@@ -55,10 +57,16 @@ CUresult serve(Body&& body) noexcept {
 
 // Slot 2: the primary context's handle, which is not retained or created by this.
 CUresult primary_context(CUcontext* out, CUdevice device) {
-  return serve([&](Thread& thread) {
+  return serve([&](Thread&) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
-    if (!session_of(thread).terms.facts.device(device)) return CUDA_ERROR_INVALID_DEVICE;
-    *out = session_of(thread).contexts.primary(device).cuda();
+    if (!process().facts().device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    // The runtime asks this of every device, and to ask is not to use: no session begins. A session's table gives its
+    // first handles to the primary contexts.
+    const Pool* const pool = process().pool();
+    Session* const session = pool ? pool->begun_of(device) : process().session();
+    *out = session ? session->contexts.primary(device).cuda()
+                   : handle_cast<CUcontext>(Handle(HandleKind::context, static_cast<std::uint32_t>(device) + 1, 1,
+                                                   pool->host_of(device).value()));
     return CUDA_SUCCESS;
   });
 }
@@ -87,7 +95,7 @@ CUresult thread_context(CUcontext* out) {
 // Null and -1 mean the calling thread's current context.
 Context* storage_context(Thread& thread, CUcontext context) {
   if (!context || context == reinterpret_cast<CUcontext>(~std::uintptr_t{0})) return thread.context();
-  return session_of(thread).contexts.find(context);
+  return process().find_context(context);
 }
 
 CUresult storage_put(CUcontext ctx, void* key, void* value, ContextStorage::Destructor destructor) {
@@ -260,8 +268,8 @@ CUresult check_integrity(std::uint32_t version, std::uint64_t unix_seconds, std:
   if (!result) return CUDA_ERROR_INVALID_VALUE;
   try {
     std::vector<IntegrityDevice> devices;
-    if (Session* const session = process().session()) {
-      for (const Device& device : session->terms.facts.devices) {
+    if (serving()) {
+      for (const Device& device : process().facts().devices) {
         IntegrityDevice& known = devices.emplace_back();
         std::memcpy(known.uuid.data(), &device.uuid, known.uuid.size());
         known.pci_domain = device.attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID);
@@ -300,9 +308,27 @@ const void* words_of(Table table) {
 constexpr std::array<std::uint8_t, 16> tools_subscription = {0x2c, 0x8e, 0x0a, 0xd8, 0x07, 0x10, 0xab, 0x4e,
                                                              0x90, 0xdd, 0x54, 0x71, 0x9f, 0xe5, 0xf7, 0x4b};
 
+CUresult host_of(CUdevice device, unsigned* host, unsigned* devices) {
+  return serve([&](Thread&) {
+    const Pool* const pool = process().pool();
+    if (!pool) return CUDA_ERROR_NOT_FOUND;
+    if (!host || !devices) return CUDA_ERROR_INVALID_VALUE;
+    const auto number = pool->host_of(device);
+    if (!number) return CUDA_ERROR_INVALID_DEVICE;
+    *host = *number;
+    *devices = 0;
+    for (CUdevice other = 0; pool->facts().device(other); ++other) *devices += pool->host_of(other) == number;
+    return CUDA_SUCCESS;
+  });
+}
+
 }  // namespace
 
 const void* export_table(const CUuuid& id) {
+  if (std::memcmp(&id, &hosts_table_id, sizeof id) == 0) {
+    static const HostsTable table{.host_of = host_of};
+    return &table;
+  }
   if (const auto table = private_tables::table_of(id)) return words_of(*table);
   if (std::memcmp(tools_subscription.data(), id.bytes, tools_subscription.size()) == 0) {
     log::write_once(log::Level::warn, "tools",

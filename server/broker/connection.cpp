@@ -8,6 +8,7 @@
 
 #include "broker.h"
 #include "event_log.h"
+#include "host_facts.h"
 #include "mps.h"
 #include "protocol/driver_variables.h"
 #include "protocol/errors.h"
@@ -440,7 +441,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     LeaseWish wish{request.getGpus(), request.getMemoryBytes(), request.getComputePercent(), std::nullopt};
     if (request.getPriorityAsked() || request.getPriority() != wire::Priority::NORMAL)
       wish.priority = request.getPriority();
-    const bool hold = request.getHold();
+    const bool hold = request.getHold(), wants_facts = request.getWantsFacts();
     std::optional<JobKey> job;
     if (request.hasJob()) job = read_job(request.getJob());
     if (hold && !job)
@@ -500,7 +501,12 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     if (first) broker_.admissions_.waited(std::chrono::steady_clock::now() - begin);
     if (hold) {
       expire_after(handshake_time());
-      co_await send([&](wire::Control::Builder control) { write_lease(*lease, control.initLeaseAnswer()); });
+      co_await send([&](wire::Control::Builder control) {
+        auto answer = control.initLeaseAnswer();
+        write_lease(*lease, answer);
+        const auto facts = wants_facts ? broker_.workers_.facts() : std::nullopt;
+        if (facts) copy_facts(*facts, lease->devices, lease->memory_bytes, answer.initFacts());
+      });
       log_grant(*lease, EventLog::Level::info);
       lease_ = std::move(lease);
       ++lease_->holders;

@@ -1,5 +1,7 @@
 #include "host_facts.h"
 
+#include <algorithm>
+
 #include "protocol/errors.h"
 #include "protocol/limits.h"
 
@@ -26,6 +28,7 @@ void copy_facts(wire::HostFacts::Reader from, wire::HostFacts::Builder to) {
     throw ProtocolError("the worker tells of more devices than there can be");
   to.setDriverVersion(from.getDriverVersion());
   to.setDriverRelease(from.getDriverRelease());
+  to.setModuleLoadingMode(from.getModuleLoadingMode());
   auto known = to.initDevices(devices.size());
   for (unsigned i = 0; i < devices.size(); ++i) {
     if (devices[i].getUuid().size() != uuid_bytes) throw ProtocolError("the worker tells of a device without a UUID");
@@ -33,6 +36,7 @@ void copy_facts(wire::HostFacts::Reader from, wire::HostFacts::Builder to) {
     known[i].setUuid(devices[i].getUuid());
     known[i].setMemoryBytes(devices[i].getMemoryBytes());
     copy_attributes(devices[i].getAttributes(), known[i].initAttributes(devices[i].getAttributes().size()));
+    copy_attributes(devices[i].getExecAffinity(), known[i].initExecAffinity(devices[i].getExecAffinity().size()));
   }
   auto links = to.initPeers(peers.size());
   for (unsigned i = 0; i < peers.size(); ++i) {
@@ -40,6 +44,30 @@ void copy_facts(wire::HostFacts::Reader from, wire::HostFacts::Builder to) {
     links[i].setTo(peers[i].getTo());
     links[i].setCanAccess(peers[i].getCanAccess());
     copy_attributes(peers[i].getAttributes(), links[i].initAttributes(peers[i].getAttributes().size()));
+  }
+}
+
+void copy_facts(wire::HostFacts::Reader from, const std::vector<unsigned>& devices, std::uint64_t memory_bytes,
+                wire::HostFacts::Builder to) {
+  to.setDriverVersion(from.getDriverVersion());
+  to.setDriverRelease(from.getDriverRelease());
+  to.setModuleLoadingMode(from.getModuleLoadingMode());
+  auto chosen = to.initDevices(static_cast<unsigned>(devices.size()));
+  for (unsigned i = 0; i < chosen.size(); ++i) {
+    chosen.setWithCaveats(i, from.getDevices()[devices[i]]);
+    if (memory_bytes != 0) chosen[i].setMemoryBytes(std::min(chosen[i].getMemoryBytes(), memory_bytes));
+  }
+  const auto place = [&](unsigned device) {
+    return static_cast<unsigned>(std::find(devices.begin(), devices.end(), device) - devices.begin());
+  };
+  std::vector<wire::PeerFacts::Reader> links;
+  for (const auto link : from.getPeers())
+    if (place(link.getFrom()) < devices.size() && place(link.getTo()) < devices.size()) links.push_back(link);
+  auto peers = to.initPeers(static_cast<unsigned>(links.size()));
+  for (unsigned i = 0; i < peers.size(); ++i) {
+    peers.setWithCaveats(i, links[i]);
+    peers[i].setFrom(place(links[i].getFrom()));
+    peers[i].setTo(place(links[i].getTo()));
   }
 }
 

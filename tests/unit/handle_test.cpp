@@ -56,13 +56,28 @@ TEST_CASE("a handle of another kind, or no handle at all, is not well-formed") {
     for (unsigned k = 1; k <= handle_kind_max; ++k) CHECK_FALSE(Handle(value).well_formed(static_cast<HandleKind>(k)));
 }
 
-TEST_CASE("a single changed bit is noticed, or is another index or generation") {
+TEST_CASE("a single changed bit is noticed, or is another index, generation or origin") {
   const Handle event(HandleKind::event, 0x12345, 0x678);
   for (unsigned bit = 0; bit < 64; ++bit) {
     const Handle changed(event.value() ^ std::uint64_t{1} << bit);
-    const bool in_id = bit >= 4 && bit < 36;
-    CHECK(changed.well_formed(HandleKind::event) == in_id);
+    const bool in_id = bit >= 4 && bit < 36, in_origin = bit >= 42 && bit < 45;
+    CHECK(changed.well_formed(HandleKind::event) == (in_id || in_origin));
+    CHECK(changed.well_formed(HandleKind::event, 0) == in_id);
     if (in_id) CHECK(changed.id() != event.id());
+  }
+}
+
+TEST_CASE("a handle is of one session of its process") {
+  for (unsigned origin = 0; origin <= Handle::origin_max; ++origin) {
+    const Handle handle(HandleKind::stream, 12, 3, origin);
+    CHECK(handle.origin() == origin);
+    CHECK(handle.well_formed(HandleKind::stream));
+    for (unsigned other = 0; other <= Handle::origin_max; ++other)
+      CHECK(handle.well_formed(HandleKind::stream, other) == (other == origin));
+    CHECK(Handle::from_id(HandleKind::stream, handle.id(), origin) == handle);
+    CHECK(handle.kind() == HandleKind::stream);
+    CHECK(handle.id() == Handle(HandleKind::stream, 12, 3).id());
+    CHECK(handle.value() < std::uint64_t{1} << 47);
   }
 }
 

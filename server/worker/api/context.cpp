@@ -73,7 +73,7 @@ Outcome openContext(Session& session, Call& call, wire::OpenContext::Reader in) 
 }
 
 Outcome closeContext(Session& session, Call& call, wire::CloseContext::Reader in) {
-  ContextState* const context = session.contexts().find(Handle(in.getContext()).id());
+  ContextState* const context = session.contexts().find(Handle(in.getContext()));
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (const auto later = session.ordering().behind_context(call, *context)) return *later;
   return session.close_context(*context);
@@ -102,7 +102,7 @@ Outcome cuCtxRecordEvent(Session& session, Call&, wire::CuCtxRecordEvent::Reader
 // An event whose record is held back is waited for here first, by all that the context is given from now on.
 Outcome cuCtxWaitEvent(Session& session, Call&, wire::CuCtxWaitEvent::Reader, Known<HandleKind::context> cuda,
                        Known<HandleKind::event> event) {
-  ContextState& context = *session.contexts().find(cuda.handle().id());
+  ContextState& context = *session.contexts().find(cuda.handle());
   const auto wait = [&session, context_handle = cuda.value(), event_handle = event.value()] {
     CUcontext there{};
     CUevent awaited{};
@@ -110,7 +110,7 @@ Outcome cuCtxWaitEvent(Session& session, Call&, wire::CuCtxWaitEvent::Reader, Kn
         !session.objects().resolve(HandleKind::event, event_handle, awaited))
       return CUDA_ERROR_INVALID_HANDLE;
     const CUresult result = session.driver().cuCtxWaitEvent(there, awaited);
-    if (result == CUDA_SUCCESS) session.ordering().submitted(*session.contexts().find(Handle(context_handle).id()));
+    if (result == CUDA_SUCCESS) session.ordering().submitted(*session.contexts().find(Handle(context_handle)));
     return result;
   };
   if (!session.ordering().hold_behind_record(context, event.value(), wait)) return wait();

@@ -12,7 +12,7 @@ namespace {
 // The context of a side: named, or any on the device that the memory lies on, or the stream's. Null if a named one is
 // none.
 ContextState* context_of(Session& session, std::uint64_t named, const CopySide& side, const StreamState& stream) {
-  if (named != 0) return session.contexts().find(Handle(named).id());
+  if (named != 0) return session.contexts().find(Handle(named));
   const int device = side.in_array() ? -1 : session.memory().device_of(side.begin());
   if (device < 0 || device == session.contexts().driver_ordinal(stream.context->device)) return stream.context;
   ContextState* const there = session.contexts().on_device(device);

@@ -37,9 +37,7 @@ Outcome deviceResource(Session& session, Call& call, wire::DeviceResource::Reade
       result = driver.cuDeviceGetDevResource(device, &resource, type);
     }
   } else {
-    const Handle handle(in.getOf().getContext());
-    const ContextState* const context =
-        handle.well_formed(HandleKind::context) ? session.contexts().find(handle.id()) : nullptr;
+    const ContextState* const context = session.contexts().find(Handle(in.getOf().getContext()));
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     const CUgreenCtx green = context->green ? context->green : context->part;
     result = green ? driver.cuGreenCtxGetDevResource(green, &resource, type)

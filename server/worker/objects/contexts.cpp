@@ -9,8 +9,8 @@
 namespace fargpu::server {
 
 Contexts::Contexts(DriverTable& driver, Ledger& ledger, HostBudget& budget, const std::vector<int>& devices,
-                   const std::vector<std::vector<CUdevResource>>& parts)
-    : driver_(driver), ledger_(ledger), budget_(budget), devices_(devices) {
+                   const std::vector<std::vector<CUdevResource>>& parts, unsigned origin)
+    : driver_(driver), ledger_(ledger), budget_(budget), devices_(devices), origin_(origin) {
   for (std::size_t device = 0; device < parts.size(); ++device)
     partitions_.push_back(std::make_unique<Partition>(driver, devices_[device], parts[device]));
 }
@@ -27,7 +27,7 @@ Partition* Contexts::partition(int device) {
 }
 
 CUresult Contexts::open(Handle handle, int device, bool primary, unsigned flags, ContextState*& opened) {
-  if (!handle.well_formed(HandleKind::context) || all_.contains(handle.id())) return CUDA_ERROR_INVALID_VALUE;
+  if (!handle.well_formed(HandleKind::context, origin_) || all_.contains(handle.id())) return CUDA_ERROR_INVALID_VALUE;
   const int ordinal = driver_ordinal(device);
   if (ordinal < 0) return CUDA_ERROR_INVALID_DEVICE;
   Partition* const part = partition(device);
@@ -61,7 +61,7 @@ CUresult Contexts::open(Handle handle, int device, bool primary, unsigned flags,
 }
 
 CUresult Contexts::open_green(Handle handle, int device, CUdevResourceDesc resources, ContextState*& opened) {
-  if (!handle.well_formed(HandleKind::context) || all_.contains(handle.id())) return CUDA_ERROR_INVALID_VALUE;
+  if (!handle.well_formed(HandleKind::context, origin_) || all_.contains(handle.id())) return CUDA_ERROR_INVALID_VALUE;
   const int ordinal = driver_ordinal(device);
   if (ordinal < 0) return CUDA_ERROR_INVALID_DEVICE;
   ContextState* const primary = primary_of(device);
@@ -104,6 +104,10 @@ ContextState* Contexts::find(std::uint32_t id) const {
   return found == all_.end() ? nullptr : found->second.get();
 }
 
+ContextState* Contexts::find(Handle handle) const {
+  return handle.well_formed(HandleKind::context, origin_) ? find(handle.id()) : nullptr;
+}
+
 ContextState* Contexts::on_device(int device) const {
   for (const auto& [id, context] : all_)
     if (driver_ordinal(context->device) == device) return context.get();
@@ -135,7 +139,7 @@ std::vector<ContextState*> Contexts::all() const {
 std::uint64_t Contexts::handle_of(CUcontext cuda) const {
   for (const auto& [id, context] : all_)
     if (context->cuda == cuda || (context->whole && context->whole == cuda))
-      return Handle::from_id(HandleKind::context, id).value();
+      return Handle::from_id(HandleKind::context, id, origin_).value();
   return 0;
 }
 

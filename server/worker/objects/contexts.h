@@ -22,9 +22,9 @@ class Contexts {
  public:
   /// Memory for copies is free for one context, and charged to the budget for further ones.
   /// `devices`: the driver's ordinals, in the session's order; `parts` of each device, the groups of multiprocessors
-  /// that are the session's.
+  /// that are the session's. `origin`: of all its handles.
   Contexts(DriverTable& driver, Ledger& ledger, HostBudget& budget, const std::vector<int>& devices,
-           const std::vector<std::vector<CUdevResource>>& parts);
+           const std::vector<std::vector<CUdevResource>>& parts, unsigned origin = 0);
 
   /// The session's ordinal to the driver's; -1 if there is none.
   int driver_ordinal(int ordinal) const;
@@ -40,6 +40,7 @@ class Contexts {
   bool empty() const { return all_.empty(); }
   /// Null if there is none.
   ContextState* find(std::uint32_t id) const;
+  ContextState* find(Handle handle) const;
   /// Any on a device (the driver's ordinal); null if there is none.
   ContextState* on_device(int device) const;
   ContextState* primary_of(int device) const;
@@ -78,6 +79,7 @@ class Contexts {
   /// The one that is not charged for: a second one only once that has gone, not just its context.
   std::weak_ptr<Staging> free_staging_;
   const std::vector<int> devices_;
+  const unsigned origin_;
   std::vector<std::unique_ptr<Partition>> partitions_;  // of each device, or of none
   std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> all_;
   std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;  // by handle, but the legacy ones

@@ -31,6 +31,9 @@ struct FunctionLayout {
 /// executor only.
 class Handles {
  public:
+  /// `origin`: of all its handles.
+  explicit Handles(unsigned origin = 0) : origin_(origin) {}
+
   struct Entry {
     std::uint64_t value = 0;    ///< the driver's
     std::uint32_t context = 0;  ///< id of the context it dies with; 0 for none
@@ -47,7 +50,7 @@ class Handles {
       const auto found = visible_[number(kind)].find(handle.value());
       return found == visible_[number(kind)].end() ? nullptr : &found->second;
     }
-    if (!handle.well_formed(kind)) return nullptr;
+    if (!handle.well_formed(kind, origin_)) return nullptr;
     auto& table = table_of(kind, handle.index());
     const std::uint32_t slot = handle.index() & (Handle::worker_index_first - 1);
     if (slot >= table.size()) return nullptr;
@@ -57,7 +60,7 @@ class Handles {
 
   /// Whether the client may give this handle to a new object.
   bool adoptable(HandleKind kind, Handle handle) {
-    return handle.well_formed(kind) && handle.index() < Handle::worker_index_first && handle.index() != 0 &&
+    return handle.well_formed(kind, origin_) && handle.index() < Handle::worker_index_first && handle.index() != 0 &&
            !(slot_of(kind, handle).live);
   }
   /// Takes a handle that the client gave.
@@ -98,7 +101,7 @@ class Handles {
     }
     auto& known = by_value_[number(kind)];
     if (const auto found = known.find(value); found != known.end()) {
-      const Handle handle = Handle::from_id(kind, found->second);
+      const Handle handle = Handle::from_id(kind, found->second, origin_);
       const Entry* const entry = find(kind, handle);
       // A graph or node that went with another owner was destroyed with a part of that, and the driver has used its
       // place again.
@@ -115,9 +118,9 @@ class Handles {
       index = Handle::worker_index_first + static_cast<std::uint32_t>(tables_[number(kind)][1].size());
       if (index > Handle::index_max) return Handle();
     }
-    Handle handle(kind, index, 0);
+    Handle handle(kind, index, 0, origin_);
     Entry& entry = slot_of(kind, handle);
-    handle = Handle(kind, index, (entry.generation + 1u) & Handle::generation_max);
+    handle = Handle(kind, index, (entry.generation + 1u) & Handle::generation_max, origin_);
     entry = {value, context, static_cast<std::uint16_t>(handle.generation()), true, nullptr, 0};
     if (const Entry* const found = source ? find(source.kind(), source) : nullptr) {
       entry.owner = found->owner ? found->owner : source.value();
@@ -134,7 +137,7 @@ class Handles {
   Handle known(HandleKind kind, std::uint64_t value) const {
     const auto& known = by_value_[number(kind)];
     const auto found = known.find(value);
-    return found == known.end() ? Handle() : Handle::from_id(kind, found->second);
+    return found == known.end() ? Handle() : Handle::from_id(kind, found->second, origin_);
   }
 
   /// The object is about to be destroyed beside the executor, and all that goes with it: the driver may use their
@@ -177,7 +180,7 @@ class Handles {
       auto& table = tables_[number(kind)][half];
       for (std::uint32_t slot = 0; slot < table.size(); ++slot) {
         if (!table[slot].live) continue;
-        visit(Handle(kind, slot + half * Handle::worker_index_first, table[slot].generation), table[slot]);
+        visit(Handle(kind, slot + half * Handle::worker_index_first, table[slot].generation, origin_), table[slot]);
       }
     }
   }
@@ -200,6 +203,7 @@ class Handles {
     return table[slot];
   }
 
+  const unsigned origin_;
   std::vector<Entry> tables_[handle_kind_max + 1][2];
   std::unordered_map<std::uint64_t, std::vector<Handle>> owned_;  // by their owner; some may be gone
   std::unordered_map<std::uint64_t, std::uint32_t> by_value_[handle_kind_max + 1];

@@ -10,7 +10,7 @@ bool Objects::resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& r
     return true;
   }
   if (kind == HandleKind::context) {
-    const ContextState* const found = Handle(value).well_formed(kind) ? contexts_.find(Handle(value).id()) : nullptr;
+    const ContextState* const found = contexts_.find(Handle(value));
     if (found) raw = reinterpret_cast<std::uint64_t>(found->cuda);
     return found != nullptr;
   }

@@ -29,8 +29,9 @@ class Objects {
  public:
   /// Hears of each object that is forgotten, so that what is kept of it elsewhere goes too.
   using Forgotten = std::function<void(HandleKind, std::uint64_t)>;
-  Objects(DeviceMemory& memory, Contexts& contexts, Forgotten forgotten)
-      : memory_(memory), contexts_(contexts), forgotten_(std::move(forgotten)) {}
+  /// `origin`: of all its handles.
+  Objects(DeviceMemory& memory, Contexts& contexts, unsigned origin, Forgotten forgotten)
+      : memory_(memory), contexts_(contexts), forgotten_(std::move(forgotten)), handles_(origin) {}
 
   Handles& handles() { return handles_; }
 

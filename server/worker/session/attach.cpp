@@ -147,6 +147,7 @@ void welcome(Channel& channel, DriverTable& driver, const AttachOptions& options
       answer.setResumeMs(static_cast<std::uint32_t>(session.resumption->time().count()));
     }
     answer.setProtocolVersion(version);
+    answer.setOrigin(static_cast<std::uint8_t>(session.origin));
     answer.setCompression(true);
     answer.setCreditBytes(credit_bytes);
     answer.setSessionId(session.id);
@@ -248,6 +249,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     wanted.memory_limits.resize(wanted.devices.size());
     const bool shares_memory = attach.getSharedMemory() && channel.passes_descriptors();
     wanted.hears_notices = attach.getHearsNotices();
+    wanted.origin = attach.getOrigin() & Handle::origin_max;
     if (!shares_memory) wanted.compression = compression_of(attach.getCompression());
     std::optional<SharedRings> shared;
     if (shares_memory) shared.emplace(channel);

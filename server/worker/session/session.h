@@ -52,6 +52,7 @@ struct SessionUsage {
 
 struct SessionOptions {
   std::uint64_t id = 0;
+  unsigned origin = 0;                         ///< its number among the client's sessions
   Window device_window;                        ///< reserved in this process already
   Window host_window;                          ///< reserved in this process already
   std::vector<int> devices;                    ///< the driver's ordinals, in the session's order

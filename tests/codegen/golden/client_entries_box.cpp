@@ -39,6 +39,8 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxCreate(CUbox * box, const CUboxShape * shape
     const auto out = call.out();
     *box = handle_cast<CUbox>(Handle(out.getBox()));
     return result;
+  }, [&]([[maybe_unused]] Route& route) {
+    route.device(dev);
   });
 }
 
@@ -50,7 +52,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxDestroy(CUbox box) {
     if (const CUresult bad = check_handle<HandleKind::box>(thread, handle_of(box)); bad != CUDA_SUCCESS) return bad;
     in.setBox(handle_of(box).value());
     return call.post();
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxFill(CUdeviceptr address, unsigned char value, size_t bytes) {
@@ -72,6 +74,8 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill(CUdeviceptr address, unsigned char valu
     // The form without a stream waits where the host sees the outcome.
     const CUresult result = call.post(hStreamUse);
     return result == CUDA_SUCCESS && call.seen_by_host() ? session_of(thread).waits.settle(thread, *hStreamUse) : result;
+  }, [&]([[maybe_unused]] Route& route) {
+    route.address(address);
   });
 }
 
@@ -94,6 +98,8 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill_ptds(CUdeviceptr address, unsigned char
     // The form without a stream waits where the host sees the outcome.
     const CUresult result = call.post(hStreamUse);
     return result == CUDA_SUCCESS && call.seen_by_host() ? session_of(thread).waits.settle(thread, *hStreamUse) : result;
+  }, [&]([[maybe_unused]] Route& route) {
+    route.address(address);
   });
 }
 
@@ -115,6 +121,9 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync(CUdeviceptr address, unsigned char
     if (!hStreamUse) return hStreamUse.error();
     in.setHStream(hStreamUse.wire());
     return call.post(hStreamUse);
+  }, [&]([[maybe_unused]] Route& route) {
+    route.stream(hStream);
+    route.address(address);
   });
 }
 
@@ -136,6 +145,9 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync_ptsz(CUdeviceptr address, unsigned
     if (!hStreamUse) return hStreamUse.error();
     in.setHStream(hStreamUse.wire());
     return call.post(hStreamUse);
+  }, [&]([[maybe_unused]] Route& route) {
+    route.stream(own_default(hStream));
+    route.address(address);
   });
 }
 
@@ -152,7 +164,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxGetColour(CUcolour * colour, CUbox box) {
     const auto out = call.out();
     *colour = static_cast<CUcolour>(out.getColour());
     return result;
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxGetSize(unsigned int * bytes, CUbox box) {
@@ -174,7 +186,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxGetSize_v2(size_t * bytes, CUbox box) {
     const auto out = call.out();
     *bytes = out.getBytes();
     return result;
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxList(CUbox * boxes, size_t * count) {
@@ -199,49 +211,53 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxList(CUbox * boxes, size_t * count) {
     }
     *count = static_cast<std::remove_pointer_t<decltype(count)>>(out.getCount());
     return result;
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxOpen(CUbox box, void ** contents) {
   return enter<Symbol::cuBoxOpen>([&](Thread& thread) -> CUresult {
     return hand::cuBoxOpen(thread, box, contents);
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxPaint(CUbox box, CUcolour colour, CUstream hStream) {
   return enter<Symbol::cuBoxPaint>([&](Thread& thread) -> CUresult {
     return hand::paint(thread, box, colour, hStream);
+  }, [&]([[maybe_unused]] Route& route) {
+    route.stream(hStream);
   });
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxPaint_ptsz(CUbox box, CUcolour colour, CUstream hStream) {
   return enter<Symbol::cuBoxPaint_ptsz>([&](Thread& thread) -> CUresult {
     return hand::paint(thread, box, colour, own_default(hStream));
+  }, [&]([[maybe_unused]] Route& route) {
+    route.stream(own_default(hStream));
   });
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxPaintBlue(CUbox box) {
   return enter<Symbol::cuBoxPaintBlue>([&](Thread& thread) -> CUresult {
     return hand::paint(thread, box, CU_COLOUR_BLUE, CU_STREAM_LEGACY);
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxPaintBlue_ptds(CUbox box) {
   return enter<Symbol::cuBoxPaintBlue_ptds>([&](Thread& thread) -> CUresult {
     return hand::paint(thread, box, CU_COLOUR_BLUE, CU_STREAM_PER_THREAD);
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxPaintRed(CUbox box) {
   return enter<Symbol::cuBoxPaintRed>([&](Thread& thread) -> CUresult {
     return hand::paint(thread, box, CU_COLOUR_RED, CU_STREAM_LEGACY);
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxPaintRed_ptds(CUbox box) {
   return enter<Symbol::cuBoxPaintRed_ptds>([&](Thread& thread) -> CUresult {
     return hand::paint(thread, box, CU_COLOUR_RED, CU_STREAM_PER_THREAD);
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxSetWeights(CUbox box, const float * weights, unsigned int count) {
@@ -265,7 +281,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxSetWeights(CUbox box, const float * weights,
     in.setCount(count);
     const CUresult result = call.wait();
     return result;
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxUnlock(CUbox box, void ** contents, const char * key) {
@@ -273,7 +289,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxUnlock(CUbox box, void ** contents, const ch
   (void)key;
   return enter<Symbol::cuBoxUnlock>([&](Thread& thread) -> CUresult {
     return hand::paint(thread, box, CU_COLOUR_RED, nullptr);
-  });
+  }, [](Route&) {});
 }
 
 }  // extern "C"

@@ -35,7 +35,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuStreamCreate(CUstream * phStream, unsigned int 
     auto in = call.in();
     in.setFlags(Flags);
     return call.post();
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
@@ -47,18 +47,24 @@ FARGPU_EXPORT CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
     if (!hStreamUse) return hStreamUse.error();
     in.setHStream(hStreamUse.wire());
     return call.post();
+  }, [&]([[maybe_unused]] Route& route) {
+    route.stream(hStream);
   });
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuStreamSetAttribute(CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue * value) {
   return enter<Symbol::cuStreamSetAttribute>([&](Thread& thread) -> CUresult {
     return hand::cuStreamSetAttribute(thread, hStream, attr, value);
+  }, [&]([[maybe_unused]] Route& route) {
+    route.stream(hStream);
   });
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuStreamSetAttribute_ptsz(CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue * value) {
   return enter<Symbol::cuStreamSetAttribute_ptsz>([&](Thread& thread) -> CUresult {
     return hand::cuStreamSetAttribute(thread, own_default(hStream), attr, value);
+  }, [&]([[maybe_unused]] Route& route) {
+    route.stream(own_default(hStream));
   });
 }
 

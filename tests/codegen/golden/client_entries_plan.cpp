@@ -23,6 +23,8 @@ extern "C" {
 FARGPU_EXPORT CUresult CUDAAPI cuPlanCancel(CUdeviceptr address) {
   return enter<Symbol::cuPlanCancel>([&](Thread& thread) -> CUresult {
     return hand::cuPlanRemove_v2(thread, address, 0);
+  }, [&]([[maybe_unused]] Route& route) {
+    route.address(address);
   });
 }
 
@@ -47,7 +49,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuPlanGet(CUplan_v1 * plan, CUdeviceptr_v1 * addr
 FARGPU_EXPORT CUresult CUDAAPI cuPlanGet_v2(CUplan * plan, CUdeviceptr * address, CUbox box) {
   return enter<Symbol::cuPlanGet_v2>([&](Thread& thread) -> CUresult {
     return hand::cuPlanGet_v2(thread, plan, address, box);
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuPlanPlace(CUdeviceptr_v1 * address, unsigned int * bytes, const CUplan_v1 * plan, CUbox box) {
@@ -75,7 +77,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuPlanPlace(CUdeviceptr_v1 * address, unsigned in
 FARGPU_EXPORT CUresult CUDAAPI cuPlanPlace_v2(CUdeviceptr * address, size_t * bytes, const CUplan * plan, CUbox box) {
   return enter<Symbol::cuPlanPlace_v2>([&](Thread& thread) -> CUresult {
     return hand::cuPlanPlace_v2(thread, address, bytes, plan, box);
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuPlanRemove(CUdeviceptr_v1 address, unsigned int bytes) {
@@ -89,6 +91,8 @@ FARGPU_EXPORT CUresult CUDAAPI cuPlanRemove(CUdeviceptr_v1 address, unsigned int
 FARGPU_EXPORT CUresult CUDAAPI cuPlanRemove_v2(CUdeviceptr address, size_t bytes) {
   return enter<Symbol::cuPlanRemove_v2>([&](Thread& thread) -> CUresult {
     return hand::cuPlanRemove_v2(thread, address, bytes);
+  }, [&]([[maybe_unused]] Route& route) {
+    route.address(address);
   });
 }
 

@@ -47,7 +47,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuTexObjectCreate(CUtexObject * object, const CUc
     const auto out = call.out();
     *object = handle_cast<CUtexObject>(Handle(out.getObject()));
     return result;
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuTexObjectDestroy(CUtexObject object) {
@@ -59,7 +59,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuTexObjectDestroy(CUtexObject object) {
     in.setObject(handle_of(object).value());
     const CUresult result = call.wait();
     return result;
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuTexObjectGetBox(CUbox * box, CUtexObject object) {
@@ -75,7 +75,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuTexObjectGetBox(CUbox * box, CUtexObject object
     const auto out = call.out();
     *box = handle_cast<CUbox>(Handle(out.getBox()));
     return result;
-  });
+  }, [](Route&) {});
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuTexObjectGetContents(CUcontents * contents, size_t * room, CUtexObject object) {
@@ -92,7 +92,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuTexObjectGetContents(CUcontents * contents, siz
     decode(out.getContents(), *contents);
     if (room) *room = static_cast<size_t>(out.getRoom());
     return result;
-  });
+  }, [](Route&) {});
 }
 
 }  // extern "C"

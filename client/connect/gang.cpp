@@ -1,0 +1,176 @@
+#include "gang.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "client/base/log.h"
+#include "client/base/threads.h"
+#include "pool_contacts.h"
+#include "protocol/text.h"
+
+namespace fargpu::client {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+using Check = std::function<void(ControlConnection&)>;
+
+// For how long one host is waited for while leases of others are held.
+constexpr std::chrono::milliseconds hold_max = 2s;
+// A refusal does not advise a client to wait that asks with a wait, however short.
+constexpr std::chrono::milliseconds least_wait = 1ms;
+
+struct Part {
+  PoolContacts::Contact contact;
+  std::uint32_t gpus;
+};
+
+// A lease of so many devices at the host, held by the connection.
+GangMember hold(std::unique_ptr<ControlConnection> broker, const PoolHost& host, LeaseOptions wish, std::uint32_t gpus,
+                std::chrono::milliseconds wait) {
+  GangMember member{host, gpus, std::move(broker), {}};
+  wish.gpus = gpus;
+  wish.wait = wait;
+  member.broker->ask_for_lease(
+      wish, /*hold=*/true,
+      [&](wire::LeaseAnswer::Reader answer) {
+        if (!answer.hasFacts())
+          throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                          member.broker->name() + " is of a release that serves no program with GPUs of several hosts");
+        member.facts = read_facts(answer.getFacts());
+      },
+      {});
+  member.gpus = static_cast<std::uint32_t>(member.facts.devices.size());
+  return member;
+}
+
+// Which hosts, and how many devices of each; empty if they do not have enough now.
+std::vector<Part> plan(std::vector<PoolContacts::Contact> contacts, const LeaseOptions& wish) {
+  std::erase_if(contacts, [](const auto& contact) { return contact.offer.free == 0; });
+  std::vector<Part> parts;
+  if (wish.gpus == 0) {
+    for (auto& contact : contacts)
+      if (parts.size() < wish.hosts) parts.push_back({std::move(contact), 0});
+    return parts;
+  }
+  const auto alone = std::find_if(contacts.begin(), contacts.end(),
+                                  [&](const auto& contact) { return contact.offer.free >= wish.gpus; });
+  if (alone != contacts.end()) {
+    parts.push_back({std::move(*alone), wish.gpus});
+    return parts;
+  }
+  std::stable_sort(contacts.begin(), contacts.end(),
+                   [](const auto& one, const auto& other) { return one.offer.free > other.offer.free; });
+  std::uint32_t missing = wish.gpus;
+  for (auto& contact : contacts) {
+    if (missing == 0 || parts.size() == wish.hosts) break;
+    const std::uint32_t share = std::min(missing, contact.offer.free);
+    missing -= share;
+    parts.push_back({std::move(contact), share});
+  }
+  if (missing > 0) parts.clear();
+  return parts;
+}
+
+// All or, with the reason, none: what was held is let go.
+std::vector<GangMember> take(std::vector<Part> parts, const LeaseOptions& wish, const Check& check,
+                             Clock::time_point until) {
+  std::sort(parts.begin(), parts.end(), [](const Part& one, const Part& other) {
+    return one.contact.offer.id < other.contact.offer.id;
+  });
+  std::vector<std::pair<std::size_t, GangMember>> held;
+  for (Part& part : parts) {
+    check(*part.contact.broker);
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+    const auto wait = std::clamp(left, least_wait, hold_max);
+    held.emplace_back(part.contact.place, hold(std::move(part.contact.broker), part.contact.host, wish, part.gpus, wait));
+  }
+  std::sort(held.begin(), held.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
+  std::vector<GangMember> members;
+  for (auto& [place, member] : held) members.push_back(std::move(member));
+  return members;
+}
+
+std::string wish_text(const LeaseOptions& wish) {
+  return so_many(wish.gpus, "GPU") + (wish.memory_bytes > 0 ? " with " + bytes_text(wish.memory_bytes) : "");
+}
+
+}  // namespace
+
+std::vector<GangMember> take_gang(const std::vector<PoolHost>& hosts, const LeaseOptions& wish, const Check& check) {
+  const auto until = Clock::now() + wish.wait;
+  std::minstd_rand random(std::random_device{}());
+  while (true) {
+    PoolContacts contacts(hosts, PoolContacts::Order::load);
+    auto answered = contacts.all();
+    if (answered.empty()) throw none_usable(contacts.errors());
+    std::uint32_t free = 0;
+    for (const auto& contact : answered) free += contact.offer.free;
+    std::optional<DialError> failure;
+    try {
+      if (auto parts = plan(std::move(answered), wish); !parts.empty()) return take(std::move(parts), wish, check, until);
+      failure.emplace(CUDA_ERROR_SYSTEM_NOT_READY,
+                      fmt::format("no {} of the pool have {} free together ({} of all hosts that answer); ask for fewer, "
+                                  "allow more with --hosts, or wait with --wait",
+                                  so_many(wish.hosts, "host"), wish_text(wish), so_many(free, "GPU")),
+                      wire::Failure::Reason::NO_CAPACITY);
+    } catch (const DialError& error) {
+      failure = error;
+    }
+    log::info("{}", failure->what());
+    if (failure->reason != wire::Failure::Reason::NO_CAPACITY || Clock::now() >= until) throw *failure;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100 + random() % 400));
+  }
+}
+
+std::vector<GangMember> join_gang(const std::vector<PoolHost>& hosts, const LeaseOptions& wish, const Check& check) {
+  struct Answers {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::size_t missing;
+    std::vector<std::optional<GangMember>> members;
+    std::vector<std::optional<DialError>> errors;
+  };
+  const auto answers = std::make_shared<Answers>();
+  answers->missing = hosts.size();
+  answers->members.resize(hosts.size());
+  answers->errors.resize(hosts.size());
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    start_thread("fargpu-contact", [answers, i, host = hosts[i], wish, check] {
+      std::optional<GangMember> member;
+      std::optional<DialError> error;
+      try {
+        auto broker = std::make_unique<ControlConnection>(host);
+        check(*broker);
+        member = hold(std::move(broker), host, wish, wish.split[i], wish.wait);
+      } catch (const DialError& failure) {
+        error = failure;
+      } catch (const std::exception& failure) {
+        error = DialError(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + failure.what());
+      }
+      const std::lock_guard lock(answers->mutex);
+      answers->members[i] = std::move(member);
+      answers->errors[i] = std::move(error);
+      if (--answers->missing == 0) answers->changed.notify_all();
+    });
+  }
+  std::unique_lock lock(answers->mutex);
+  answers->changed.wait(lock, [&] { return answers->missing == 0; });
+  std::vector<GangMember> members;
+  std::vector<DialError> errors;
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    if (auto& member = answers->members[i]) members.push_back(std::move(*member));
+    else errors.push_back(*answers->errors[i]);
+  }
+  if (members.empty()) throw none_usable(errors);
+  for (const DialError& error : errors)
+    log::warn("{}. The program goes on with the GPUs of the other hosts, which are numbered without these", error.what());
+  return members;
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,308 @@
+#include "between.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "calls_stream.capnp.h"
+#include "client/base/log.h"
+#include "client/call/refusal.h"
+#include "client/call/remote_call.h"
+#include "client/copy/copier.h"
+#include "client/copy/copy_job.h"
+#include "client/copy/program_bytes.h"
+#include "operations.capnp.h"
+#include "protocol/channel.h"
+#include "session.h"
+
+namespace fargpu::client {
+namespace {
+
+// Large enough for the lanes, small enough to be kept twice.
+constexpr std::uint64_t piece_bytes = 8u << 20;
+
+// What concerns one session, whose loss is not that of the session which the calling thread's calls go to.
+template <class Work>
+CUresult within(Session& session, Work&& work) {
+  try {
+    return work();
+  } catch (const ChannelClosed&) {
+    return CUDA_ERROR_DEVICE_UNAVAILABLE;  // its own threads tell of it
+  } catch (const std::exception& error) {
+    session.lose(error.what());
+    return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  }
+}
+
+}  // namespace
+
+// --- parked streams -------------------------------------------------------------------------------------------------
+
+CUresult Between::park(Thread& thread, Stream& stream, std::set<const Session*> on, std::function<void()> reached,
+                       std::uint64_t& id) {
+  Session& session = *stream.context->session;
+  {
+    const std::lock_guard lock(mutex_);
+    id = next_++;
+  }
+  const std::uint64_t number = session.callbacks.open(std::move(reached));
+  {
+    const std::lock_guard lock(mutex_);
+    parked_[id] = {.session = &session, .number = number, .thread = thread.id(), .on = std::move(on)};
+  }
+  RemoteCall<wire::HostFunction> call(thread, stream.context);
+  auto in = call.in();
+  in.setStream(stream.wire());
+  in.setCallback(number);
+  in.setAlways(true);
+  const CUresult result = call.post(stream);
+  if (result != CUDA_SUCCESS) {
+    session.callbacks.remove(number);
+    const std::lock_guard lock(mutex_);
+    parked_.erase(id);
+  }
+  return result;
+}
+
+void Between::note(std::uint64_t id, bool Parked::* what, CUresult result) {
+  std::unique_lock lock(mutex_);
+  const auto found = parked_.find(id);
+  if (found == parked_.end()) return;
+  if (result != CUDA_SUCCESS) Thread::deliver_error(found->second.thread, result);
+  found->second.*what = true;
+  if (!found->second.reached || !found->second.passed) return;
+  const Parked parked = std::move(found->second);
+  parked_.erase(found);
+  lock.unlock();
+  changed_.notify_all();
+  end(parked);
+}
+
+// On a thread of the session's own: telling its worker may have to wait, and the news came from another one.
+void Between::end(const Parked& parked) {
+  parked.session->answers.run([session = parked.session, number = parked.number] {
+    try {
+      session->callbacks.close(number);
+    } catch (const std::exception& error) {
+      session->lose(error.what());
+    }
+  });
+}
+
+void Between::lost(const Session& session) {
+  std::vector<Parked> over;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto one = parked_.begin(); one != parked_.end();) {
+      const bool own = one->second.session == &session;
+      if (!own && !one->second.on.contains(&session)) {
+        ++one;
+        continue;
+      }
+      if (!own) over.push_back(one->second);
+      one = parked_.erase(one);
+    }
+  }
+  changed_.notify_all();
+  for (const Parked& parked : over) {
+    Thread::deliver_error(parked.thread, CUDA_ERROR_DEVICE_UNAVAILABLE);
+    end(parked);
+  }
+}
+
+void Between::settle(const Session* session) {
+  std::unique_lock lock(mutex_);
+  const std::uint64_t before = next_;
+  changed_.wait(lock, [&] {
+    return std::none_of(parked_.begin(), parked_.end(), [&](const auto& one) {
+      return one.first < before &&
+             (!session || one.second.session == session || one.second.on.contains(session));
+    });
+  });
+}
+
+// --- events ---------------------------------------------------------------------------------------------------------
+
+CUresult Between::wait(Thread& thread, Stream& stream, const Event& event) {
+  Session& here = *stream.context->session;
+  Session& there = *event.context->session;
+  if (stream.capture.load() || event.capture.load()) {
+    here.captures.invalidate(stream);
+    return refuse_use("a graph that waits for work of another host");
+  }
+  const bool known = !event.shared() && !event.recorded_by_work.load();
+  if (known && (event.recorded.load() == 0 || event.complete())) return CUDA_SUCCESS;
+  Stream* const witness = hidden(thread, *event.context, Use::events);
+  if (!witness) return CUDA_ERROR_OUT_OF_MEMORY;
+  // The id is written before the worker can have heard of it.
+  const auto id = std::make_shared<std::uint64_t>(0);
+  if (const CUresult bad = park(thread, stream, {&there}, [this, id] { note(*id, &Parked::reached); }, *id);
+      bad != CUDA_SUCCESS)
+    return bad;
+  const CUresult asked = within(there, [&] {
+    RemoteCall<wire::CuStreamWaitEvent> wait(thread, event.context);
+    wait.in().setHStream(witness->wire());
+    wait.in().setHEvent(event.handle.value());
+    wait.tell();
+    there.fences.after(thread, *witness, [this, id] { note(*id, &Parked::passed); });
+    there.calls.commands.flush();
+    return CUDA_SUCCESS;
+  });
+  if (asked != CUDA_SUCCESS) note(*id, &Parked::passed, asked);
+  here.calls.commands.flush();
+  return CUDA_SUCCESS;
+}
+
+// --- copies ---------------------------------------------------------------------------------------------------------
+
+// Memory of the program that work may read or write at any time.
+bool Between::pinned(const CopySide& side) const {
+  const Session* const owner = knowing_(side.begin());
+  const auto region = owner ? owner->map.find(side.begin()) : std::nullopt;
+  return region && region->on_host();
+}
+
+// The context in which a side is copied.
+Context* Between::context_of(Session& session, const CopySide& side, Context* named) {
+  if (named && named->session == &session && named->active) return named;
+  if (!side.in_array()) {
+    const auto region = session.map.find(side.place);
+    if (region && region->context && region->context->active) return &session.contexts.home(*region->context);
+  }
+  return session.contexts.any_active();
+}
+
+Stream* Between::hidden(Thread& thread, Context& context, Use use) {
+  Session& session = *context.session;
+  Context& home = session.contexts.home(context);
+  const std::lock_guard lock(hiding_);
+  if (const auto known = hidden_.find({&home, use}); known != hidden_.end())
+    if (Stream* const stream = session.streams.find(known->second)) return stream;
+  Stream* stream = nullptr;
+  (void)within(session, [&] {
+    stream = session.streams.make_hidden(thread, home, CU_STREAM_NON_BLOCKING);
+    return CUDA_SUCCESS;
+  });
+  if (stream) hidden_[{&home, use}] = stream->handle;
+  return stream;
+}
+
+// What the call is told at once: that a side is no memory, or no array, of its session.
+CUresult Between::check(Thread& thread, const Copy& copy, Sides sides) {
+  const auto check_side = [&](Session* session, CopySide side, Context* named) {
+    if (!session) return CUDA_SUCCESS;
+    Context* const context = context_of(*session, side, named);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (const CUresult failure = context->failure; failure != CUDA_SUCCESS) return failure;
+    Copy one{.shape = copy.shape, .target = CopySide::packed_at(nullptr, copy.shape), .source = side};
+    if (side.in_array()) return within(*session, [&] { return check_arrays(thread, *context, one); });
+    return session->map.covered(side.begin(), side.extent(copy.shape)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  };
+  if (const CUresult bad = check_side(sides.source, copy.source, copy.source_context); bad != CUDA_SUCCESS) return bad;
+  return check_side(sides.target, copy.target, copy.target_context);
+}
+
+CUresult Between::copy(Thread& thread, Stream& stream, const Copy& whole, Sides sides) {
+  if (whole.shape.empty()) return CUDA_SUCCESS;
+  Session& here = *stream.context->session;
+  if (stream.capture.load()) {
+    here.captures.invalidate(stream);
+    return refuse_use("a graph with a copy from or to another host");
+  }
+  if (const CUresult bad = check(thread, whole, sides); bad != CUDA_SUCCESS) return bad;
+  // Memory of the program that is not pinned is read during the call, and written before it returns.
+  Copy copy = whole;
+  std::shared_ptr<std::vector<std::byte>> taken;
+  if (!sides.source && !copy.reads_pageable_in_order() && !pinned(copy.source)) take_source(copy, taken);
+  const bool waits = !sides.target && !pinned(copy.target);
+  std::set<const Session*> on;
+  for (const Session* const session : {sides.source, sides.target})
+    if (session) on.insert(session);
+  const auto id = std::make_shared<std::uint64_t>(0);
+  const auto work = [this, id, copy, sides, taken] {
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    try {
+      result = perform(Thread::current(), copy, sides);
+    } catch (const std::exception& error) {  // for the want of memory: all else is the sessions'
+      log::info("a copy between hosts failed: {}", error.what());
+    }
+    note(*id, &Parked::passed, result);
+  };
+  const auto reached = [this, id, &here, work] {
+    note(*id, &Parked::reached);
+    jobs(here).run(work);
+  };
+  if (const CUresult bad = park(thread, stream, std::move(on), reached, *id); bad != CUDA_SUCCESS) return bad;
+  here.calls.commands.flush();
+  return waits ? here.waits.settle(thread, stream) : CUDA_SUCCESS;
+}
+
+void Between::take_source(Copy& copy, std::shared_ptr<std::vector<std::byte>>& taken) const {
+  const CopyShape& shape = copy.shape;
+  taken = std::make_shared<std::vector<std::byte>>(shape.bytes());
+  std::byte* to = taken->data();
+  for (std::uint64_t z = 0; z < shape.depth; ++z)
+    for (std::uint64_t y = 0; y < shape.height; ++y, to += shape.width)
+      std::memcpy(to, bytes_at(copy.source.row(y, z)), shape.width);
+  copy.source = CopySide::packed_at(taken->data(), shape);
+}
+
+CUresult Between::finish(Thread& thread, Session& session) {
+  return within(session, [&] {
+    for (int device = 0; session.terms.facts.device(device); ++device) {
+      Context& context = session.contexts.primary(device);
+      if (!context.active) continue;
+      if (const CUresult result = session.waits.synchronize(thread, context); result != CUDA_SUCCESS) return result;
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult Between::copy_now(Thread& thread, const Copy& copy, Sides sides) {
+  if (copy.shape.empty()) return CUDA_SUCCESS;
+  if (const CUresult bad = check(thread, copy, sides); bad != CUDA_SUCCESS) return bad;
+  return perform(thread, copy, sides);
+}
+
+JobThread& Between::jobs(Session& session) {
+  const std::lock_guard lock(mutex_);
+  auto& thread = jobs_[&session];
+  if (!thread) thread = std::make_unique<JobThread>("fargpu-between");
+  return *thread;
+}
+
+// Piece by piece: rows of the source come here, and go on to the target.
+CUresult Between::perform(Thread& thread, const Copy& whole, Sides sides) {
+  Context* const from = sides.source ? context_of(*sides.source, whole.source, whole.source_context) : nullptr;
+  Context* const to = sides.target ? context_of(*sides.target, whole.target, whole.target_context) : nullptr;
+  if ((sides.source && !from) || (sides.target && !to)) return CUDA_ERROR_INVALID_CONTEXT;
+  Stream* const source = from ? hidden(thread, *from, Use::copies) : nullptr;
+  Stream* const target = to ? hidden(thread, *to, Use::copies) : nullptr;
+  if ((from && !source) || (to && !target)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const auto run = [&](Stream& stream, const CopyShape& shape, const CopySide& copy_from, const CopySide& copy_to) {
+    const Copy copy{.shape = shape, .target = copy_to, .source = copy_from};
+    Session& session = *stream.context->session;
+    return within(session, [&] { return Copier(session.copy_parts, thread, stream, copy).run(); });
+  };
+  const auto settle = [&](Stream& stream) {
+    Session& session = *stream.context->session;
+    return within(session, [&] { return session.waits.settle(thread, stream); });
+  };
+  std::vector<std::byte> piece;
+  const auto step = [&](const CopyPart& part) {
+    if (!source) return run(*target, part.shape, part.source, part.target);
+    if (!target) return run(*source, part.shape, part.source, part.target);
+    piece.resize(part.shape.bytes());
+    const CopySide here = CopySide::packed_at(piece.data(), part.shape);
+    if (const CUresult result = run(*source, part.shape, part.source, here); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = settle(*source); result != CUDA_SUCCESS) return result;
+    return run(*target, part.shape, here, part.target);  // has taken the bytes when it returns
+  };
+  CUresult result = CopyJob{thread, target ? *target : *source, whole}.for_parts(piece_bytes, step);
+  for (Stream* const stream : {source, target})
+    if (const CUresult settled = stream ? settle(*stream) : CUDA_SUCCESS; result == CUDA_SUCCESS) result = settled;
+  return result;
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,88 @@
+#pragma once
+// Work of one host that needs what another one has: waits for events, copies. The stream that waits is parked at its
+// worker, as for a function of the program, while this process goes between the two.
+
+#include <cuda.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "client/base/job_thread.h"
+#include "client/copy/program_copy.h"
+#include "client/objects/context.h"
+#include "client/objects/thread.h"
+
+namespace fargpu::client {
+
+class Session;
+
+/// Threads: any. A stream is parked for work that was given to streams before, of whichever session, so that no two can
+/// wait for each other.
+class Between {
+ public:
+  /// `knowing`: the session that knows an address, or null.
+  explicit Between(std::function<Session*(std::uint64_t)> knowing) : knowing_(std::move(knowing)) {}
+
+  /// Where the sides of a copy lie; null for memory of the program.
+  struct Sides {
+    Session* source = nullptr;
+    Session* target = nullptr;
+  };
+
+  /// The stream goes on when what the event of another session recorded last has happened.
+  CUresult wait(Thread& thread, Stream& stream, const Event& event);
+  /// A copy of which a side is of another session than the stream's: has its place in the stream, and no other.
+  CUresult copy(Thread& thread, Stream& stream, const Copy& copy, Sides sides);
+  /// A copy that is done when this returns. What must come before has been waited for.
+  CUresult copy_now(Thread& thread, const Copy& copy, Sides sides);
+  /// Whether the copy can be made; what copy() and copy_now() begin with.
+  CUresult check(Thread& thread, const Copy& copy, Sides sides);
+  /// Waits for all work of the session.
+  CUresult finish(Thread& thread, Session& session);
+  /// Waits for what is under way so far, of the session or of all: memory is about to go.
+  void settle(const Session* session = nullptr);
+  /// Streams of others go on that waited for it; the threads that made them wait have its loss as an error.
+  void lost(const Session& session);
+
+ private:
+  struct Parked {
+    Session* session = nullptr;  ///< the stream's
+    std::uint64_t number = 0;    ///< by which its worker knows it
+    std::uint32_t thread = 0;    ///< that made it wait
+    std::set<const Session*> on;
+    bool reached = false, passed = false;
+  };
+  CUresult park(Thread& thread, Stream& stream, std::set<const Session*> on, std::function<void()> reached,
+                std::uint64_t& id);
+  void note(std::uint64_t id, bool Parked::* what, CUresult result = CUDA_SUCCESS);
+  void end(const Parked& parked);
+  CUresult perform(Thread& thread, const Copy& copy, Sides sides);
+  void take_source(Copy& copy, std::shared_ptr<std::vector<std::byte>>& taken) const;
+  Context* context_of(Session& session, const CopySide& side, Context* named);
+  enum class Use {
+    copies,
+    events,  ///< waits for them, which nothing else may come behind
+  };
+  Stream* hidden(Thread& thread, Context& context, Use use);
+  JobThread& jobs(Session& session);
+
+  bool pinned(const CopySide& side) const;
+
+  const std::function<Session*(std::uint64_t)> knowing_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t next_ = 1;
+  std::map<std::uint64_t, Parked> parked_;
+  std::mutex hiding_;  // never taken by what receives
+  std::map<std::pair<Context*, Use>, Handle> hidden_;
+  std::map<Session*, std::unique_ptr<JobThread>> jobs_;
+};
+
+}  // namespace fargpu::client

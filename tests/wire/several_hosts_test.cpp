@@ -1,0 +1,257 @@
+// Two sessions in one process, with two workers over the fake driver: which call goes to which, and what becomes of the
+// one when the other is lost.
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "client/session/pool.h"
+#include "fixture.h"
+#include "protocol/handshake.h"
+#include "server/worker/session/facts.h"
+
+namespace fargpu::test {
+namespace {
+
+/// A host with the device of the fake driver that has its number.
+class Host {
+ public:
+  explicit Host(unsigned number) : number_(number) {}
+  ~Host() {
+    if (!worker_.joinable()) return;
+    worker_.join();
+    client::release_window(session_->terms.device_window);
+    client::release_window(session_->terms.host_window);
+    client::release_window(session_->terms.driver_band);
+  }
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  client::Pool::Host offer() {
+    MessageWriter writer;
+    auto facts = writer.root<wire::HostFacts>();
+    server::write_facts(fake::FakeDriver::instance().table(), {static_cast<int>(number_)}, facts);
+    return {.name = "host " + std::to_string(number_),
+            .facts = client::read_facts(facts.asReader()),
+            .begin = [this](const client::Place& place) { return begin(place); }};
+  }
+  bool begun() const { return worker_.joinable(); }
+  client::Session& session() { return *session_; }
+  void cut() { channel_->close(); }
+
+ private:
+  std::unique_ptr<client::Session> begin(const client::Place& place) {
+    auto [near, far] = make_memory_channel();
+    channel_ = near.get();
+    worker_ = std::thread([this, far = std::move(far)] {
+      const auto attach = receive_control(*far, limits::lease_timeout);
+      server::AttachOptions options;
+      options.session.id = number_ + 1;
+      options.session.devices = {static_cast<int>(number_)};
+      options.session.one_process = true;
+      if (number_ == 0) options.driver_band = {fake::driver_band, fake::driver_band_bytes};
+      server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
+    });
+    auto session = client::attach(std::move(near), {}, Remote::default_config(), "host " + std::to_string(number_), {},
+                                  place);
+    session_ = session.get();
+    return session;
+  }
+
+  const unsigned number_;
+  Channel* channel_ = nullptr;
+  client::Session* session_ = nullptr;
+  std::thread worker_;
+};
+
+struct Several {
+  Several() {
+    driver->reset();
+    std::vector<client::Pool::Host> offers;
+    for (const auto& host : hosts) offers.push_back(host->offer());
+    client::process().adopt(std::make_unique<client::Pool>(std::move(offers), std::nullopt));
+  }
+  ~Several() {
+    client::Thread& thread = client::Thread::current();
+    thread.contexts().clear();
+    thread.default_streams.clear();
+    client::process().give_up();
+    for (auto& host : hosts) host.reset();
+    (void)thread.take_late_error();
+    driver->reset();
+  }
+  CUcontext use(CUdevice device) {
+    CUcontext context = nullptr;
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    return context;
+  }
+
+  fake::FakeDriver& driver = fake::FakeDriver::instance();
+  std::unique_ptr<Host> hosts[2] = {std::make_unique<Host>(0), std::make_unique<Host>(1)};
+};
+
+/// What a program has of a device.
+struct Side {
+  explicit Side(Several& several, CUdevice device) : context(several.use(device)) {
+    REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    REQUIRE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    REQUIRE(cuMemAlloc(&memory, bytes) == CUDA_SUCCESS);
+  }
+  static constexpr std::size_t bytes = 1 << 20;
+  CUcontext context;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  CUdeviceptr memory = 0;
+};
+
+unsigned word_at(CUdeviceptr address) {
+  unsigned word = 0;
+  REQUIRE(cuMemcpyDtoH(&word, address, sizeof word) == CUDA_SUCCESS);
+  return word;
+}
+
+TEST_CASE("a session begins when one of its devices is first used") {
+  Several several;
+  int count = 0, processors = 0, active = 1, peer = 1;
+  unsigned flags = 0;
+  CHECK(cuDeviceGetCount(&count) == CUDA_SUCCESS);
+  CHECK(count == 2);
+  char first[32], second[32];
+  CHECK(cuDeviceGetPCIBusId(first, sizeof first, 0) == CUDA_SUCCESS);
+  CHECK(cuDeviceGetPCIBusId(second, sizeof second, 1) == CUDA_SUCCESS);
+  CHECK(std::string(first) != second);
+  CHECK(cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 1) == CUDA_SUCCESS);
+  CHECK(cuDevicePrimaryCtxGetState(1, &flags, &active) == CUDA_SUCCESS);
+  CHECK(active == 0);
+  CHECK(cuDeviceCanAccessPeer(&peer, 0, 1) == CUDA_SUCCESS);
+  CHECK(peer == 0);
+  CHECK_FALSE(several.hosts[0]->begun());
+  CHECK_FALSE(several.hosts[1]->begun());
+  several.use(1);
+  CHECK_FALSE(several.hosts[0]->begun());
+  CHECK(several.hosts[1]->begun());
+  CUdevice device = -1;
+  CHECK(cuCtxGetDevice(&device) == CUDA_SUCCESS);
+  CHECK(device == 1);
+  CHECK(cuDevicePrimaryCtxRetain(nullptr, 2) != CUDA_SUCCESS);
+  CUcontext none = nullptr;
+  CHECK(cuDevicePrimaryCtxRetain(&none, 2) == CUDA_ERROR_INVALID_DEVICE);
+}
+
+TEST_CASE("handles and addresses name their session") {
+  Several several;
+  const Side one(several, 0), other(several, 1);
+  CHECK(one.context != other.context);
+  CHECK(one.stream != other.stream);
+  CHECK(one.event != other.event);
+  CHECK(one.memory != other.memory);
+  CHECK(several.hosts[0]->session().terms.device_window.contains(one.memory));
+  CHECK(several.hosts[1]->session().terms.device_window.contains(other.memory));
+  // The other one is current.
+  CHECK(cuMemsetD32(one.memory, 17, 4) == CUDA_SUCCESS);
+  CHECK(cuMemsetD32Async(one.memory + 16, 18, 4, one.stream) == CUDA_SUCCESS);
+  CHECK(cuEventRecord(one.event, one.stream) == CUDA_SUCCESS);
+  CHECK(cuEventSynchronize(one.event) == CUDA_SUCCESS);
+  CHECK(cuStreamQuery(one.stream) == CUDA_SUCCESS);
+  CHECK(word_at(one.memory) == 17);
+  CHECK(word_at(one.memory + 16) == 18);
+  CUcontext current = nullptr;
+  CHECK(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
+  CHECK(current == other.context);
+  // What belongs together must be of one.
+  CHECK(cuEventRecord(one.event, other.stream) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuEventRecord(other.event, one.stream) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuMemsetD32Async(one.memory, 1, 4, other.stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemFreeAsync(one.memory, other.stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuCtxEnablePeerAccess(one.context, 0) == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+  CHECK(cuMemFree(one.memory) == CUDA_SUCCESS);
+  CHECK(cuMemFree(one.memory) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamDestroy(one.stream) == CUDA_SUCCESS);
+  CHECK(cuStreamQuery(one.stream) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuStreamQuery(other.stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a worker takes no handle of another session") {
+  Several several;
+  const Side one(several, 0), other(several, 1);
+  client::Thread& thread = client::Thread::current();
+  client::RemoteCall<wire::CuStreamSynchronize> call(several.hosts[1]->session().calls, thread,
+                                                     thread.context());
+  call.in().setHStream(handle_of(one.stream).value());
+  CHECK(call.wait() == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("a library is loaded where its kernels are launched") {
+  Several several;
+  const Side one(several, 0);
+  CUlibrary library = nullptr;
+  CUkernel kernel = nullptr;
+  REQUIRE(cuLibraryLoadData(&library, kernels, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  REQUIRE(cuLibraryGetKernel(&kernel, library, "fill32") == CUDA_SUCCESS);
+  const Side other(several, 1);
+  for (const Side* const side : {&one, &other}) {
+    CUdeviceptr address = side->memory;
+    unsigned count = 8, value = 0x1234;
+    void* arguments[] = {&address, &count, &value};
+    REQUIRE(cuCtxSetCurrent(side->context) == CUDA_SUCCESS);
+    REQUIRE(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 32, 1, 1, 0, side->stream, arguments,
+                           nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(side->stream) == CUDA_SUCCESS);
+    CHECK(word_at(side->memory + 4) == 0x1234);
+  }
+  CHECK(cuLibraryUnload(library) == CUDA_SUCCESS);
+  CHECK(cuLibraryUnload(library) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("copies and waits go between sessions in the order of their streams") {
+  Several several;
+  const Side one(several, 0), other(several, 1);
+  CHECK(cuMemsetD32(one.memory, 3, Side::bytes / 4) == CUDA_SUCCESS);
+  CHECK(cuMemcpyPeer(other.memory, other.context, one.memory, one.context, Side::bytes) == CUDA_SUCCESS);
+  CHECK(word_at(other.memory + Side::bytes - 4) == 3);
+  Paused paused;  // the GPU: nothing of what follows may wait for it
+  CHECK(cuMemsetD32Async(one.memory, 4, 16, one.stream) == CUDA_SUCCESS);
+  CHECK(cuMemcpyAsync(other.memory, one.memory, 64, one.stream) == CUDA_SUCCESS);
+  CHECK(cuMemsetD32Async(one.memory, 5, 16, one.stream) == CUDA_SUCCESS);
+  CHECK(cuEventRecord(one.event, one.stream) == CUDA_SUCCESS);
+  CHECK(cuStreamWaitEvent(other.stream, one.event, 0) == CUDA_SUCCESS);
+  CHECK(cuMemcpyDtoDAsync(other.memory + 64, other.memory, 64, other.stream) == CUDA_SUCCESS);
+  CHECK(cuStreamQuery(other.stream) == CUDA_ERROR_NOT_READY);
+  paused.end();
+  CHECK(cuStreamSynchronize(other.stream) == CUDA_SUCCESS);
+  CHECK(word_at(other.memory + 64 + 60) == 4);
+  CHECK(word_at(one.memory) == 5);
+  CHECK(cuMemcpyAsync(other.memory, one.memory + Side::bytes, 64, one.stream) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("a session that is lost leaves the other as it is") {
+  for (const unsigned lost : {0u, 1u}) {
+    Several several;
+    const Side sides[] = {Side(several, 0), Side(several, 1)};
+    const Side& gone = sides[lost];
+    const Side& there = sides[1 - lost];
+    {
+      Paused paused;
+      // What waits for the lost one goes on, and the program hears of it.
+      CHECK(cuMemsetD32Async(gone.memory, 4, 16, gone.stream) == CUDA_SUCCESS);
+      CHECK(cuEventRecord(gone.event, gone.stream) == CUDA_SUCCESS);
+      CHECK(cuStreamWaitEvent(there.stream, gone.event, 0) == CUDA_SUCCESS);
+      several.hosts[lost]->cut();
+      while (!client::process().pool()->lost(several.hosts[lost]->session())) std::this_thread::yield();
+    }
+    CHECK(cuStreamSynchronize(there.stream) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+    CHECK(cuStreamSynchronize(there.stream) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(gone.stream) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+    CHECK(cuMemcpyAsync(there.memory, gone.memory, 64, there.stream) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+    CHECK(cuCtxSetCurrent(gone.context) == CUDA_SUCCESS);
+    CHECK(cuCtxSynchronize() == CUDA_ERROR_DEVICE_UNAVAILABLE);
+    CHECK(cuCtxSetCurrent(there.context) == CUDA_SUCCESS);
+    CHECK(cuMemsetD32(there.memory, 9, 4) == CUDA_SUCCESS);
+    CHECK(word_at(there.memory) == 9);
+  }
+}
+
+}  // namespace
+}  // namespace fargpu::test
