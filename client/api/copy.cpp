@@ -77,9 +77,7 @@ CUresult copy_shaped(Thread& thread, const Params* params, CUstream stream, bool
 
 // The contexts of a copy between them, null for the current one; false if one is none.
 bool name_contexts(Thread& thread, CUcontext target, CUcontext source, Copy& copy) {
-  const auto named = [&](CUcontext context) {
-    return context ? process().find_context(context) : thread.context();
-  };
+  const auto named = [&](CUcontext context) { return context ? process().find_context(context) : thread.context(); };
   copy.target_context = named(target);
   copy.source_context = named(source);
   return copy.target_context && copy.target_context->active && copy.source_context && copy.source_context->active;

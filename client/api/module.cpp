@@ -105,28 +105,28 @@ struct LibrarySource {
 };
 
 void remember(Pool& pool, Handle library, std::shared_ptr<LibrarySource> source) {
-  pool.twins.loaded(
-      library, {.load =
-                    [source](Thread& thread, Handle& twin) {
-                      std::uint64_t handle = 0;
-                      const CUresult result = load_image(
-                          thread, source->image, false,
-                          {static_cast<unsigned>(source->jit_options.size()), source->jit_options.data(),
-                           source->jit_values.data()},
-                          {static_cast<unsigned>(source->options.size()), source->options.data(), source->values.data()},
-                          handle);
-                      if (result == CUDA_SUCCESS) twin = Handle(handle);
-                      return result;
-                    },
-                .find =
-                    [](Thread& thread, Handle twin, const std::string& name, Handle& kernel) {
-                      Function* found = session_of(thread).functions.find_named(twin, name);
-                      const CUresult result =
-                          found ? CUDA_SUCCESS
-                                : find_function(thread, twin, name.c_str(), ContextNeed::optional, found);
-                      if (result == CUDA_SUCCESS) kernel = found->handle;
-                      return result;
-                    }});
+  pool.twins.loaded(library, {.load =
+                                  [source](Thread& thread, Handle& twin) {
+                                    std::uint64_t handle = 0;
+                                    const CUresult result =
+                                        load_image(thread, source->image, false,
+                                                   {static_cast<unsigned>(source->jit_options.size()),
+                                                    source->jit_options.data(), source->jit_values.data()},
+                                                   {static_cast<unsigned>(source->options.size()),
+                                                    source->options.data(), source->values.data()},
+                                                   handle);
+                                    if (result == CUDA_SUCCESS) twin = Handle(handle);
+                                    return result;
+                                  },
+                              .find =
+                                  [](Thread& thread, Handle twin, const std::string& name, Handle& kernel) {
+                                    Function* found = session_of(thread).functions.find_named(twin, name);
+                                    const CUresult result =
+                                        found ? CUDA_SUCCESS
+                                              : find_function(thread, twin, name.c_str(), ContextNeed::optional, found);
+                                    if (result == CUDA_SUCCESS) kernel = found->handle;
+                                    return result;
+                                  }});
 }
 
 CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions& jit, const LibraryOptions& library,
@@ -432,9 +432,8 @@ CUresult cuModuleGetGlobal_v2(Thread& thread, CUdeviceptr* address, std::size_t*
   Context* context = thread.context();
   const auto its = session.functions.module(handle_of(module));
   if (its && context && context->active)
-    if (Context* const live =
-            session.contexts.find(handle_cast<CUcontext>(Handle::from_id(HandleKind::context, its->context,
-                                                                             session.terms.origin))))
+    if (Context* const live = session.contexts.find(
+            handle_cast<CUcontext>(Handle::from_id(HandleKind::context, its->context, session.terms.origin))))
       context = live;
   return find_global(thread, context, {.owner = handle_of(module), .library = its ? its->library : Handle()}, name,
                      address, bytes);

@@ -24,7 +24,8 @@ constexpr EnvironmentVariable all[] = {
      "programs that load the library find no GPU"},
     {"FARGPU_GPUS", "all of the host", "Number of devices to ask for"},
     {"FARGPU_HOSTS", "1",
-     "Number of hosts, up to 8, that the devices may be of, where no host alone has as many as FARGPU_GPUS says; without "
+     "Number of hosts, up to 8, that the devices may be of, where no host alone has as many as FARGPU_GPUS says; "
+     "without "
      "FARGPU_GPUS, all devices of so many hosts"},
     {"FARGPU_MEM", "nothing is kept", "Memory of each device to be kept for the job, for example 8GiB"},
     {"FARGPU_COMPUTE", "no bound, no guarantee", "Share of the compute of each device, for example 50%"},

@@ -120,7 +120,8 @@ class RemoteCall : public RemoteCallBase {
       : RemoteCallBase(thread, Traits::opcode, Traits::may_be_held, need) {}
   /// In another context than the current one; null for none.
   RemoteCall(Thread& thread, Context* context)
-      : RemoteCallBase(context ? Calls::of(context) : Calls::of(thread), thread, Traits::opcode, Traits::may_be_held, context) {}
+      : RemoteCallBase(context ? Calls::of(context) : Calls::of(thread), thread, Traits::opcode, Traits::may_be_held,
+                       context) {}
   /// By parts that know their worker; `context` may be null.
   RemoteCall(Calls& calls, Thread& thread, Context* context = nullptr)
       : RemoteCallBase(calls, thread, Traits::opcode, Traits::may_be_held, context) {}

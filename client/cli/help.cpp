@@ -10,11 +10,11 @@ namespace {
 
 /// By the names of options, and of what stands without one.
 const std::map<std::string, const char*> value_names = {
-    {"pool", "HOSTS"},     {"host", "HOST"},       {"gpus", "COUNT"},    {"hosts", "COUNT"},
-    {"mem", "SIZE"},       {"compute", "PERCENT"}, {"priority", "CLASS"}, {"wait", "TIME"},       {"output", "FORMAT"}, {"delay", "SECONDS"},  {"file", "FILE"},
-    {"folder", "FOLDER"},  {"life", "TIME"},       {"ttl", "TIME"},      {"server", "NAME"},    {"tenant", "NAME"},
-    {"name", "NAME"},      {"percent", "PERCENT"}, {"weight", "WEIGHT"}, {"session", "NUMBER"}, {"policy", "NAME"},
-    {"program", "WORD"},   {"for", "TIME"},
+    {"pool", "HOSTS"},      {"host", "HOST"},      {"gpus", "COUNT"},      {"hosts", "COUNT"},   {"mem", "SIZE"},
+    {"compute", "PERCENT"}, {"priority", "CLASS"}, {"wait", "TIME"},       {"output", "FORMAT"}, {"delay", "SECONDS"},
+    {"file", "FILE"},       {"folder", "FOLDER"},  {"life", "TIME"},       {"ttl", "TIME"},      {"server", "NAME"},
+    {"tenant", "NAME"},     {"name", "NAME"},      {"percent", "PERCENT"}, {"weight", "WEIGHT"}, {"session", "NUMBER"},
+    {"policy", "NAME"},     {"program", "WORD"},   {"for", "TIME"},
 };
 
 /// By the whole name of a command.

@@ -80,15 +80,15 @@ std::vector<Part> plan(std::vector<PoolContacts::Contact> contacts, const LeaseO
 // All or, with the reason, none: what was held is let go.
 std::vector<GangMember> take(std::vector<Part> parts, const LeaseOptions& wish, const Check& check,
                              Clock::time_point until) {
-  std::sort(parts.begin(), parts.end(), [](const Part& one, const Part& other) {
-    return one.contact.offer.id < other.contact.offer.id;
-  });
+  std::sort(parts.begin(), parts.end(),
+            [](const Part& one, const Part& other) { return one.contact.offer.id < other.contact.offer.id; });
   std::vector<std::pair<std::size_t, GangMember>> held;
   for (Part& part : parts) {
     check(*part.contact.broker);
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
     const auto wait = std::clamp(left, least_wait, hold_max);
-    held.emplace_back(part.contact.place, hold(std::move(part.contact.broker), part.contact.host, wish, part.gpus, wait));
+    held.emplace_back(part.contact.place,
+                      hold(std::move(part.contact.broker), part.contact.host, wish, part.gpus, wait));
   }
   std::sort(held.begin(), held.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
   std::vector<GangMember> members;
@@ -113,12 +113,14 @@ std::vector<GangMember> take_gang(const std::vector<PoolHost>& hosts, const Leas
     for (const auto& contact : answered) free += contact.offer.free;
     std::optional<DialError> failure;
     try {
-      if (auto parts = plan(std::move(answered), wish); !parts.empty()) return take(std::move(parts), wish, check, until);
-      failure.emplace(CUDA_ERROR_SYSTEM_NOT_READY,
-                      fmt::format("no {} of the pool have {} free together ({} of all hosts that answer); ask for fewer, "
-                                  "allow more with --hosts, or wait with --wait",
-                                  so_many(wish.hosts, "host"), wish_text(wish), so_many(free, "GPU")),
-                      wire::Failure::Reason::NO_CAPACITY);
+      if (auto parts = plan(std::move(answered), wish); !parts.empty())
+        return take(std::move(parts), wish, check, until);
+      failure.emplace(
+          CUDA_ERROR_SYSTEM_NOT_READY,
+          fmt::format("no {} of the pool have {} free together ({} of all hosts that answer); ask for fewer, "
+                      "allow more with --hosts, or wait with --wait",
+                      so_many(wish.hosts, "host"), wish_text(wish), so_many(free, "GPU")),
+          wire::Failure::Reason::NO_CAPACITY);
     } catch (const DialError& error) {
       failure = error;
     }
@@ -169,7 +171,8 @@ std::vector<GangMember> join_gang(const std::vector<PoolHost>& hosts, const Leas
   }
   if (members.empty()) throw none_usable(errors);
   for (const DialError& error : errors)
-    log::warn("{}. The program goes on with the GPUs of the other hosts, which are numbered without these", error.what());
+    log::warn("{}. The program goes on with the GPUs of the other hosts, which are numbered without these",
+              error.what());
   return members;
 }
 

@@ -13,9 +13,9 @@ namespace fargpu::client {
 
 struct GangMember {
   PoolHost host;
-  std::uint32_t gpus = 0;                    ///< of its lease
-  std::unique_ptr<ControlConnection> broker; ///< holds that
-  Facts facts;                               ///< of its devices
+  std::uint32_t gpus = 0;                     ///< of its lease
+  std::unique_ptr<ControlConnection> broker;  ///< holds that
+  Facts facts;                                ///< of its devices
 };
 
 /// Takes leases at as few hosts as have the devices together that `wish` asks for, at most at `wish.hosts`; if it asks

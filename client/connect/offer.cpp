@@ -20,8 +20,8 @@ Offer read_offer(wire::Status::Reader status, const LeaseOptions& wish) {
     if (tenant.getName() == status.getTenant())
       within_quota = tenant.getSessionsLimit() == 0 || tenant.getSessions() < tenant.getSessionsLimit();
   const bool serves = status.getState() == wire::HostState::SERVING && !status.getDraining() &&
-               status.getFailure().getReason() == wire::Failure::Reason::NONE &&
-               status.getSessionsTaken() < status.getSessionsMax() && within_quota;
+                      status.getFailure().getReason() == wire::Failure::Reason::NONE &&
+                      status.getSessionsTaken() < status.getSessionsMax() && within_quota;
   offer.room = serves && fit >= needed;
   offer.free = serves ? fit : 0;
   if (offer.devices > 0) offer.id = uuid_text(read_uuid(status.getDevices()[0].getUuid()));

@@ -9,8 +9,8 @@
 
 namespace fargpu::client {
 
-/// Candidates that could be reserved here, in order of preference; they are now reserved (without access). `origin`: the
-/// number of the session in its process, which has places of its own.
+/// Candidates that could be reserved here, in order of preference; they are now reserved (without access). `origin`:
+/// the number of the session in its process, which has places of its own.
 std::vector<Window> reserve_device_windows(unsigned origin = 0);
 std::vector<Window> reserve_host_windows(unsigned origin = 0);
 /// Reserves exactly this range; false if something lies there.

@@ -1,6 +1,6 @@
-// libfargpu-nccl.so, which `fargpu run` puts before a program whose devices are of several hosts: NCCL takes all of them
-// for devices of one machine, and its kernels would wait for ever for memory that they do not see. Communicators among
-// hosts are refused when they are made; all others are NCCL's.
+// libfargpu-nccl.so, which `fargpu run` puts before a program whose devices are of several hosts: NCCL takes all of
+// them for devices of one machine, and its kernels would wait for ever for memory that they do not see. Communicators
+// among hosts are refused when they are made; all others are NCCL's.
 
 #include <cuda.h>
 #include <dlfcn.h>
@@ -54,9 +54,10 @@ bool current_place(Place& place) {
 }
 
 Result refuse() {
-  std::fputs("fargpu: refused: an NCCL communicator among GPUs of different hosts, for NCCL takes them for GPUs of one "
-             "machine; make communicators among the GPUs of one host, or ask for GPUs of one host (--hosts 1)\n",
-             stderr);
+  std::fputs(
+      "fargpu: refused: an NCCL communicator among GPUs of different hosts, for NCCL takes them for GPUs of one "
+      "machine; make communicators among the GPUs of one host, or ask for GPUs of one host (--hosts 1)\n",
+      stderr);
   return invalid_usage;
 }
 

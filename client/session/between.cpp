@@ -14,13 +14,11 @@
 #include "client/copy/program_bytes.h"
 #include "operations.capnp.h"
 #include "protocol/channel.h"
+#include "relay.h"
 #include "session.h"
 
 namespace fargpu::client {
 namespace {
-
-// Large enough for the lanes, small enough to be kept twice.
-constexpr std::uint64_t piece_bytes = 8u << 20;
 
 // What concerns one session, whose loss is not that of the session which the calling thread's calls go to.
 template <class Work>
@@ -65,7 +63,7 @@ CUresult Between::park(Thread& thread, Stream& stream, std::set<const Session*> 
   return result;
 }
 
-void Between::note(std::uint64_t id, bool Parked::* what, CUresult result) {
+void Between::note(std::uint64_t id, bool Parked::*what, CUresult result) {
   std::unique_lock lock(mutex_);
   const auto found = parked_.find(id);
   if (found == parked_.end()) return;
@@ -116,8 +114,7 @@ void Between::settle(const Session* session) {
   const std::uint64_t before = next_;
   changed_.wait(lock, [&] {
     return std::none_of(parked_.begin(), parked_.end(), [&](const auto& one) {
-      return one.first < before &&
-             (!session || one.second.session == session || one.second.on.contains(session));
+      return one.first < before && (!session || one.second.session == session || one.second.on.contains(session));
     });
   });
 }
@@ -137,7 +134,8 @@ CUresult Between::wait(Thread& thread, Stream& stream, const Event& event) {
   if (!witness) return CUDA_ERROR_OUT_OF_MEMORY;
   // The id is written before the worker can have heard of it.
   const auto id = std::make_shared<std::uint64_t>(0);
-  if (const CUresult bad = park(thread, stream, {&there}, [this, id] { note(*id, &Parked::reached); }, *id);
+  if (const CUresult bad = park(
+          thread, stream, {&there}, [this, id] { note(*id, &Parked::reached); }, *id);
       bad != CUDA_SUCCESS)
     return bad;
   const CUresult asked = within(there, [&] {
@@ -231,7 +229,7 @@ CUresult Between::copy(Thread& thread, Stream& stream, const Copy& whole, Sides 
   };
   const auto reached = [this, id, &here, work] {
     note(*id, &Parked::reached);
-    jobs(here).run(work);
+    jobs(here, Use::copies).run(work);
   };
   if (const CUresult bad = park(thread, stream, std::move(on), reached, *id); bad != CUDA_SUCCESS) return bad;
   here.calls.commands.flush();
@@ -265,44 +263,79 @@ CUresult Between::copy_now(Thread& thread, const Copy& copy, Sides sides) {
   return perform(thread, copy, sides);
 }
 
-JobThread& Between::jobs(Session& session) {
+JobThread& Between::jobs(Session& session, Use use) {
   const std::lock_guard lock(mutex_);
-  auto& thread = jobs_[&session];
-  if (!thread) thread = std::make_unique<JobThread>("fargpu-between");
+  auto& thread = jobs_[{&session, use}];
+  if (!thread) thread = std::make_unique<JobThread>(use == Use::reads ? "fargpu-relay" : "fargpu-between");
   return *thread;
 }
 
-// Piece by piece: rows of the source come here, and go on to the target.
-CUresult Between::perform(Thread& thread, const Copy& whole, Sides sides) {
-  Context* const from = sides.source ? context_of(*sides.source, whole.source, whole.source_context) : nullptr;
-  Context* const to = sides.target ? context_of(*sides.target, whole.target, whole.target_context) : nullptr;
+CUresult Between::run(Thread& thread, Stream& stream, const CopyShape& shape, const CopySide& source,
+                      const CopySide& target) {
+  const Copy copy{.shape = shape, .target = target, .source = source};
+  Session& session = *stream.context->session;
+  return within(session, [&] { return Copier(session.copy_parts, thread, stream, copy).run(); });
+}
+
+CUresult Between::settle(Thread& thread, Stream& stream) {
+  Session& session = *stream.context->session;
+  return within(session, [&] { return session.waits.settle(thread, stream); });
+}
+
+CUresult Between::perform(Thread& thread, const Copy& copy, Sides sides) {
+  Context* const from = sides.source ? context_of(*sides.source, copy.source, copy.source_context) : nullptr;
+  Context* const to = sides.target ? context_of(*sides.target, copy.target, copy.target_context) : nullptr;
   if ((sides.source && !from) || (sides.target && !to)) return CUDA_ERROR_INVALID_CONTEXT;
   Stream* const source = from ? hidden(thread, *from, Use::copies) : nullptr;
   Stream* const target = to ? hidden(thread, *to, Use::copies) : nullptr;
   if ((from && !source) || (to && !target)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const auto run = [&](Stream& stream, const CopyShape& shape, const CopySide& copy_from, const CopySide& copy_to) {
-    const Copy copy{.shape = shape, .target = copy_to, .source = copy_from};
-    Session& session = *stream.context->session;
-    return within(session, [&] { return Copier(session.copy_parts, thread, stream, copy).run(); });
+  if (source && target) return relay(thread, copy, *source, *target);
+  Stream& only = source ? *source : *target;
+  const CUresult result = CopyJob{thread, only, copy}.for_parts(Relay::piece_bytes, [&](const CopyPart& part) {
+    return run(thread, only, part.shape, part.source, part.target);
+  });
+  const CUresult settled = settle(thread, only);
+  return result == CUDA_SUCCESS ? settled : result;
+}
+
+// Rows of the source come here piece by piece on one thread, and go on to the target on this one.
+CUresult Between::relay(Thread& thread, const Copy& copy, Stream& source, Stream& target) {
+  Relay relay;
+  const auto read = [&](Thread& reader) {
+    return CopyJob{reader, source, copy}.for_parts(Relay::piece_bytes, [&](const CopyPart& part) {
+      auto bytes = relay.room(part.shape.bytes());
+      if (!bytes) return CUDA_SUCCESS;  // what the writing met counts
+      const CopySide here = CopySide::packed_at(bytes->data(), part.shape);
+      CUresult result = run(reader, source, part.shape, part.source, here);
+      if (result == CUDA_SUCCESS) result = settle(reader, source);
+      if (result == CUDA_SUCCESS) relay.put({part, std::move(*bytes)});
+      return result;
+    });
   };
-  const auto settle = [&](Stream& stream) {
-    Session& session = *stream.context->session;
-    return within(session, [&] { return session.waits.settle(thread, stream); });
-  };
-  std::vector<std::byte> piece;
-  const auto step = [&](const CopyPart& part) {
-    if (!source) return run(*target, part.shape, part.source, part.target);
-    if (!target) return run(*source, part.shape, part.source, part.target);
-    piece.resize(part.shape.bytes());
-    const CopySide here = CopySide::packed_at(piece.data(), part.shape);
-    if (const CUresult result = run(*source, part.shape, part.source, here); result != CUDA_SUCCESS) return result;
-    if (const CUresult result = settle(*source); result != CUDA_SUCCESS) return result;
-    return run(*target, part.shape, here, part.target);  // has taken the bytes when it returns
-  };
-  CUresult result = CopyJob{thread, target ? *target : *source, whole}.for_parts(piece_bytes, step);
-  for (Stream* const stream : {source, target})
-    if (const CUresult settled = stream ? settle(*stream) : CUDA_SUCCESS; result == CUDA_SUCCESS) result = settled;
-  return result;
+  jobs(*source.context->session, Use::reads).run([&] {
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    try {
+      result = read(Thread::current());
+    } catch (const std::exception& error) {
+      log::info("a copy between hosts failed: {}", error.what());
+    }
+    relay.end(result);
+  });
+  CUresult written = CUDA_SUCCESS;
+  while (written == CUDA_SUCCESS) {
+    auto piece = relay.take();
+    if (!piece) break;
+    const CopyPart& part = piece->part;
+    // Has taken the bytes when it returns.
+    written = run(thread, target, part.shape, CopySide::packed_at(piece->bytes.data(), part.shape), part.target);
+    relay.give_back(std::move(piece->bytes));
+  }
+  if (written != CUDA_SUCCESS) relay.give_up();
+  const CUresult was_read = relay.finish();
+  const CUresult settled = settle(thread, target);
+  for (const CUresult result : {written, was_read})
+    if (result != CUDA_SUCCESS) return result;
+  return settled;
 }
 
 }  // namespace fargpu::client

@@ -61,17 +61,21 @@ class Between {
   };
   CUresult park(Thread& thread, Stream& stream, std::set<const Session*> on, std::function<void()> reached,
                 std::uint64_t& id);
-  void note(std::uint64_t id, bool Parked::* what, CUresult result = CUDA_SUCCESS);
+  void note(std::uint64_t id, bool Parked::*what, CUresult result = CUDA_SUCCESS);
   void end(const Parked& parked);
   CUresult perform(Thread& thread, const Copy& copy, Sides sides);
   void take_source(Copy& copy, std::shared_ptr<std::vector<std::byte>>& taken) const;
   Context* context_of(Session& session, const CopySide& side, Context* named);
   enum class Use {
     copies,
+    reads,   ///< of a copy whose bytes go on to another session
     events,  ///< waits for them, which nothing else may come behind
   };
   Stream* hidden(Thread& thread, Context& context, Use use);
-  JobThread& jobs(Session& session);
+  JobThread& jobs(Session& session, Use use);
+  CUresult run(Thread& thread, Stream& stream, const CopyShape& shape, const CopySide& source, const CopySide& target);
+  CUresult settle(Thread& thread, Stream& stream);
+  CUresult relay(Thread& thread, const Copy& copy, Stream& source, Stream& target);
 
   bool pinned(const CopySide& side) const;
 
@@ -82,7 +86,7 @@ class Between {
   std::map<std::uint64_t, Parked> parked_;
   std::mutex hiding_;  // never taken by what receives
   std::map<std::pair<Context*, Use>, Handle> hidden_;
-  std::map<Session*, std::unique_ptr<JobThread>> jobs_;
+  std::map<std::pair<Session*, Use>, std::unique_ptr<JobThread>> jobs_;
 };
 
 }  // namespace fargpu::client

@@ -69,8 +69,8 @@ std::unique_ptr<Channel> open_lane(const Connect& connect, const LaneRequest& re
   return channel;
 }
 
-// Where a driver places its variables differs from worker to worker, and bands of several must not meet. A driver begins
-// at the upper end and goes downwards.
+// Where a driver places its variables differs from worker to worker, and bands of several must not meet. A driver
+// begins at the upper end and goes downwards.
 constexpr std::uint64_t band_of_several = std::uint64_t{64} << 30;
 
 /// Another worker's band may be free.
@@ -175,8 +175,9 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
 
   if (answer.getOrigin() != place.origin) {
     throw DialError(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
-                    host_name + " is of a release that serves no program with GPUs of several hosts; update it, or "
-                                "leave FARGPU_HOSTS unset");
+                    host_name +
+                        " is of a release that serves no program with GPUs of several hosts; update it, or "
+                        "leave FARGPU_HOSTS unset");
   }
   const std::string no_rdma = by_rdma.text.empty() ? printable(answer.getRdmaRefusal().cStr(), 512) : by_rdma.text;
   if (rdma.devices && !by_rdma.end) {
@@ -292,8 +293,8 @@ std::unique_ptr<Session> attach_by(const Ticket& ticket, const ControlConnection
   }
   auto session = attach(std::move(channel), shown, config, broker.name(), connect, rdma, place);
   const auto& devices = session->terms.facts.devices;
-  const auto served = std::count_if(devices.begin(), devices.end(),
-                                    [](const Device& device) { return device.worker_ordinal >= 0; });
+  const auto served =
+      std::count_if(devices.begin(), devices.end(), [](const Device& device) { return device.worker_ordinal >= 0; });
   log::info("session {} at {}, {}, by {}", session->terms.session_id, broker.name(),
             so_many(static_cast<std::size_t>(served), "device"), session->medium());
   return session;
@@ -309,8 +310,8 @@ std::unique_ptr<Session> dial(const Config& config, const PoolHost& host, const 
       ControlConnection broker(host);
       require_transport(config, broker);
       Ticket ticket;
-      broker.ask_for_lease(wish, /*hold=*/false, [&](wire::LeaseAnswer::Reader answer) { ticket = read_ticket(answer); },
-                           {});
+      broker.ask_for_lease(wish, /*hold=*/false,
+                           [&](wire::LeaseAnswer::Reader answer) { ticket = read_ticket(answer); }, {});
       return attach_by(ticket, broker, host, config, place);
     } catch (const BandTaken&) {
       if (tried == workers_tried) throw;

@@ -56,10 +56,10 @@ Pool::Pool(std::vector<Host> hosts, const std::optional<std::string>& visible) {
       for (const auto& [attribute, value] : peer.attributes) peer_attributes.insert(attribute);
     }
   }
-  for (const int attribute : {CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
-                              CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
-                              CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED,
-                              CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED})
+  for (const int attribute :
+       {CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
+        CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED,
+        CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED})
     peer_attributes.insert(attribute);
   Peer none;
   for (const int attribute : peer_attributes) none.attributes[attribute] = 0;
@@ -67,7 +67,8 @@ Pool::Pool(std::vector<Host> hosts, const std::optional<std::string>& visible) {
     for (std::size_t to = 0; to < owners.size(); ++to)
       if (owners[from] != owners[to]) facts_.peers[{static_cast<int>(from), static_cast<int>(to)}] = none;
   if (visible) select_devices(facts_, *visible);
-  for (const Device& device : facts_.devices) owners_.push_back(owners[static_cast<std::size_t>(device.worker_ordinal)]);
+  for (const Device& device : facts_.devices)
+    owners_.push_back(owners[static_cast<std::size_t>(device.worker_ordinal)]);
 }
 
 Pool::~Pool() = default;

@@ -30,10 +30,10 @@ class Pool {
   static constexpr std::size_t hosts_max = Handle::origin_max + 1;
 
   struct Host {
-    std::string name;                                              ///< for messages
-    Facts facts;                                                   ///< of the devices that the lease has there
-    std::function<std::unique_ptr<Session>(const Place&)> begin;   ///< throws DialError
-    std::unique_ptr<ControlConnection> lease = nullptr;            ///< holds it, if this process does
+    std::string name;                                             ///< for messages
+    Facts facts;                                                  ///< of the devices that the lease has there
+    std::function<std::unique_ptr<Session>(const Place&)> begin;  ///< throws DialError
+    std::unique_ptr<ControlConnection> lease = nullptr;           ///< holds it, if this process does
   };
   /// The process's; null for a program with one session. Set by Process.
   static Pool* of_process() { return of_process_.load(std::memory_order_acquire); }

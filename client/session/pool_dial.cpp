@@ -28,8 +28,9 @@ std::unique_ptr<Pool> find_pool(const Config& config) {
   const bool joins = config.lease.split.size() > 1;
   if (config.lease.job && !joins) return nullptr;  // the job has the GPUs of one host
   if (joins && config.lease.split.size() != config.hosts.size())
-    throw DialError(CUDA_ERROR_NO_DEVICE, "FARGPU_SPLIT and FARGPU_POOL do not tell of the same hosts; `fargpu run` sets "
-                                          "both, so leave them alone within a job");
+    throw DialError(CUDA_ERROR_NO_DEVICE,
+                    "FARGPU_SPLIT and FARGPU_POOL do not tell of the same hosts; `fargpu run` sets "
+                    "both, so leave them alone within a job");
   LeaseOptions wish = config.lease;
   if (!wish.job) wish.job = own_job();
   const auto check = [&](ControlConnection& broker) { require_transport(config, broker); };
@@ -41,12 +42,12 @@ std::unique_ptr<Pool> find_pool(const Config& config) {
     of_host.gpus = member.gpus;
     hosts.push_back({.name = member.broker->name(),
                      .facts = std::move(member.facts),
-                     .begin = [&config, of_host, host = member.host](
-                                  const Place& place) { return dial(config, host, of_host, place); },
+                     .begin = [&config, of_host,
+                               host = member.host](const Place& place) { return dial(config, host, of_host, place); },
                      .lease = std::move(member.broker)});
   }
-  return std::make_unique<Pool>(std::move(hosts), config.visible_set ? std::optional(config.visible_devices)
-                                                                      : std::nullopt);
+  return std::make_unique<Pool>(std::move(hosts),
+                                config.visible_set ? std::optional(config.visible_devices) : std::nullopt);
 }
 
 }  // namespace fargpu::client

@@ -50,9 +50,10 @@ void warn_of_hidden_devices(const std::string& hosts) {
   // Hiding all devices is a habit of programs that want none.
   const auto level = wish.empty() || wish == "-1" ? log::Level::info : log::Level::warn;
   if (!log::enabled(level)) return;
-  log::write(level, fmt::format("no device of {} is visible: CUDA_VISIBLE_DEVICES is '{}'; unset it, or name devices as "
-                                "`fargpu ls` numbers them",
-                                hosts, wish));
+  log::write(level,
+             fmt::format("no device of {} is visible: CUDA_VISIBLE_DEVICES is '{}'; unset it, or name devices as "
+                         "`fargpu ls` numbers them",
+                         hosts, wish));
 }
 
 }  // namespace
@@ -171,16 +172,19 @@ void Process::watch_forks_and_exit() {
 
 void Process::trace_sessions(Session* session) {
   if (!trace::enabled) return;
-  trace::SessionFacts facts{session ? session->terms.host : pool()->names(), session ? session->terms.session_id : 0,
-                            {}, session && session->shares_memory(), [](Handle handle) {
-                              std::string name;
-                              process().for_each_session([&](Session& one) {
-                                if (const Function* const function =
-                                        one.functions.find(reinterpret_cast<CUfunction>(handle.value())))
-                                  name = function->name;
-                              });
-                              return name;
-                            }};
+  trace::SessionFacts facts{
+      session ? session->terms.host : pool()->names(),
+      session ? session->terms.session_id : 0,
+      {},
+      session && session->shares_memory(),
+      [](Handle handle) {
+        std::string name;
+        process().for_each_session([&](Session& one) {
+          if (const Function* const function = one.functions.find(reinterpret_cast<CUfunction>(handle.value())))
+            name = function->name;
+        });
+        return name;
+      }};
   for (const Device& device : this->facts().devices) facts.devices.push_back(device.name);
   trace::begin_session(facts, began_);
 }
@@ -215,8 +219,7 @@ void Process::lost(Session& session, const std::string& cause) noexcept {
   const char* consequence = "Every further CUDA call returns CUDA_ERROR_DEVICE_UNAVAILABLE; start the program again";
   if (pool) {
     if (life() != Life::several || !pool->lose(session)) return;
-    consequence =
-        "Every further call to its devices returns CUDA_ERROR_DEVICE_UNAVAILABLE; those of other hosts go on";
+    consequence = "Every further call to its devices returns CUDA_ERROR_DEVICE_UNAVAILABLE; those of other hosts go on";
     session.contexts.fail_all(CUDA_ERROR_DEVICE_UNAVAILABLE);
     pool->between.lost(session);
     set_usual(pool->usual());

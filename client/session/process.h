@@ -72,7 +72,7 @@ class Process {
   std::atomic<Session*> session_{nullptr};  // never deleted: late calls and other threads may still look
   std::atomic<Pool*> pool_{nullptr};        // nor is this
   std::vector<HostPages*> locked_for_fork_;
-  std::vector<Session*> adopted_;           // nor are these; their threads go on
+  std::vector<Session*> adopted_;  // nor are these; their threads go on
 };
 
 /// Lives in static storage and is never destroyed: destructors of other libraries call us after ours would have run.

@@ -53,8 +53,8 @@ class Host {
       if (number_ == 0) options.driver_band = {fake::driver_band, fake::driver_band_bytes};
       server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
     });
-    auto session = client::attach(std::move(near), {}, Remote::default_config(), "host " + std::to_string(number_), {},
-                                  place);
+    auto session =
+        client::attach(std::move(near), {}, Remote::default_config(), "host " + std::to_string(number_), {}, place);
     session_ = session.get();
     return session;
   }
@@ -177,8 +177,7 @@ TEST_CASE("a worker takes no handle of another session") {
   Several several;
   const Side one(several, 0), other(several, 1);
   client::Thread& thread = client::Thread::current();
-  client::RemoteCall<wire::CuStreamSynchronize> call(several.hosts[1]->session().calls, thread,
-                                                     thread.context());
+  client::RemoteCall<wire::CuStreamSynchronize> call(several.hosts[1]->session().calls, thread, thread.context());
   call.in().setHStream(handle_of(one.stream).value());
   CHECK(call.wait() == CUDA_ERROR_INVALID_HANDLE);
 }

@@ -46,7 +46,8 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       host_blocks_(driver, memory_, host_budget_, options_.host_window,
                    {.scrub = options_.scrub, .one_process = options_.one_process}),
       contexts_(driver, ledger_, host_budget_, options_.devices, options_.parts, options_.origin),
-      objects_(memory_, contexts_, options_.origin, [this](HandleKind kind, std::uint64_t value) { forgotten(kind, value); }),
+      objects_(memory_, contexts_, options_.origin,
+               [this](HandleKind kind, std::uint64_t value) { forgotten(kind, value); }),
       completions_(
           driver, [this](CUevent event, CUresult result) { prints_.flush(event, result, looked_at_); },
           [this](StreamState& stream, CUevent event) { return ordering_.record(stream, event); },

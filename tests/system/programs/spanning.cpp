@@ -49,9 +49,9 @@ void fail(int line, const char* what, int result, int wanted) {
   std::_Exit(1);
 }
 
-#define GIVES(wanted, call)                                                                       \
-  do {                                                                                            \
-    const int outcome_ = static_cast<int>(call);                                                  \
+#define GIVES(wanted, call)                                                                              \
+  do {                                                                                                   \
+    const int outcome_ = static_cast<int>(call);                                                         \
     if (outcome_ != static_cast<int>(wanted)) fail(__LINE__, #call, outcome_, static_cast<int>(wanted)); \
   } while (false)
 #define WORKS(call) GIVES(CUDA_SUCCESS, call)
@@ -123,7 +123,8 @@ void copy_linear(const Side& from, const Side& to, CUdeviceptr at_source, CUdevi
         return cuMemcpyBatchAsync(&t, &s, &n, 1, &attributes, &first, 1, a.stream);
       },
   };
-  for (const std::size_t bytes : {std::size_t{4}, std::size_t{1000}, (std::size_t{1} << 20) + 3, std::size_t{9} << 20}) {
+  for (const std::size_t bytes :
+       {std::size_t{4}, std::size_t{1000}, (std::size_t{1} << 20) + 3, std::size_t{9} << 20}) {
     for (const Linear& form : forms) {
       const auto sent = pattern(bytes, ++seed);
       put(at_source, sent);
@@ -476,7 +477,8 @@ int main(int count, char** arguments) {
   for (std::string line; std::getline(std::cin, line);) {
     // A copy between them, of which nobody knows whether both are there.
     cuCtxSetCurrent(first.context);
-    if (line == "copy") cuMemcpyPeerAsync(last.memory, last.context, first.memory, first.context, 1 << 20, first.stream);
+    if (line == "copy")
+      cuMemcpyPeerAsync(last.memory, last.context, first.memory, first.context, 1 << 20, first.stream);
     const CUresult of_first = round_of(first, ++value), of_last = round_of(last, value);
     std::printf("first %d last %d\n", of_first, of_last);
     std::fflush(stdout);
