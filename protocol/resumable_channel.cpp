@@ -351,7 +351,8 @@ void ResumableChannel::read_header(const std::byte* at) {
   if (header.bytes > log_bytes_) throw ProtocolError(peer_ + " sends more at once than may be on its way");
   if (header.consumed > shown_.load(std::memory_order_acquire) || header.consumed < peer_consumed_.load())
     throw ProtocolError(peer_ + " confirms what it cannot have received");
-  peer_consumed_.store(header.consumed, std::memory_order_release);
+  peer_consumed_.store(header.consumed);
+  if (room_wanted_.load() && room_wanted_.exchange(false)) room_.signal();
   record_missing_ = header.bytes;
 }
 
@@ -491,7 +492,13 @@ Channel::Interest ResumableChannel::wait(Interest interest, Timeout timeout, Wak
   if (interest.readable && inbox_bytes_.load(std::memory_order_acquire) > 0) return {.readable = true};
   const auto connection = current();
   if (!connection) return wait_for_connection(timeout, waker);
-  const bool full = interest.writable && !has_room();
+  bool full = interest.writable && !has_room();
+  // A thread with a waker of its own looks again every few milliseconds instead.
+  Waker* const woken_by = full && !waker ? &room_ : waker;
+  if (woken_by == &room_) {
+    room_wanted_ = true;
+    full = !has_room();
+  }
   // Room comes with what is received. If nobody else is about to receive, it is received here, and kept.
   const bool receives = full && !interest.readable && readers_.load() == 0;
   Interest asked = interest;
@@ -505,7 +512,7 @@ Channel::Interest ResumableChannel::wait(Interest interest, Timeout timeout, Wak
   Interest ready;
   {
     const Reader reader(readers_, interest.readable);
-    ready = connection->wait(asked, timeout, waker);
+    ready = connection->wait(asked, timeout, woken_by);
   }
   if (due && ready.writable) settle_acknowledgement();
   if (!full) return {.readable = interest.readable && ready.readable, .writable = interest.writable && ready.writable};

@@ -139,6 +139,9 @@ class ResumableChannel final : public Channel {
   std::atomic<std::uint64_t> peer_consumed_{0};
   std::atomic<bool> heard_{false};
   std::atomic<unsigned> readers_{0};  // threads that wait for something to receive
+  // A thread that waits until the other end has consumed more is woken by the one that hears of it.
+  std::atomic<bool> room_wanted_{false};
+  Waker room_;
 
   mutable std::mutex state_mutex_;
   std::atomic<Phase> phase_{Phase::whole};  // changes under the lock

@@ -60,7 +60,7 @@ CUresult cuCtxSetCurrent(Thread& thread, CUcontext context) {
     if (!stack.empty()) stack.pop_back();
     return CUDA_SUCCESS;
   }
-  Context* const found = process().find_context(context);
+  Context* const found = process().find_context_to_use(context);
   if (!found) return CUDA_ERROR_INVALID_CONTEXT;
   if (stack.empty()) stack.push_back(found);
   else stack.back() = found;
@@ -69,7 +69,7 @@ CUresult cuCtxSetCurrent(Thread& thread, CUcontext context) {
 
 CUresult cuCtxPushCurrent_v2(Thread& thread, CUcontext context) {
   if (!context) return CUDA_ERROR_INVALID_VALUE;
-  Context* const found = process().find_context(context);
+  Context* const found = process().find_context_to_use(context);
   if (!found) return CUDA_ERROR_INVALID_CONTEXT;
   thread.contexts().push_back(found);
   return CUDA_SUCCESS;

@@ -4,6 +4,10 @@
 
 #include <sys/mman.h>
 
+#include <string_view>
+
+#include "client/call/refusal.h"
+#include "client/memory/mapped_file.h"
 #include "client/session/entry.h"
 #include "client/session/pool.h"
 #include "client/session/route.h"
@@ -37,6 +41,9 @@ bool all_mapped(std::uint64_t address, std::uint64_t bytes) {
 }  // namespace
 
 namespace {
+
+// By such files the ranks of an NCCL communicator wait for each other, where their devices see no memory of each other.
+constexpr std::string_view nccl_files = "/dev/shm/nccl-";
 
 // Memory of the host is known to the session that allocated or registered it; where no other one does, the thread's has
 // the word.
@@ -84,9 +91,16 @@ CUresult cuMemHostRegister_v2(Thread& thread, void* p, std::size_t bytesize, uns
   Context* context;
   if (const CUresult bad = usable_context(thread, context); bad != CUDA_SUCCESS) return bad;
   if (!all_mapped(reinterpret_cast<std::uint64_t>(p), bytesize)) return CUDA_ERROR_INVALID_VALUE;
-  if (const Pool* const pool = process().pool())
-    if (Session* const owner = pool->knowing(reinterpret_cast<std::uint64_t>(p)); owner && owner != context->session)
+  if (const Pool* const pool = process().pool()) {
+    const auto address = reinterpret_cast<std::uint64_t>(p);
+    if (Session* const owner = pool->knowing(address); owner && owner != context->session)
       return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    if (file_mapped_at(address).starts_with(nccl_files)) {
+      return refuse_use(
+          "an NCCL communicator among GPUs of different hosts (its kernels would wait for each other in memory that "
+          "only one host sees), for which the program needs GPUs of one host (--hosts 1)");
+    }
+  }
   return session_of(thread).host_memory.add(thread, *context, p, bytesize, flags);
 }
 

@@ -230,6 +230,26 @@ void print(const Json& host) {
   if (others != 0) std::cout << fmt::format("  and {} of other tenants or about to begin\n", others);
 }
 
+// All hosts together.
+void print_sums(const std::vector<Json>& hosts) {
+  std::size_t answering = 0, devices = 0, sessions = 0, waiting = 0;
+  std::uint64_t used = 0, all = 0;
+  for (const Json& host : hosts) {
+    if (host.contains("error")) continue;
+    ++answering;
+    devices += host["devices"].size();
+    sessions += host["sessions_taken"].get<std::size_t>();
+    waiting += host["waiting"].size();
+    for (const Json& device : host["devices"]) {
+      used += device["used_bytes"].get<std::uint64_t>();
+      all += device["memory_bytes"].get<std::uint64_t>();
+    }
+  }
+  std::cout << fmt::format("the pool: {} of {} answer, {}, {} of {} used, {}, {} waiting\n", answering,
+                           so_many(hosts.size(), "host"), so_many(devices, "GPU"), memory_text(used), memory_text(all),
+                           so_many(sessions, "session"), waiting);
+}
+
 }  // namespace
 
 int list(const ListOptions& options) {
@@ -245,6 +265,7 @@ int list(const ListOptions& options) {
       std::cout << host["host"].get<std::string>() << "  ! " << host["error"].get<std::string>() << "\n";
     else print(host);
   }
+  if (hosts.size() > 1) print_sums(hosts);
   return code;
 }
 

@@ -240,8 +240,14 @@ int run(const RunOptions& options) {
     return exit_own_error;
   }
   bool several = false;
+  const bool may_be_several = config().lease.hosts > 1 || config().lease.split.size() > 1;
+  if (options.no_check && may_be_several) {
+    std::cerr
+        << "fargpu: GPUs of several hosts are leased before a program starts, so leave out --no-check, or ask for "
+           "GPUs of one host (--hosts 1)\n";
+    return exit_own_error;
+  }
   if (!options.no_check) {
-    const bool may_be_several = config().lease.hosts > 1 || config().lease.split.size() > 1;
     if (const int code = may_be_several ? take_leases(hosts, several) : take_lease(hosts); code != 0) return code;
   }
   prepend("LD_LIBRARY_PATH", folder.string());

@@ -101,9 +101,16 @@ bool spans(const UniqueId& id, int ranks) {
   return static_cast<unsigned>(ranks) > place.devices || first_host(id, place.host) != place.host;
 }
 
+// A library that was loaded for its loader alone, as Python loads modules, is not among those that come next.
+void* in_nccl(const char* name) {
+  if (void* const next = ::dlsym(RTLD_NEXT, name)) return next;
+  void* const nccl = ::dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD);
+  return nccl ? ::dlsym(nccl, name) : nullptr;
+}
+
 template <class Function, class... Arguments>
 Result pass_on(const char* name, Arguments... arguments) {
-  const auto function = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
+  const auto function = reinterpret_cast<Function>(in_nccl(name));
   if (function) return function(arguments...);
   std::fprintf(stderr, "fargpu: there is no NCCL behind %s\n", name);
   return invalid_usage;

@@ -79,6 +79,17 @@ std::string Pool::names() const {
   return text;
 }
 
+CUcontext Pool::primary_context(CUdevice device) const {
+  return handle_cast<CUcontext>(
+      Handle(HandleKind::context, static_cast<std::uint32_t>(device) + 1, 1, host_of(device).value()));
+}
+
+std::optional<CUdevice> Pool::device_of_primary(CUcontext context) const {
+  for (CUdevice device = 0; facts_.device(device); ++device)
+    if (primary_context(device) == context) return device;
+  return std::nullopt;
+}
+
 Session& Pool::session_of(CUdevice device) { return begin(owners_.at(static_cast<std::size_t>(device))); }
 
 Session& Pool::first() {

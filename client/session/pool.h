@@ -53,6 +53,11 @@ class Pool {
     if (!facts_.device(device)) return std::nullopt;
     return owners_[static_cast<std::size_t>(device)];
   }
+  /// The handle of a device's primary context, which is the same before and after the session begins: a session's table
+  /// gives its first handles to these.
+  CUcontext primary_context(CUdevice device) const;
+  /// The device that a handle is the primary context of; nothing for all other handles.
+  std::optional<CUdevice> device_of_primary(CUcontext context) const;
   /// The session of a device that the program sees. Begins it, once; throws DialError.
   Session& session_of(CUdevice device);
   /// What is done with each session that has begun, before calls find it.

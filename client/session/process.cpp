@@ -80,6 +80,15 @@ Context* Process::find_context(CUcontext context) const {
   return session ? session->contexts.find(context) : nullptr;
 }
 
+// The runtime has the handles of primary contexts before their sessions begin (Pool::primary_context), and makes such a
+// context current ahead of retaining it.
+Context* Process::find_context_to_use(CUcontext context) {
+  Pool* const pool = this->pool();
+  if (pool && !pool->begun(handle_of(context).origin()))
+    if (const auto device = pool->device_of_primary(context)) pool->session_of(*device);
+  return find_context(context);
+}
+
 template <class Action>
 void Process::for_each_session(Action&& action) const {
   if (const Pool* const pool = this->pool()) pool->for_each(action);

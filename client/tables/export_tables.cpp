@@ -60,13 +60,9 @@ CUresult primary_context(CUcontext* out, CUdevice device) {
   return serve([&](Thread&) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     if (!process().facts().device(device)) return CUDA_ERROR_INVALID_DEVICE;
-    // The runtime asks this of every device, and to ask is not to use: no session begins. A session's table gives its
-    // first handles to the primary contexts.
+    // The runtime asks this of every device, and to ask is not to use: no session begins.
     const Pool* const pool = process().pool();
-    Session* const session = pool ? pool->begun_of(device) : process().session();
-    *out = session ? session->contexts.primary(device).cuda()
-                   : handle_cast<CUcontext>(Handle(HandleKind::context, static_cast<std::uint32_t>(device) + 1, 1,
-                                                   pool->host_of(device).value()));
+    *out = pool ? pool->primary_context(device) : process().session()->contexts.primary(device).cuda();
     return CUDA_SUCCESS;
   });
 }

@@ -33,13 +33,17 @@ class Suite:
 
     # --- running -----------------------------------------------------------------------------------------------------
 
-    def start_broker(self):
-        log = open(os.path.join(self.out, "fargpud.log"), "w")
-        self.broker = subprocess.Popen(
+    def start_host(self, name="fargpud"):
+        """A broker that serves this machine's devices; returns its process and its address."""
+        log = open(os.path.join(self.out, name + ".log"), "w")
+        broker = subprocess.Popen(
             [self.stage + "/bin/fargpud", "--driver", self.driver, "--listen", "127.0.0.1:0", "--image-folder",
              self.out + "/images",
              "--scrub", "always" if self.scrub else "tenants", "--log-level", "debug"], stderr=log, stdout=log)
-        self.pool = "127.0.0.1:" + self.port_of(self.broker, log.name, r"listening .*address=127.0.0.1 port=(\d+)")
+        return broker, "127.0.0.1:" + self.port_of(broker, log.name, r"listening .*address=127.0.0.1 port=(\d+)")
+
+    def start_broker(self):
+        self.broker, self.pool = self.start_host()
         if self.rtt:
             with open(os.path.join(self.out, "proxy.log"), "w") as log:
                 self.proxy = subprocess.Popen([self.stage + "/bin/proxy", "--to", self.pool, "--delay-us",
@@ -62,11 +66,15 @@ class Suite:
         if self.proxy:
             self.proxy.stdin.close()
             self.proxy.wait(10)
-        self.broker.send_signal(signal.SIGTERM)
+        self.stop_host(self.broker)
+
+    @staticmethod
+    def stop_host(broker):
+        broker.send_signal(signal.SIGTERM)
         try:
-            self.broker.wait(20)
+            broker.wait(20)
         except subprocess.TimeoutExpired:
-            self.broker.kill()
+            broker.kill()
 
     def environment(self, extra=None):
         env = dict(os.environ, PYTHONUNBUFFERED="1", CUBLAS_WORKSPACE_CONFIG=":4096:8")
@@ -129,7 +137,8 @@ class Suite:
         return self.keeps and os.path.exists(self.known(label))
 
     def remote(self, label, command, timeout=200, extra=None, cwd=None):
-        full = hidden(self.driver, [self.stage + "/bin/fargpu", "run", "--no-check", "--"] + command)
+        check = [] if extra and "FARGPU_HOSTS" in extra else ["--no-check"]  # who has several hosts leases them first
+        full = hidden(self.driver, [self.stage + "/bin/fargpu", "run", *check, "--"] + command)
         return self.call(label + ".remote", full, timeout,
                          dict({"FARGPU_POOL": self.pool, "FARGPU_TRANSPORT": self.transport}, **(extra or {})), cwd)
 
@@ -190,12 +199,13 @@ class Suite:
         self.row(name, not different and bool(answers), f"{len(answers) - len(different)} of {len(answers)} equal")
 
     def same_results(self, name, script, arguments=(), timeout=230, tolerance=1e-2, extra=None, in_turn=False,
-                     says=None,
+                     says=None, remote_extra=None,
                      may_fail=lambda case, error: False):
         """A Python program's results are equal: bit by bit where two local runs agree bit by bit, else within a
         tolerance.
 
-        Local and remote runs go on at the same time, unless `in_turn`. In `extra` {kind} stands for which run it is.
+        Local and remote runs go on at the same time, unless `in_turn`. In `extra` {kind} stands for which run it is;
+        `remote_extra` is for the remote run.
         `says` is what the one line matches that fargpu has to say in the remote run. `may_fail` tells which cases may
         fail remotely, by name and error."""
         def job(kind):
@@ -204,7 +214,8 @@ class Suite:
             if os.path.exists(target) and (kind == "remote" or not self.is_known(f"{name}.{kind}")):
                 os.remove(target)
             command = ["python3", os.path.join(PROGRAMS, script), target, *arguments]
-            settings = {key: value.replace("{kind}", kind) for key, value in (extra or {}).items()}
+            settings = {**(extra or {}), **((remote_extra or {}) if kind == "remote" else {})}
+            settings = {key: value.replace("{kind}", kind) for key, value in settings.items()}
             code, seconds, text = run(f"{name}.{kind}", command, timeout, settings)
             try:
                 return code, seconds, json.load(open(target))["entries"], text

@@ -187,6 +187,8 @@ class Listing(SystemTest):
         self.assertEqual(text.code, 125)
         self.assertIn("127.0.0.1:1  ! cannot connect", text.out)
         self.assertIn("Fake GPU 1", text.out)
+        self.assertIn("the pool: 1 of 2 hosts answer, 2 GPUs, 0 B of ", text.out)
+        self.assertNotIn("the pool:", fargpu("ls", pool=host.pool).out)
 
     def test_no_host_of_two_serves(self):
         """Each is named with what is wrong with it, to every command."""

@@ -1,5 +1,5 @@
-"""`examples/quickstart`, with what is built already: what it shows, and what it leaves behind. With packages:
-packages_test."""
+"""`examples/quickstart` and `examples/pool`, with what is built already: what they show, and what they leave behind.
+With packages: packages_test."""
 
 import os
 import re
@@ -54,6 +54,17 @@ class Quickstart(SystemTest):
             script = self.quickstart(empty)
             self.assertEqual(script.wait(PATIENCE), 1)
         self.assertIn("run " + str(paths.SOURCE / "examples" / "quickstart") + " without --no-build", script.err.text())
+
+    def test_a_pool_whose_third_host_dies(self):
+        script = self.start([paths.SOURCE / "examples" / "pool"], env={"FARGPU_BUILD": paths.BUILD})
+        self.assertEqual(script.wait(PATIENCE), 0, script.err.text())
+        said = script.out.text()
+        for part in ("round 4: 3 devices, each value is 24", "the pool: 3 of 3 hosts answer, 3 GPUs",
+                     "round 12: 2 devices", "PASSED"):
+            self.assertIn(part, said)
+        self.assertEqual(said.count("is lost"), 1, said)
+        for port in re.search(r"FARGPU_POOL=(.*)", said)[1].split(","):
+            self.assert_nobody_listens(int(port.rpartition(":")[2]))
 
 
 if __name__ == "__main__":

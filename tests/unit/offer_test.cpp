@@ -82,11 +82,14 @@ TEST_CASE("requests that wait are load as sessions are") {
 }
 
 TEST_CASE("room counts before load, and load by device") {
-  CHECK(better({true, 1, 9}, {false, 1, 0}));
-  CHECK_FALSE(better({false, 1, 0}, {true, 1, 9}));
-  CHECK(better({true, 8, 3}, {true, 1, 1}));
-  CHECK_FALSE(better({true, 1, 1}, {true, 8, 3}));
-  CHECK_FALSE(better({true, 2, 2}, {true, 1, 1}));  // equal
-  CHECK_FALSE(better({true, 1, 1}, {true, 2, 2}));
-  CHECK(better({true, 0, 0}, {true, 0, 1}));  // no device is no reason to divide by nothing
+  const auto at = [](bool room, std::uint32_t devices, std::uint32_t load) {
+    return Offer{.room = room, .devices = devices, .free = devices, .id = "", .load = load};
+  };
+  CHECK(better(at(true, 1, 9), at(false, 1, 0)));
+  CHECK_FALSE(better(at(false, 1, 0), at(true, 1, 9)));
+  CHECK(better(at(true, 8, 3), at(true, 1, 1)));
+  CHECK_FALSE(better(at(true, 1, 1), at(true, 8, 3)));
+  CHECK_FALSE(better(at(true, 2, 2), at(true, 1, 1)));  // equal
+  CHECK_FALSE(better(at(true, 1, 1), at(true, 2, 2)));
+  CHECK(better(at(true, 0, 0), at(true, 0, 1)));  // no device is no reason to divide by nothing
 }

@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "calls_stream.capnp.h"
 #include "client/session/pool.h"
 #include "fixture.h"
 #include "protocol/handshake.h"
@@ -54,7 +55,7 @@ class Host {
       server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
     });
     auto session =
-        client::attach(std::move(near), {}, Remote::default_config(), "host " + std::to_string(number_), {}, place);
+        client::attach(std::move(near), {}, Remote::default_config(), "host " + std::to_string(number_), {}, {}, place);
     session_ = session.get();
     return session;
   }
@@ -97,7 +98,7 @@ struct Side {
   explicit Side(Several& several, CUdevice device) : context(several.use(device)) {
     REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
     REQUIRE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
-    REQUIRE(cuMemAlloc(&memory, bytes) == CUDA_SUCCESS);
+    REQUIRE(cuMemAlloc_v2(&memory, bytes) == CUDA_SUCCESS);
   }
   static constexpr std::size_t bytes = 1 << 20;
   CUcontext context;
@@ -108,7 +109,7 @@ struct Side {
 
 unsigned word_at(CUdeviceptr address) {
   unsigned word = 0;
-  REQUIRE(cuMemcpyDtoH(&word, address, sizeof word) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(&word, address, sizeof word) == CUDA_SUCCESS);
   return word;
 }
 
@@ -150,7 +151,7 @@ TEST_CASE("handles and addresses name their session") {
   CHECK(several.hosts[0]->session().terms.device_window.contains(one.memory));
   CHECK(several.hosts[1]->session().terms.device_window.contains(other.memory));
   // The other one is current.
-  CHECK(cuMemsetD32(one.memory, 17, 4) == CUDA_SUCCESS);
+  CHECK(cuMemsetD32_v2(one.memory, 17, 4) == CUDA_SUCCESS);
   CHECK(cuMemsetD32Async(one.memory + 16, 18, 4, one.stream) == CUDA_SUCCESS);
   CHECK(cuEventRecord(one.event, one.stream) == CUDA_SUCCESS);
   CHECK(cuEventSynchronize(one.event) == CUDA_SUCCESS);
@@ -166,9 +167,9 @@ TEST_CASE("handles and addresses name their session") {
   CHECK(cuMemsetD32Async(one.memory, 1, 4, other.stream) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemFreeAsync(one.memory, other.stream) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuCtxEnablePeerAccess(one.context, 0) == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
-  CHECK(cuMemFree(one.memory) == CUDA_SUCCESS);
-  CHECK(cuMemFree(one.memory) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(cuStreamDestroy(one.stream) == CUDA_SUCCESS);
+  CHECK(cuMemFree_v2(one.memory) == CUDA_SUCCESS);
+  CHECK(cuMemFree_v2(one.memory) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamDestroy_v2(one.stream) == CUDA_SUCCESS);
   CHECK(cuStreamQuery(one.stream) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(cuStreamQuery(other.stream) == CUDA_SUCCESS);
 }
@@ -207,7 +208,7 @@ TEST_CASE("a library is loaded where its kernels are launched") {
 TEST_CASE("copies and waits go between sessions in the order of their streams") {
   Several several;
   const Side one(several, 0), other(several, 1);
-  CHECK(cuMemsetD32(one.memory, 3, Side::bytes / 4) == CUDA_SUCCESS);
+  CHECK(cuMemsetD32_v2(one.memory, 3, Side::bytes / 4) == CUDA_SUCCESS);
   CHECK(cuMemcpyPeer(other.memory, other.context, one.memory, one.context, Side::bytes) == CUDA_SUCCESS);
   CHECK(word_at(other.memory + Side::bytes - 4) == 3);
   Paused paused;  // the GPU: nothing of what follows may wait for it
@@ -216,7 +217,7 @@ TEST_CASE("copies and waits go between sessions in the order of their streams") 
   CHECK(cuMemsetD32Async(one.memory, 5, 16, one.stream) == CUDA_SUCCESS);
   CHECK(cuEventRecord(one.event, one.stream) == CUDA_SUCCESS);
   CHECK(cuStreamWaitEvent(other.stream, one.event, 0) == CUDA_SUCCESS);
-  CHECK(cuMemcpyDtoDAsync(other.memory + 64, other.memory, 64, other.stream) == CUDA_SUCCESS);
+  CHECK(cuMemcpyDtoDAsync_v2(other.memory + 64, other.memory, 64, other.stream) == CUDA_SUCCESS);
   CHECK(cuStreamQuery(other.stream) == CUDA_ERROR_NOT_READY);
   paused.end();
   CHECK(cuStreamSynchronize(other.stream) == CUDA_SUCCESS);
@@ -247,7 +248,7 @@ TEST_CASE("a session that is lost leaves the other as it is") {
     CHECK(cuCtxSetCurrent(gone.context) == CUDA_SUCCESS);
     CHECK(cuCtxSynchronize() == CUDA_ERROR_DEVICE_UNAVAILABLE);
     CHECK(cuCtxSetCurrent(there.context) == CUDA_SUCCESS);
-    CHECK(cuMemsetD32(there.memory, 9, 4) == CUDA_SUCCESS);
+    CHECK(cuMemsetD32_v2(there.memory, 9, 4) == CUDA_SUCCESS);
     CHECK(word_at(there.memory) == 9);
   }
 }
