@@ -59,6 +59,10 @@ class Channel {
   /// The connection brings nothing: gives it up for a new one. False if there will be none.
   virtual bool suspect(const std::string&) { return false; }
 
+  /// Before a process ends that has sent its last: returns when that does not need the process any more, or after a
+  /// moment. Any thread.
+  virtual void let_out() noexcept {}
+
   /// Ends the connection for both ends; threads in wait() return. May be called from any thread, more than once.
   virtual void close() noexcept = 0;
 

@@ -15,6 +15,7 @@
 #include <deque>
 
 #include "channel.h"
+#include "connection_end.h"
 #include "descriptor_passing.h"
 #include "errors.h"
 #include "limits.h"
@@ -57,11 +58,11 @@ class SocketChannel final : public Channel {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) {
         // It will never take anything again: nobody closes one direction only.
-        if (hung_up_.load(std::memory_order_relaxed)) throw ChannelEnded(peer_ + " closed the connection");
+        if (hung_up_.load(std::memory_order_relaxed)) end_.tell(peer_, 0);
         return 0;
       }
       if (errno == EFAULT) throw SystemError("memory to be sent cannot be read");
-      throw ChannelClosed("connection to " + peer_ + " lost: " + std::strerror(errno));
+      end_.tell(peer_, errno);
     }
   }
 
@@ -70,11 +71,11 @@ class SocketChannel final : public Channel {
     while (true) {
       const ssize_t received = unix_ ? receive_with_descriptors(buffer) : receive_bytes(buffer);
       if (received > 0) return static_cast<std::size_t>(received);
-      if (received == 0) throw ChannelEnded(peer_ + " closed the connection");
+      if (received == 0) end_.tell(peer_, 0);
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
       if (errno == EFAULT) throw SystemError("memory to receive into cannot be written");
-      throw ChannelClosed("connection to " + peer_ + " lost: " + std::strerror(errno));
+      end_.tell(peer_, errno);
     }
   }
 
@@ -143,6 +144,7 @@ class SocketChannel final : public Channel {
   std::deque<int> arrived_;  // descriptors that nobody has taken yet
   std::string peer_;
   std::atomic<bool> hung_up_{false};  // the peer sends nothing more
+  ConnectionEnd end_;
 };
 
 }  // namespace

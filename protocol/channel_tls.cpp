@@ -19,6 +19,7 @@
 #include <mutex>
 #include <utility>
 
+#include "connection_end.h"
 #include "errors.h"
 #include "program_memory.h"
 
@@ -94,7 +95,7 @@ class TlsChannel final : public Channel {
   std::size_t send_some(std::span<const Bytes> pieces) override {
     const std::lock_guard lock(mutex_);
     if (!flush()) {
-      if (hung_up_.load(std::memory_order_relaxed)) throw ChannelEnded(peer_ + " closed the connection");
+      if (hung_up_.load(std::memory_order_relaxed)) end_.tell(peer_, 0);
       return 0;
     }
     const std::size_t done = std::exchange(owed_, 0);
@@ -254,7 +255,7 @@ class TlsChannel final : public Channel {
       } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
         break;
       } else if (errno != EINTR) {
-        throw ChannelClosed("connection to " + peer_ + " lost: " + std::strerror(errno));
+        end_.tell(peer_, errno);
       }
     }
     drop(sent);
@@ -286,10 +287,9 @@ class TlsChannel final : public Channel {
     if (error == SSL_ERROR_WANT_READ) return false;
     if (!alone) return false;  // next time
     if (error == SSL_ERROR_ZERO_RETURN || ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
-      throw ChannelEnded(peer_ + " closed the connection");
-    const int number = errno;
-    throw ChannelClosed("connection to " + peer_ + " lost: " +
-                        (error == SSL_ERROR_SYSCALL && number != 0 ? std::strerror(number) : tls_complaint()));
+      end_.tell(peer_, 0);
+    if (const int number = errno; error == SSL_ERROR_SYSCALL && number != 0) end_.tell(peer_, number);
+    throw ChannelClosed("connection to " + peer_ + " lost: " + tls_complaint());
   }
 
   int socket_;
@@ -303,6 +303,7 @@ class TlsChannel final : public Channel {
   std::size_t held_begin_ = 0, held_end_ = 0;  // decrypted, and not asked for yet
   std::atomic<bool> more_{false};              // something may be there without the socket's knowing
   std::atomic<bool> hung_up_{false};
+  ConnectionEnd end_;
 };
 
 }  // namespace

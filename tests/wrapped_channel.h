@@ -17,6 +17,7 @@ class WrappedChannel : public Channel {
   Interest wait(Interest interest, Timeout timeout, Waker* waker) override {
     return channel_->wait(interest, timeout, waker);
   }
+  void let_out() noexcept override { channel_->let_out(); }
   void close() noexcept override { channel_->close(); }
   std::string peer() const override { return channel_->peer(); }
   bool passes_descriptors() const override { return channel_->passes_descriptors(); }

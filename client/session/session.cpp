@@ -122,6 +122,7 @@ void Session::lose(const std::string& why) noexcept {
 void Session::leave() noexcept {
   if (channel_->resuming()) channel_->close();
   tell([](wire::Control::Builder control) { control.initGoodbye().setText("the program ends"); });
+  channel_->let_out();
   service_.end();
 }
 

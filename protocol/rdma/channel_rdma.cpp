@@ -68,8 +68,6 @@ class RdmaChannel final : public Channel {
 
   ~RdmaChannel() override {
     close();
-    rdma_.close_line(line_);
-    if (mirror_memory_) rdma_.forget(devices_->context(), mirror_memory_);
     if (mirror_) ::munmap(mirror_, other_.ring_bytes);
   }
 
@@ -117,11 +115,16 @@ class RdmaChannel final : public Channel {
     return printable(text.data(), text.size());
   }
 
-  void set_connection(std::shared_ptr<Channel> connection) { connection_ = std::move(connection); }
+  void set_connection(std::shared_ptr<Channel> connection) {
+    connection_ = std::move(connection);
+    goes_by_ = describe();
+  }
 
   // --- the channel ---------------------------------------------------------------------------------------------------
 
   std::size_t send_some(std::span<const Bytes> pieces) override {
+    const Use use(*this);
+    if (!use) throw ended();
     std::size_t sent = 0, gathered = 0;
     const auto hand_over = [&] {
       if (gathered > 0) post(std::exchange(gathered, 0));
@@ -156,6 +159,8 @@ class RdmaChannel final : public Channel {
 
   std::size_t receive_some(std::span<std::byte> buffer) override {
     if (buffer.empty()) return 0;
+    const Use use(*this);
+    if (!use) throw ended();
     const bool over = over_.load(std::memory_order_acquire);  // first: what came before the end counts
     if (in_written_.load(std::memory_order_acquire) == read_.load(std::memory_order_relaxed)) {
       // A thread that has it looks as well, and one that sends goes first.
@@ -185,6 +190,8 @@ class RdmaChannel final : public Channel {
   }
 
   Interest wait(Interest interest, Timeout timeout, Waker* waker) override {
+    const Use use(*this);
+    if (!use) return interest;
     if (const Interest now = ready(interest); now.readable || now.writable) return now;
     const auto deadline = Clock::now() + std::max(timeout, Timeout::zero());
     const Sleepers::Sleeper sleeper(sleepers_, waker);
@@ -209,16 +216,41 @@ class RdmaChannel final : public Channel {
     }
   }
 
+  // What was sent is had by the other end before this one goes, which takes its device's part in it along.
+  void let_out() noexcept override {
+    const Use use(*this);
+    if (!use || !connection_) return;
+    const auto deadline = Clock::now() + parting;
+    try {
+      {
+        const std::lock_guard lock(mutex_);
+        if (!fault_.empty() || over_) return;
+        parted_ = false;
+        tell(posted_);
+      }
+      while (!parted_ && !finished() && Clock::now() < deadline) {
+        pollfd polled{connection_->descriptor(), POLLIN, 0};
+        const bool word = ::poll(&polled, 1, 1) > 0;
+        const std::lock_guard lock(mutex_);
+        if (word) hear_connection();
+        if (work()) sleepers_.wake();
+      }
+    } catch (const std::exception&) {  // the other end is gone, or memory is: it ends all the same
+    }
+  }
+
+  // A program may keep a channel long after its session. What UCX has for it, descriptors among that, goes now.
   void close() noexcept override {
     if (closed_.exchange(true)) return;
     let_out();
     over_.store(true, std::memory_order_release);
     if (connection_) connection_->close();
     sleepers_.wake();
+    if (uses_.fetch_or(no_more_uses) == 0) take_down();
   }
 
   int descriptor() const override { return connection_ ? connection_->descriptor() : -1; }
-  std::string medium() const override { return "RDMA (" + describe() + ")"; }
+  std::string medium() const override { return "RDMA (" + goes_by_ + ")"; }
   std::string peer() const override { return connection_ ? connection_->peer() : "the other end"; }
 
  private:
@@ -236,7 +268,9 @@ class RdmaChannel final : public Channel {
     channel.flushing_.pop_front();
   }
   static void on_failed(void* self, const char* why) {
-    static_cast<RdmaChannel*>(self)->fail(printable(why, why_bytes));
+    auto& channel = *static_cast<RdmaChannel*>(self);
+    channel.line_failed_ = true;
+    channel.fail(printable(why, why_bytes));
   }
 
   void fail(const std::string& why) {
@@ -300,8 +334,38 @@ class RdmaChannel final : public Channel {
     if (!rdma_.send(line_, &head, sizeof(head), body.data(), body.size())) fail("a message by RDMA cannot be sent");
   }
 
-  void throw_fault() const {
-    if (!fault_.empty()) throw ChannelClosed("connection to " + peer() + " lost: " + fault_);
+  // A line fails also because the other end has gone. The connection tells that in plainer words.
+  void throw_fault() {
+    if (fault_.empty()) return;
+    if (line_failed_) {
+      hear_connection();
+      if (over_.load(std::memory_order_relaxed)) throw ended();
+    }
+    throw ChannelClosed("connection to " + peer() + " lost: " + fault_);
+  }
+
+  // By it comes its end, and before that two words: how much the other end has sent by RDMA, and that it has had all
+  // that was sent to it.
+  void hear_connection() {
+    try {
+      while (true) {
+        const std::size_t got =
+            connection_->receive_some(std::as_writable_bytes(std::span(&word_, 1)).subspan(word_bytes_));
+        if (got == 0) return;
+        word_bytes_ += got;
+        if (word_bytes_ < sizeof(word_)) continue;
+        word_bytes_ = 0;
+        if (word_ == had_all) {
+          parted_ = true;
+          continue;
+        }
+        const auto deadline = Clock::now() + parting;
+        while (in_written_ < word_ && fault_.empty() && Clock::now() < deadline) work();
+        tell(had_all);
+      }
+    } catch (const ChannelClosed&) {
+      over_.store(true, std::memory_order_release);
+    }
   }
 
   // ---------------------------------------------------------------------------------------------------------------------
@@ -376,10 +440,10 @@ class RdmaChannel final : public Channel {
     const timespec time{left.count() / 1'000'000'000, left.count() % 1'000'000'000};
     ::ppoll(polled.data(), polled.size(), left < Timeout::zero() ? nullptr : &time, nullptr);
     if (polled[2].revents) waker.drain();
-    if (polled[1].revents) hear_connection();
     bool changed = polled[1].revents != 0;
     {
       const std::lock_guard lock(mutex_);
+      if (changed) hear_connection();
       changed |= work();
     }
     // Those that sleep on must arm the descriptor anew.
@@ -387,54 +451,9 @@ class RdmaChannel final : public Channel {
     return polled[2].revents != 0;
   }
 
-  // By it comes its end, and before that two words: how much the other end has sent by RDMA, and that it has had all
-  // that was sent to it.
-  void hear_connection() {
-    const std::lock_guard lock(mutex_);
-    try {
-      while (true) {
-        const std::size_t got =
-            connection_->receive_some(std::as_writable_bytes(std::span(&word_, 1)).subspan(word_bytes_));
-        if (got == 0) return;
-        word_bytes_ += got;
-        if (word_bytes_ < sizeof(word_)) continue;
-        word_bytes_ = 0;
-        if (word_ == had_all) {
-          parted_ = true;
-          continue;
-        }
-        const auto deadline = Clock::now() + parting;
-        while (in_written_ < word_ && fault_.empty() && Clock::now() < deadline) work();
-        tell(had_all);
-      }
-    } catch (const ChannelClosed&) {
-      over_.store(true, std::memory_order_release);
-    }
-  }
-
   void tell(std::uint64_t word) {
     const Bytes bytes = std::as_bytes(std::span(&word, 1));
     connection_->send_some(std::span(&bytes, 1));
-  }
-
-  // What was sent is had by the other end before this one goes, which takes its device's part in it along.
-  void let_out() noexcept {
-    if (!connection_) return;
-    const auto deadline = Clock::now() + parting;
-    try {
-      {
-        const std::lock_guard lock(mutex_);
-        if (!fault_.empty() || over_) return;
-        tell(posted_);
-      }
-      while (!parted_ && !finished() && Clock::now() < deadline) {
-        pollfd polled{connection_->descriptor(), POLLIN, 0};
-        if (::poll(&polled, 1, 1) > 0) hear_connection();
-        const std::lock_guard lock(mutex_);
-        if (work()) sleepers_.wake();
-      }
-    } catch (const std::exception&) {  // the other end is gone, or memory is: it ends all the same
-    }
   }
 
   bool finished() const { return over_.load(std::memory_order_acquire) || failed_.load(std::memory_order_acquire); }
@@ -446,12 +465,40 @@ class RdmaChannel final : public Channel {
     return {.readable = interest.readable && readable, .writable = interest.writable && writable};
   }
 
+  /// A thread that uses the line. None begins to after close(), and the last one that does takes the line down.
+  class Use {
+   public:
+    explicit Use(RdmaChannel& channel) : channel_(channel) {
+      unsigned uses = channel.uses_.load();
+      while ((uses & no_more_uses) == 0 && !granted_)
+        granted_ = channel.uses_.compare_exchange_weak(uses, uses + 1);
+    }
+    ~Use() {
+      if (granted_ && channel_.uses_.fetch_sub(1) == (no_more_uses | 1)) channel_.take_down();
+    }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    explicit operator bool() const { return granted_; }
+
+   private:
+    RdmaChannel& channel_;
+    bool granted_ = false;
+  };
+  static constexpr unsigned no_more_uses = 1u << 31;
+
+  void take_down() noexcept {
+    rdma_.close_line(line_);
+    if (mirror_memory_) rdma_.forget(devices_->context(), mirror_memory_);
+  }
+
   ChannelClosed ended() const { return ChannelClosed(peer() + " closed the connection"); }
 
   const std::shared_ptr<OpenedDevices> devices_;
   const Interface& rdma_;
   const std::size_t ring_bytes_;
   std::shared_ptr<Channel> connection_;
+  std::string goes_by_;
+  std::atomic<unsigned> uses_{0};  // of the line
   Line* line_ = nullptr;
   EndFacts own_, other_;
   std::array<std::byte, secret_bytes> other_secret_{};
@@ -475,6 +522,7 @@ class RdmaChannel final : public Channel {
   std::uint64_t told_written_ = 0;   // of that, what the other end has been told
   std::deque<std::uint64_t> flushing_;
   std::string fault_;
+  bool line_failed_ = false;  // as UCX says: its words are the fault
   std::uint64_t word_ = 0;  // that comes by the connection
   std::size_t word_bytes_ = 0;
   bool met_ = false;

@@ -46,6 +46,7 @@ class PacedChannel final : public Channel {
     return {};  // the waiting thread looks again
   }
 
+  void let_out() noexcept override { channel_->let_out(); }
   void close() noexcept override { channel_->close(); }
   int descriptor() const override { return channel_->descriptor(); }
   std::string peer() const override { return channel_->peer(); }

@@ -328,6 +328,41 @@ TEST_CASE("sending into a closed channel is an error") {
   }
 }
 
+TEST_CASE("who ends a connection in order is told from who resets it, whatever was sent meanwhile") {
+  auto [left, right] = tcp_channel();
+  const auto use_up = [&right = *right] {
+    Bytes buffer(64u << 10);
+    for (int i = 0; i < 1000; ++i) {
+      right.receive_some(buffer);
+      right.wait({.readable = true}, 10ms);
+    }
+  };
+  SECTION("in order") {
+    left.reset();
+    // The other end's kernel resets what is sent to a connection that is closed.
+    try {
+      for (int i = 0; i < 10; ++i, right->wait({}, 1ms)) send(*right, pattern(10));
+      FAIL("the connection goes on");
+    } catch (const ChannelClosed& closed) {
+      CHECK(dynamic_cast<const ChannelEnded*>(&closed));
+    }
+    CHECK_THROWS_AS(use_up(), ChannelEnded);
+  }
+  SECTION("by a reset, as all threads find") {
+    const linger at_once{.l_onoff = 1, .l_linger = 0};
+    REQUIRE(::setsockopt(left->descriptor(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)) == 0);
+    left.reset();
+    for (int i = 0; i < 3; ++i) {
+      try {
+        use_up();
+        FAIL("the connection goes on");
+      } catch (const ChannelClosed& closed) {
+        CHECK_FALSE(dynamic_cast<const ChannelEnded*>(&closed));
+      }
+    }
+  }
+}
+
 TEST_CASE("memory that cannot be read or written is the caller's error, not the connection's") {
   const std::string kind = any_kind();
   INFO(kind);

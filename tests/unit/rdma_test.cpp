@@ -332,4 +332,50 @@ TEST_CASE("much goes both ways at once, and arrives whole") {
   CHECK(near.get() == back);
 }
 
+TEST_CASE("a closed end has nothing of UCX any more, though it is kept") {
+  const auto descriptors = [] {
+    std::size_t count = 0;
+    for ([[maybe_unused]] const auto& entry : fs::directory_iterator("/proc/self/fd")) ++count;
+    return count;
+  };
+  { auto warm = rdma_channel(); }  // what UCX opens once
+  const std::size_t before = descriptors();
+  auto [left, right] = rdma_channel();
+  const std::size_t open = descriptors();
+  // The last thread that uses it takes it down.
+  auto waiting = std::async(std::launch::async, [&far = *right] { far.wait({.readable = true}, Channel::forever); });
+  send(*left, pattern(10));
+  waiting.get();
+  waiting = std::async(std::launch::async, [&near = *left] { near.wait({.readable = true}, Channel::forever); });
+  std::this_thread::sleep_for(10ms);  // it sleeps, or comes too late: both are right
+  left->close();
+  right->close();
+  waiting.get();
+  // What is left are the connections beside, and what woke the two threads.
+  CHECK(descriptors() <= before + 4);
+  CHECK(open > before + 4);
+  Bytes buffer(10);
+  CHECK_THROWS_AS(left->receive_some(buffer), ChannelClosed);
+  CHECK_THROWS_AS(send(*left, pattern(10)), ChannelClosed);
+  CHECK(left->wait({.readable = true}, Channel::forever).readable);
+}
+
+TEST_CASE("what was sent last arrives although its sender does nothing any more") {
+  auto [left, right] = rdma_channel();
+  auto received = std::async(std::launch::async, [&far = *right] {
+    Bytes all, buffer(1u << 20);
+    while (all.size() < 1'000'010) {
+      append(all, std::span(buffer).first(far.receive_some(buffer)));
+      far.wait({.readable = true}, 1s);
+    }
+    return all;
+  });
+  Bytes sent = pattern(1'000'000, 3);
+  send(*left, sent);
+  append(sent, pattern(10, 4));
+  send(*left, pattern(10, 4));
+  left->let_out();
+  CHECK(received.get() == sent);
+}
+
 #endif

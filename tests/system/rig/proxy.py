@@ -4,6 +4,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 
 
 class Proxy:
@@ -32,30 +33,32 @@ class Proxy:
                 except OSError:
                     _reset(near)
                     continue
-                pair = (near, far)
+                pair = _Pair(near, far)
                 with self._lock:
-                    self._pairs.append(pair)
-                for one, other in (pair, pair[::-1]):
+                    self._pairs = [*(known for known in self._pairs if not known.ended), pair]
+                for one, other in ((near, far), (far, near)):
                     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     threading.Thread(target=self._relay, args=(one, other, pair), daemon=True).start()
 
     def _relay(self, one, other, pair):
-        with contextlib.suppress(OSError):
-            while data := one.recv(1 << 16):
+        try:
+            while data := _receive(one):
                 with self._lock:
                     muted = self._muted and pair in self._muted
                     self.moved += len(data)
                 if not muted:
                     other.sendall(data)
             other.shutdown(socket.SHUT_RDWR)
+        except OSError:  # either end was reset: so is the other
+            pair.reset()
+        pair.leave()
 
     def cut(self):
         """Resets all connections; what is on its way is lost."""
         with self._lock:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:
-            for end in pair:
-                _reset(end)
+            pair.reset()
 
     def mute(self):
         """Nothing comes through the connections of now any more."""
@@ -67,13 +70,62 @@ class Proxy:
         with self._lock:
             self._refusing = refusing
 
+    def quiet(self):
+        """Whether nothing has come for a while, and clients have read what came."""
+        moved = self.moved
+        time.sleep(0.2)
+        return moved == self.moved and self._unread() == 0
+
+    def _unread(self):
+        with open("/proc/net/tcp", encoding="ascii") as table:
+            rows = [row.split() for row in table][1:]
+        return sum(int(queues.split(":")[1], 16) for _, _, remote, _, queues, *_ in rows
+                   if remote.endswith(f":{self.port:04X}"))
+
     def close(self):
         self._listener.close()
         self.cut()
 
 
-def _reset(end):
+class _Pair:
+    """Both ends of a relayed connection. They are closed when neither relay uses them any more: until then no other
+    connection can have their descriptors."""
+
+    def __init__(self, near, far):
+        self._ends = (near, far)
+        self._lock = threading.Lock()
+        self._relays = 2
+
+    @property
+    def ended(self):
+        return self._relays == 0
+
+    def reset(self):
+        with self._lock:
+            for end in self._ends if self._relays else ():
+                _abandon(end)
+
+    def leave(self):
+        with self._lock:
+            self._relays -= 1
+            for end in self._ends if not self._relays else ():
+                end.close()
+
+
+def _receive(end):
+    try:
+        return end.recv(1 << 16)
+    except BrokenPipeError:  # closed in order, and reset because something was sent there since
+        return b""
+
+
+def _abandon(end):
+    """Wakes whoever uses it; closing it resets the connection."""
     with contextlib.suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         end.shutdown(socket.SHUT_RDWR)
+
+
+def _reset(end):
+    _abandon(end)
     end.close()
