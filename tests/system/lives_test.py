@@ -82,6 +82,9 @@ class Lives(SystemTest):
     def test_threads_that_end(self):
         self.assertEqual(self.lives("thread-ends"), ["main 0", "main 0"])
 
+    def test_threads_that_are_cancelled_in_the_middle_of_calls(self):
+        self.assertEqual(self.lives("threads-cancelled"), ["main 0", "main 0 0"])
+
     def test_unloading_the_library(self):
         env = {"FARGPU_POOL": self.host.pool, "LD_LIBRARY_PATH": paths.LIBRARIES}
         done = run([paths.PROGRAMS / "unloading"], env=env)

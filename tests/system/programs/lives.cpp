@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -230,6 +231,55 @@ int thread_ends() {
   return 0;
 }
 
+// What a thread does until it is cancelled, where the program allows that: between its calls.
+void copies() {
+  std::array<char, 1 << 16> bytes;
+  if (cuMemcpyDtoH(bytes.data(), block, bytes.size()) != CUDA_SUCCESS) say("a copy failed");
+}
+
+void allocates() {
+  CUdeviceptr more = 0;
+  if (cuMemAlloc(&more, 4096) != CUDA_SUCCESS || cuMemFree(more) != CUDA_SUCCESS) say("an allocation failed");
+}
+
+void asks_events() {
+  CUevent event = nullptr;
+  CUresult results[] = {cuEventCreate(&event, CU_EVENT_DISABLE_TIMING),
+                        cuMemsetD32Async(block, 0x12345678, 1 << 16, CU_STREAM_PER_THREAD),
+                        cuEventRecord(event, CU_STREAM_PER_THREAD),
+                        cuEventQuery(event),
+                        cuEventSynchronize(event),
+                        cuStreamSynchronize(CU_STREAM_PER_THREAD),
+                        cuEventDestroy(event)};
+  if (results[3] == CUDA_ERROR_NOT_READY) results[3] = CUDA_SUCCESS;
+  for (const CUresult result : results)
+    if (result != CUDA_SUCCESS) say("an event failed: " + number(result));
+}
+
+int threads_cancelled() {
+  say("main " + number(begin()));
+  for (int i = 0; i < 90; ++i) {
+    using Work = void (*)();
+    static constexpr Work works[] = {copies, allocates, asks_events};
+    pthread_t thread;
+    const auto loop = [](void* work) -> void* {
+      cuCtxSetCurrent(context);
+      while (true) {
+        reinterpret_cast<Work>(work)();
+        ::pthread_testcancel();
+      }
+    };
+    if (::pthread_create(&thread, nullptr, loop, reinterpret_cast<void*>(works[i % 3])) != 0) return 1;
+    ::usleep(500 + 37 * i);  // the moment at which it is cancelled
+    ::pthread_cancel(thread);
+    void* end = nullptr;
+    ::pthread_join(thread, &end);
+    if (end != PTHREAD_CANCELED) say("a thread ended otherwise");
+  }
+  say("main " + number(cuCtxSynchronize()) + " " + number(use()));
+  return 0;
+}
+
 const std::map<std::string, std::function<int()>> scenarios{
     {"fork-after", fork_after},
     {"fork-before", fork_before},
@@ -244,6 +294,7 @@ const std::map<std::string, std::function<int()>> scenarios{
     {"quick-exit", quick_exit},
     {"crash", crash},
     {"thread-ends", thread_ends},
+    {"threads-cancelled", threads_cancelled},
 };
 
 }  // namespace
