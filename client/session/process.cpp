@@ -12,6 +12,7 @@
 #include "client/base/log.h"
 #include "client/call/waiting_prints.h"
 #include "client/memory/conflicts.h"
+#include "client/memory/system_calls.h"
 #include "client/call/remote_call.h"
 #include "session.h"
 #include "client/call/stats.h"
@@ -66,6 +67,7 @@ CUresult Process::initialise() {
   try {
     began_ = stats::Clock::now();
     warn_of_strange_variables();
+    expect_system_calls();
     Session* const session = dial(config()).release();
     take(session);
     if (session->terms.facts.devices.empty()) {

@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -175,6 +176,29 @@ int after_exec() {
   return 0;
 }
 
+// System calls on pinned memory that the GPU may have changed need a filter, which programs inherit that are started.
+int exec_watched() {
+  say("before " + begin_and_use());
+  constexpr std::size_t bytes = 4 << 20;
+  void* pinned = nullptr;
+  CUdeviceptr seen = 0;
+  const CUresult made = cuMemHostAlloc(&pinned, bytes, CU_MEMHOSTALLOC_DEVICEMAP);
+  const CUresult mapped = cuMemHostGetDevicePointer(&seen, pinned, 0);
+  const int zeros = ::open("/dev/zero", O_RDONLY | O_CLOEXEC);
+  const bool whole = ::read(zeros, pinned, bytes) == static_cast<ssize_t>(bytes);
+  say("before " + number(made) + " " + number(mapped) + (whole ? " read" : " not read"));
+  ::execl("/proc/self/exe", "lives", "after-exec-watched", nullptr);
+  return 1;
+}
+int after_exec_watched() {
+  say("after " + begin_and_use());
+  void* pinned = nullptr;
+  const CUresult made = cuMemHostAlloc(&pinned, 4096, 0);
+  const int zeros = ::open("/dev/zero", O_RDONLY | O_CLOEXEC);
+  say("after " + number(made) + (::read(zeros, pinned, 4096) == 4096 ? " read" : " not read"));
+  return 0;
+}
+
 int exit_code() {
   say("main " + number(begin()));
   return 23;
@@ -288,6 +312,8 @@ const std::map<std::string, std::function<int()>> scenarios{
     {"spawn-connecting", spawn_connecting},
     {"exec", exec_self},
     {"after-exec", after_exec},
+    {"exec-watched", exec_watched},
+    {"after-exec-watched", after_exec_watched},
     {"exit-code", exit_code},
     {"late-calls", late_calls},
     {"threads", threads_at_exit},
