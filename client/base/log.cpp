@@ -12,6 +12,7 @@
 #include "environment.h"
 #include "protocol/nearest.h"
 #include "protocol/text.h"
+#include "uncancelled.h"
 
 namespace fargpu::client::log {
 namespace {
@@ -63,6 +64,7 @@ struct State {
   }
 
   void say(const std::string& line) const {
+    const Uncancelled uncancelled;
     [[maybe_unused]] const ssize_t written = ::write(descriptor, line.data(), line.size());
   }
 };

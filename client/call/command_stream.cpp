@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "client/base/uncancelled.h"
+
 namespace fargpu::client {
 namespace {
 
@@ -26,6 +28,7 @@ template <class Ready>
 void CommandStream::wait_until(Lock& lock, Ready&& ready) {
   if (ready()) [[likely]]
     return;
+  const Uncancelled uncancelled;
   ++waiting_;
   sent_.wait(lock, ready);
   --waiting_;
@@ -151,6 +154,7 @@ void CommandStream::send(Lock& lock) {
 // Without the lock. What `transfer` leaves of it comes before what is buffered meanwhile.
 template <class Transfer>
 void CommandStream::send_outside(Lock& lock, Sending how, Transfer&& transfer) {
+  const Uncancelled uncancelled;
   sending_ = how;
   outgoing_.swap(buffer_);
   lock.unlock();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client/base/environment.h"
+#include "client/base/uncancelled.h"
 #include "cuda_facts.h"
 
 namespace fargpu::client {
@@ -49,6 +50,7 @@ void ErrorLog::add(CUlogLevel level, std::string message) {
   std::string text = line(level, message);
   std::vector<Callback> callbacks;
   {
+    const Uncancelled uncancelled;
     const std::lock_guard lock(mutex_);
     for (const auto& [number, callback] : callbacks_) callbacks.push_back(callback);
     if (file_ >= 0 && ::write(file_, text.data(), text.size()) < 0) file_ = -1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "client/base/uncancelled.h"
 #include "protocol/errors.h"
 
 namespace fargpu::client {
@@ -50,6 +51,7 @@ void Receiver::wait(std::uint64_t number, PendingReply& pending, Manner manner) 
 }
 
 void Receiver::forget(std::uint64_t number) noexcept {
+  const Uncancelled uncancelled;
   std::unique_lock lock(mutex_);
   stop_reading("a call could not be sent");
   channel_.close();  // which ends the reading of the thread that reads
@@ -62,6 +64,7 @@ void Receiver::wait_until(const std::function<bool()>& ready) { wait_for(ready, 
 template <class Ready>
 void Receiver::wait_for(Ready&& ready, Manner manner) {
   const auto spin = manner == Manner::spin ? spin_ : std::min(spin_, moment);
+  const Uncancelled uncancelled;
   const Caller caller(callers_);
   std::unique_lock lock(mutex_);
   while (!ready()) {

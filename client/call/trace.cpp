@@ -17,6 +17,7 @@
 #include "trace_details.h"
 #include "client/base/environment.h"
 #include "client/base/log.h"
+#include "client/base/uncancelled.h"
 #include "client/objects/stream.h"
 #include "client/objects/thread.h"
 #include "client/base/threads.h"
@@ -165,6 +166,7 @@ std::function<std::string(Handle)>& name_of_function() {
 
 template <class Write>
 void guarded(Write&& write) noexcept {
+  const Uncancelled uncancelled;
   try {
     write();
   } catch (...) {  // a trace is not worth a program

@@ -1,6 +1,7 @@
 #include "waiting_prints.h"
 
 #include "client/base/log.h"
+#include "client/base/uncancelled.h"
 
 namespace fargpu::client {
 
@@ -19,6 +20,7 @@ void WaitingPrints::add(Stream stream, std::string_view text) {
 }
 
 void WaitingPrints::write_all() noexcept {
+  const Uncancelled uncancelled;
   write_text(texts_[output], stdout);
   write_text(texts_[errors], stderr);
   const std::lock_guard lock(mutex_);

@@ -9,6 +9,7 @@
 
 #include "client/base/log.h"
 #include "client/base/life.h"
+#include "client/base/uncancelled.h"
 #include "watched.h"
 
 namespace fargpu::client {
@@ -41,6 +42,7 @@ void pass_on(int signal, siginfo_t* info, void* context) {
 // Runs on the thread that touched the page, in the middle of the program's own code: no lock of ours is held, because
 // we never touch the program's memory under one.
 void on_fault(int signal, siginfo_t* info, void* context) {
+  const Uncancelled uncancelled;
   const int saved_errno = errno;
   bool ours = false;
   // What a forked child has not got it cannot get.

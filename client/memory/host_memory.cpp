@@ -21,6 +21,7 @@
 #include "client/stream/stream_waits.h"
 #include "managed_memory.h"
 #include "protocol/channel.h"
+#include "client/base/uncancelled.h"
 #include "client/base/untorn_copy.h"
 
 namespace fargpu::client {
@@ -187,6 +188,7 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
   if (!block) return CUDA_ERROR_INVALID_VALUE;
   const bool now_mapped = block->device_address == 0;
   if (now_mapped) {
+    const Uncancelled uncancelled;
     for (const auto& [number, memory] : parts_.graph_parts.within(block->base, block->bytes))
       if (memory.begin() < block->base || memory.begin() + memory.extent() > block->base + block->bytes)
         return refuse_use("kernel access to host memory of which a graph copies a part together with other memory");

@@ -127,7 +127,19 @@ void on_stopped(int signal, siginfo_t* info, void* context) {
   errno = saved_errno;
 }
 
-bool install(const std::array<Window, 2>& windows, bool first_filter) {
+// Before the first filter, and for good: without a handler the kernel kills the process in a call that it stops.
+void handle() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    struct sigaction ours {};
+    ours.sa_sigaction = on_stopped;
+    ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;
+    ::sigemptyset(&ours.sa_mask);
+    ::sigaction(SIGSYS, &ours, &before);
+  });
+}
+
+bool install(const std::array<Window, 2>& windows) {
   constexpr auto low = [](std::size_t offset) { return static_cast<std::uint32_t>(offset); };
   constexpr auto high = [](std::size_t offset) { return static_cast<std::uint32_t>(offset + 4); };
   constexpr std::size_t buffer = offsetof(seccomp_data, args[1]), mark = offsetof(seccomp_data, args[5]);
@@ -160,19 +172,10 @@ bool install(const std::array<Window, 2>& windows, bool first_filter) {
       sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
       sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
-  struct sigaction ours {};
-  ours.sa_sigaction = on_stopped;
-  ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;
-  ::sigemptyset(&ours.sa_mask);
-  if (first_filter) ::sigaction(SIGSYS, &ours, &before);
+  handle();
   sock_fprog filter{.len = program.size(), .filter = program.data()};
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-      ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0)
-    return true;
-  const int error = errno;
-  if (first_filter) ::sigaction(SIGSYS, &before, nullptr);
-  errno = error;
-  return false;
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0;
 }
 
 }  // namespace
@@ -184,7 +187,7 @@ void watch_system_calls(WatchedPages& memory, std::size_t kind, const std::array
   static std::vector<std::uint64_t> installed;
   const std::lock_guard lock(mutex);
   if (std::find(installed.begin(), installed.end(), windows[0].base) != installed.end()) return;
-  const bool done = install(windows, installed.empty());
+  const bool done = install(windows);
   installed.push_back(windows[0].base);
   if (!done)
     log::warn(
@@ -195,7 +198,13 @@ void watch_system_calls(WatchedPages& memory, std::size_t kind, const std::array
         std::strerror(errno));
 }
 
+void expect_system_calls() {
+  if (::prctl(PR_GET_SECCOMP) == SECCOMP_MODE_FILTER) handle();
+}
+
 #else
+
+void expect_system_calls() {}
 
 void watch_system_calls(WatchedPages& memory, std::size_t kind, const std::array<Window, 2>&) {
   watched.add(memory, kind);

@@ -19,6 +19,10 @@ class WatchedPages;
 /// live as long as the process.
 void watch_system_calls(WatchedPages& memory, std::size_t kind, const std::array<Window, 2>& windows);
 
+/// Filters are inherited: where a program that watches its system calls has started this one, calls are stopped here
+/// too. To be called before the memory is there that this may happen to.
+void expect_system_calls();
+
 /// A system call is about to use [address, address + bytes): what of it lies in such memory is made usable.
 void touch_pages(std::uint64_t address, std::uint64_t bytes, bool writing) noexcept;
 

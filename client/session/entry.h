@@ -3,6 +3,9 @@
 
 #include <cuda.h>
 
+#include <type_traits>
+
+#include "client/base/uncancelled.h"
 #include "client/call/error_log.h"
 #include "client/call/waiting_prints.h"
 #include "client/call/refusal.h"
@@ -17,9 +20,55 @@
 
 namespace fargpu::client {
 
+/// Calls that most often return without a system call, and that programs make by the million. Where they meet one after
+/// all, the part that makes it keeps the thread from being cancelled: the command stream, the receiver, what wakes the
+/// service thread, host memory that kernels come to use, and what is written for people.
+constexpr bool brief(Symbol symbol) {
+  switch (symbol) {
+    case Symbol::cuCtxGetCurrent:
+    case Symbol::cuCtxGetDevice:
+    case Symbol::cuCtxPopCurrent_v2:
+    case Symbol::cuCtxPushCurrent_v2:
+    case Symbol::cuCtxSetCurrent:
+    case Symbol::cuDeviceGetAttribute:
+    case Symbol::cuEventQuery:
+    case Symbol::cuEventRecord:
+    case Symbol::cuEventRecord_ptsz:
+    case Symbol::cuFuncGetAttribute:
+    case Symbol::cuGetErrorName:
+    case Symbol::cuGetErrorString:
+    case Symbol::cuLaunchKernel:
+    case Symbol::cuLaunchKernel_ptsz:
+    case Symbol::cuLaunchKernelEx:
+    case Symbol::cuLaunchKernelEx_ptsz:
+    case Symbol::cuMemsetD8Async:
+    case Symbol::cuMemsetD8Async_ptsz:
+    case Symbol::cuMemsetD16Async:
+    case Symbol::cuMemsetD16Async_ptsz:
+    case Symbol::cuMemsetD32Async:
+    case Symbol::cuMemsetD32Async_ptsz:
+    case Symbol::cuPointerGetAttribute:
+    case Symbol::cuPointerGetAttributes:
+    case Symbol::cuStreamIsCapturing:
+    case Symbol::cuStreamIsCapturing_ptsz:
+    case Symbol::cuStreamQuery:
+    case Symbol::cuStreamQuery_ptsz:
+    case Symbol::cuStreamSynchronize:
+    case Symbol::cuStreamSynchronize_ptsz:
+    case Symbol::cuStreamWaitEvent:
+    case Symbol::cuStreamWaitEvent_ptsz: return true;
+    default: return false;
+  }
+}
+
+struct Cancellable {};
+template <Symbol symbol>
+using Cancelling = std::conditional_t<brief(symbol), Cancellable, Uncancelled>;
+
 /// `name(route)` says what the call names, for processes with several sessions.
 template <Symbol symbol, class Body, class Name = NoRoute>
 CUresult enter(Body&& body, Name&& name = {}) noexcept {
+  [[maybe_unused]] const Cancelling<symbol> cancelling;
   Route route;
   if (life() != Life::ready) [[unlikely]] {
     if constexpr (std::is_same_v<std::remove_cvref_t<Name>, NoRoute>) {
@@ -51,6 +100,7 @@ CUresult enter(Body&& body, Name&& name = {}) noexcept {
 
 template <Symbol symbol, class Body>
 CUresult enter_before_init(Body&& body) noexcept {
+  [[maybe_unused]] const Cancelling<symbol> cancelling;
   stats::count(symbol);
   CUresult result;
   try {

@@ -12,6 +12,7 @@
 #include "client/base/log.h"
 #include "client/call/waiting_prints.h"
 #include "client/memory/conflicts.h"
+#include "client/memory/system_calls.h"
 #include "client/call/remote_call.h"
 #include "pool.h"
 #include "pool_dial.h"
@@ -129,6 +130,7 @@ CUresult Process::initialise() {
   try {
     began_ = stats::Clock::now();
     warn_of_strange_variables();
+    expect_system_calls();
     auto pool = find_pool(config());
     return outcome_ = pool ? begin_pool(std::move(pool)) : begin_alone();
   } catch (const DialError& error) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "client/base/threads.h"
+#include "client/base/uncancelled.h"
 #include "protocol/limits.h"
 
 namespace fargpu::client {
@@ -35,7 +36,9 @@ void Service::end() {
 }
 
 void Service::wake() {
-  if (asleep_.load(std::memory_order_seq_cst)) waker_.signal();
+  if (!asleep_.load(std::memory_order_seq_cst)) return;
+  const Uncancelled uncancelled;
+  waker_.signal();
 }
 
 // Sends what has gathered, and reads when nobody else does or attends to it. While the program is busy it looks every

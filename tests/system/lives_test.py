@@ -54,6 +54,10 @@ class Lives(SystemTest):
         self.assertEqual(sorted(reason.split(" ", 1)[1] for reason in self.reasons),
                          ["client left", "closed the connection"])
 
+    def test_exec_of_a_program_whose_system_calls_are_watched(self):
+        self.assertEqual(self.lives("exec-watched", sessions=2),
+                         ["before 0 0", "before 0 0 read", "after 0 0", "after 0 read"])
+
     def test_the_exit_code_is_the_programs(self):
         self.assertEqual(self.lives("exit-code", code=23), ["main 0"])
         self.assertEqual(self.reasons, ["the client left"])
@@ -81,6 +85,9 @@ class Lives(SystemTest):
 
     def test_threads_that_end(self):
         self.assertEqual(self.lives("thread-ends"), ["main 0", "main 0"])
+
+    def test_threads_that_are_cancelled_in_the_middle_of_calls(self):
+        self.assertEqual(self.lives("threads-cancelled"), ["main 0", "main 0 0"])
 
     def test_unloading_the_library(self):
         env = {"FARGPU_POOL": self.host.pool, "LD_LIBRARY_PATH": paths.LIBRARIES}

@@ -3,11 +3,13 @@
 
 #include <cuda.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -174,6 +176,29 @@ int after_exec() {
   return 0;
 }
 
+// System calls on pinned memory that the GPU may have changed need a filter, which programs inherit that are started.
+int exec_watched() {
+  say("before " + begin_and_use());
+  constexpr std::size_t bytes = 4 << 20;
+  void* pinned = nullptr;
+  CUdeviceptr seen = 0;
+  const CUresult made = cuMemHostAlloc(&pinned, bytes, CU_MEMHOSTALLOC_DEVICEMAP);
+  const CUresult mapped = cuMemHostGetDevicePointer(&seen, pinned, 0);
+  const int zeros = ::open("/dev/zero", O_RDONLY | O_CLOEXEC);
+  const bool whole = ::read(zeros, pinned, bytes) == static_cast<ssize_t>(bytes);
+  say("before " + number(made) + " " + number(mapped) + (whole ? " read" : " not read"));
+  ::execl("/proc/self/exe", "lives", "after-exec-watched", nullptr);
+  return 1;
+}
+int after_exec_watched() {
+  say("after " + begin_and_use());
+  void* pinned = nullptr;
+  const CUresult made = cuMemHostAlloc(&pinned, 4096, 0);
+  const int zeros = ::open("/dev/zero", O_RDONLY | O_CLOEXEC);
+  say("after " + number(made) + (::read(zeros, pinned, 4096) == 4096 ? " read" : " not read"));
+  return 0;
+}
+
 int exit_code() {
   say("main " + number(begin()));
   return 23;
@@ -230,6 +255,55 @@ int thread_ends() {
   return 0;
 }
 
+// What a thread does until it is cancelled, where the program allows that: between its calls.
+void copies() {
+  std::array<char, 1 << 16> bytes;
+  if (cuMemcpyDtoH(bytes.data(), block, bytes.size()) != CUDA_SUCCESS) say("a copy failed");
+}
+
+void allocates() {
+  CUdeviceptr more = 0;
+  if (cuMemAlloc(&more, 4096) != CUDA_SUCCESS || cuMemFree(more) != CUDA_SUCCESS) say("an allocation failed");
+}
+
+void asks_events() {
+  CUevent event = nullptr;
+  CUresult results[] = {cuEventCreate(&event, CU_EVENT_DISABLE_TIMING),
+                        cuMemsetD32Async(block, 0x12345678, 1 << 16, CU_STREAM_PER_THREAD),
+                        cuEventRecord(event, CU_STREAM_PER_THREAD),
+                        cuEventQuery(event),
+                        cuEventSynchronize(event),
+                        cuStreamSynchronize(CU_STREAM_PER_THREAD),
+                        cuEventDestroy(event)};
+  if (results[3] == CUDA_ERROR_NOT_READY) results[3] = CUDA_SUCCESS;
+  for (const CUresult result : results)
+    if (result != CUDA_SUCCESS) say("an event failed: " + number(result));
+}
+
+int threads_cancelled() {
+  say("main " + number(begin()));
+  for (int i = 0; i < 90; ++i) {
+    using Work = void (*)();
+    static constexpr Work works[] = {copies, allocates, asks_events};
+    pthread_t thread;
+    const auto loop = [](void* work) -> void* {
+      cuCtxSetCurrent(context);
+      while (true) {
+        reinterpret_cast<Work>(work)();
+        ::pthread_testcancel();
+      }
+    };
+    if (::pthread_create(&thread, nullptr, loop, reinterpret_cast<void*>(works[i % 3])) != 0) return 1;
+    ::usleep(500 + 37 * i);  // the moment at which it is cancelled
+    ::pthread_cancel(thread);
+    void* end = nullptr;
+    ::pthread_join(thread, &end);
+    if (end != PTHREAD_CANCELED) say("a thread ended otherwise");
+  }
+  say("main " + number(cuCtxSynchronize()) + " " + number(use()));
+  return 0;
+}
+
 const std::map<std::string, std::function<int()>> scenarios{
     {"fork-after", fork_after},
     {"fork-before", fork_before},
@@ -238,12 +312,15 @@ const std::map<std::string, std::function<int()>> scenarios{
     {"spawn-connecting", spawn_connecting},
     {"exec", exec_self},
     {"after-exec", after_exec},
+    {"exec-watched", exec_watched},
+    {"after-exec-watched", after_exec_watched},
     {"exit-code", exit_code},
     {"late-calls", late_calls},
     {"threads", threads_at_exit},
     {"quick-exit", quick_exit},
     {"crash", crash},
     {"thread-ends", thread_ends},
+    {"threads-cancelled", threads_cancelled},
 };
 
 }  // namespace
