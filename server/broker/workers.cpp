@@ -404,27 +404,63 @@ void Workers::end_session(Worker& worker, const std::string& reason, SessionEnd 
   scheduling_.end(worker.session);
 }
 
+// A session asks for a thing whose handle it has from the one that shares it. The worker of that one has told the thing
+// before, but its word may still be unread, behind others. So the words of all workers are heard first. A worker that
+// asks in these is answered behind them.
 void Workers::answer(Worker& worker, wire::Fetch::Reader fetch) {
-  const SharedThing* const thing = shares_.lend(fetch.getKey(), worker.process, [&](pid_t process) {
+  const auto key = share_key(fetch.getKey());
+  if (!key) throw ProtocolError("the worker asks for what cannot be shared");
+  const Asked asked{worker.process, fetch.getRequest(), *key};
+  if (lend(worker, asked)) return;
+  asked_.push_back(asked);
+  if (std::exchange(hearing_, true)) return;
+  hear_sharers(worker);
+  hearing_ = false;
+  for (const Asked& one : std::exchange(asked_, {})) {
+    const auto found =
+        std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == one.worker; });
+    if (found == workers_.end() || found->state != Worker::State::session || lend(*found, one)) continue;
+    send_link(found->link->native_handle(),
+              [&](wire::WorkerMessage::Builder message) { message.initFetched().setRequest(one.request); });
+  }
+}
+
+void Workers::hear_sharers(const Worker& asks) {
+  constexpr int packets_max = 256;  // of each
+  for (Worker& other : workers_) {
+    for (int packets = 0; packets < packets_max; ++packets) {
+      if (&other == &asks || other.state != Worker::State::session || !may_share(asks, other)) break;
+      auto packet = receive_link(other.link->native_handle());
+      if (!packet || packet->message.empty()) break;
+      if (!take(other, std::move(*packet))) kill(other);
+    }
+  }
+}
+
+// Gives a worker what another one shares; false if there is nothing by that key.
+bool Workers::lend(Worker& worker, const Asked& asked) {
+  const capnp::Data::Reader key = wire_of(asked.key);
+  const SharedThing* const thing = shares_.lend(key, worker.process, [&](pid_t process) {
     const auto other =
         std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
     return other != workers_.end() && may_share(worker, *other);
   });
+  if (!thing) return false;
   const bool sent = send_link(
       worker.link->native_handle(),
       [&](wire::WorkerMessage::Builder message) {
         auto fetched = message.initFetched();
-        fetched.setRequest(fetch.getRequest());
-        if (!thing) return;
+        fetched.setRequest(asked.request);
         auto share = fetched.initShare();
-        share.setKey(fetch.getKey());
+        share.setKey(key);
         share.setDevice(thing->device);
         share.setBytes(thing->bytes);
         share.setEvent(
             capnp::Data::Reader(reinterpret_cast<const kj::byte*>(thing->event.data()), thing->event.size()));
       },
-      thing ? thing->descriptor.number() : -1);
-  if (!sent && thing && thing->device >= 0) shares_.let_go(worker.process, fetch.getKey());
+      thing->descriptor.number());
+  if (!sent && thing->device >= 0) shares_.let_go(worker.process, key);
+  return true;
 }
 
 // For memory of a session that has given it up, or ended.

@@ -175,7 +175,15 @@ class Workers {
   void take_usage(Worker& worker, wire::Usage::Reader usage);
   void take_resuming(Worker& worker, wire::Resuming::Reader told);
   void end_session(Worker& worker, const std::string& reason, SessionEnd end);
+  /// A worker's question for what another one shares.
+  struct Asked {
+    pid_t worker = -1;
+    std::uint64_t request = 0;
+    ShareKey key{};
+  };
   void answer(Worker& worker, wire::Fetch::Reader fetch);
+  void hear_sharers(const Worker& asks);
+  bool lend(Worker& worker, const Asked& asked);
   void charge(pid_t heir, int device, std::uint64_t bytes, bool pays);
 
   asio::io_context& io_;
@@ -192,6 +200,8 @@ class Workers {
   std::deque<std::pair<std::uint64_t, std::vector<std::byte>>> ended_lane_keys_;  // of the sessions that ended last
   bool stopping_ = false;
   asio::steady_timer retry_;
+  std::vector<Asked> asked_;  // and is answered when all that others have said is heard
+  bool hearing_ = false;      // just now
 };
 
 }  // namespace fargpu::server
