@@ -96,8 +96,9 @@ std::string end_of(int status) {
 std::uint64_t Worker::used_bytes(unsigned place) const {
   const std::vector<unsigned>& devices = lease->lease().devices;
   const auto found = static_cast<std::size_t>(std::find(devices.begin(), devices.end(), place) - devices.begin());
-  if (found >= devices.size() || found >= memory_bytes.size()) return 0;
-  return memory_bytes[found] + lease->lease().account->slot(lease->slot()).inherited[found];
+  if (found >= devices.size()) return 0;
+  const AccountSlot& slot = lease->lease().account->slot(lease->slot());
+  return slot.held[found] + slot.inherited[found];
 }
 
 Workers::Workers(asio::io_context& io, const Settings& settings)
@@ -106,7 +107,8 @@ Workers::Workers(asio::io_context& io, const Settings& settings)
       shares_(descriptor_limit() / 4,
               [this](pid_t heir, int device, std::uint64_t bytes, bool pays) { charge(heir, device, bytes, pays); }),
       scheduling_(io, rules_of(settings)),
-      retry_(io) {}
+      retry_(io),
+      watch_(io) {}
 
 // The driver's own numbers of a profile's devices.
 std::string Workers::devices_argument(const WorkerProfile& profile) const {
@@ -294,7 +296,6 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       fail(worker, printable(message.getFailed().cStr(), 512));
       return;
     case wire::WorkerMessage::USAGE:
-      require(Worker::State::session, message.getUsage().getMemoryBytes().size());
       require(Worker::State::session, message.getUsage().getBusyNs().size());
       take_usage(worker, message.getUsage());
       return;
@@ -338,8 +339,6 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
 void Workers::take_usage(Worker& worker, wire::Usage::Reader usage) {
   TenantTotals& totals = totals_[worker.lease->lease().tenant];
   const auto more = [](std::uint64_t now, std::uint64_t before) { return now > before ? now - before : 0; };
-  worker.memory_bytes.clear();
-  for (const std::uint64_t bytes : usage.getMemoryBytes()) worker.memory_bytes.push_back(bytes);
   worker.calls = usage.getCalls();
   worker.busy_ns.resize(usage.getBusyNs().size());
   for (unsigned i = 0; i < usage.getBusyNs().size(); ++i) {
@@ -402,6 +401,36 @@ void Workers::end_session(Worker& worker, const std::string& reason, SessionEnd 
        {"turn_messages", scheduling_.words(worker.session)},
        {"reason", reason}});
   scheduling_.end(worker.session);
+}
+
+// Looks at each session's worker once a second, while there are any.
+void Workers::watch() {
+  if (std::exchange(watching_, true)) return;
+  watch_.expires_after(std::chrono::seconds(1));
+  watch_.async_wait([this](const asio::error_code& error) {
+    watching_ = false;
+    if (!error) look();
+  });
+}
+
+// A worker whose process does not run (stopped by a signal, frozen with its container, held by a debugger) ends by
+// nothing that it is told, and would hold its lease for as long. Its client has given it up after `silence_seconds`;
+// until a session runs, its connection may take `handshake_seconds`. Looks are counted, not time: one that this process
+// was not there for does not count.
+void Workers::look() {
+  const std::uint64_t looks_max = settings_.silence_seconds + settings_.handshake_seconds;
+  for (Worker& worker : workers_) {
+    if (worker.state != Worker::State::session) continue;
+    const std::uint64_t alive = worker.lease->lease().account->slot(worker.lease->slot()).alive;
+    worker.still = std::exchange(worker.alive, alive) == alive ? worker.still + 1 : 0;
+    if (worker.still <= looks_max) continue;
+    ++faults_;
+    const std::string why = fmt::format("its worker has not run for {} s", worker.still);
+    EventLog::warn("worker killed", {{"worker", worker.process}, {"session", worker.session}, {"reason", why}});
+    end_session(worker, why, SessionEnd::fault);
+    kill(worker);
+  }
+  if (sessions() > 0) watch();
 }
 
 // A session asks for a thing whose handle it has from the one that shares it. The worker of that one has told the thing
@@ -543,6 +572,9 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
   worker.session = id;
   worker.client = client;
   worker.started = std::chrono::system_clock::now();
+  worker.alive = 0;
+  worker.still = 0;
+  watch();
   ++totals_[lease.tenant].started;
   if (!lease.sm_groups.empty())
     EventLog::info("multiprocessors", {{"session", id}, {"lease", lease.id}, {"groups", text_of(lease.sm_groups)}});
