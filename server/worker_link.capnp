@@ -42,10 +42,9 @@ struct Ready {
 }
 
 struct Usage {
-  memoryBytes @0 :List(UInt64);
-  calls @1 :UInt64;
-  busyNs @2 :List(UInt64);  # for which each device had work of the session, since it began
-  waitedNs @3 :UInt64;      # for which it had work and no turn
+  calls @0 :UInt64;
+  busyNs @1 :List(UInt64);  # for which each device had work of the session, since it began
+  waitedNs @2 :UInt64;      # for which it had work and no turn
 }
 
 struct Resuming {

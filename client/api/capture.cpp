@@ -76,8 +76,8 @@ CUresult cuThreadExchangeStreamCaptureMode(Thread& thread, CUstreamCaptureMode* 
 namespace {
 
 // What the stream was given before is no part of the capture: the worker has made it first, if it could.
-CUresult begin(Thread& thread, Stream& stream, CUstreamCaptureMode mode, CUresult answer) {
-  if (answer == CUDA_SUCCESS) session_of(thread).captures.begin(thread, stream, mode);
+CUresult begin(Thread& thread, Stream& stream, CUstreamCaptureMode mode, bool into_graph, CUresult answer) {
+  if (answer == CUDA_SUCCESS) session_of(thread).captures.begin(thread, stream, mode, into_graph);
   if (answer == CUDA_ERROR_NOT_SUPPORTED && session_of(thread).stream_waits.any_here())
     return refuse_use("beginning a capture behind work that is behind a wait for a value in memory of the host");
   return answer;
@@ -95,7 +95,7 @@ CUresult cuStreamBeginCapture_v2(Thread& thread, CUstream stream, CUstreamCaptur
   auto in = call.in();
   in.setHStream(use.wire());
   in.setMode(mode);
-  return begin(thread, *use, mode, call.wait());
+  return begin(thread, *use, mode, /*into_graph=*/false, call.wait());
 }
 
 CUresult cuStreamBeginCaptureToGraph(Thread& thread, CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
@@ -120,7 +120,7 @@ CUresult cuStreamBeginCaptureToGraph(Thread& thread, CUstream stream, CUgraph gr
   }
   in.setNumDependencies(count);
   in.setMode(mode);
-  return begin(thread, *use, mode, call.wait());
+  return begin(thread, *use, mode, /*into_graph=*/true, call.wait());
 }
 
 CUresult cuStreamEndCapture(Thread& thread, CUstream stream, CUgraph* out) {
@@ -129,20 +129,20 @@ CUresult cuStreamEndCapture(Thread& thread, CUstream stream, CUgraph* out) {
   if (!use) return use.error();
   Captures& captures = session_of(thread).captures;
   if (const CUresult bad = captures.may_end(thread, *use); bad != CUDA_SUCCESS) return bad;
-  const bool invalidated = captures.end(*use);
+  const Captures::End end = captures.end(*use);
   RemoteCall<wire::CuStreamEndCapture> call(thread, use->context);
   call.in().setHStream(use.wire());
   const CUresult result = call.wait();
   const auto graph = [&] { return call.out().getPhGraph(); };
   // Nobody may have the driver's graph where the capture is invalid for a reason only the client knows, or wants it
-  // without a place.
-  if (invalidated || !out) {
-    if (result == CUDA_SUCCESS) {
+  // without a place. A graph that was there before, perhaps a conditional node's, stays.
+  if (end.invalidated || !out) {
+    if (result == CUDA_SUCCESS && !end.into_graph) {
       RemoteCall<wire::CuGraphDestroy> discard(thread);
       discard.in().setHGraph(graph());
       discard.post();
     }
-    return invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : result;
+    return end.invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : result;
   }
   if (result == CUDA_SUCCESS) *out = handle_cast<CUgraph>(Handle(graph()));
   return result;

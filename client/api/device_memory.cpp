@@ -57,6 +57,7 @@ CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
   Session& session = session_of(thread);
   if (Pool* const pool = process().pool()) pool->between.settle(&session);
   if (session.shared_memory.imported(dptr)) return session.shared_memory.close(thread, dptr, /*of_pool=*/true);
+  if (session.host_pools.knows(dptr)) return session.host_pools.free(thread, dptr, nullptr);
   if (!session.graph_memory.knows(dptr)) return session.device_memory.free(thread, dptr);
   // Memory that a launch has left allocated: the launch may be under way yet, and programs rely on this call as a wait.
   if (const auto region = session.map.find(dptr); region && region->context->active) {

@@ -16,25 +16,27 @@ namespace fargpu::client::hand {
 namespace {
 
 DeviceMemory& memory_of(Thread& thread) { return session_of(thread).device_memory; }
+HostPools& host_pools_of(Thread& thread) { return session_of(thread).host_pools; }
 
 bool known(Thread& thread, CUdevice device) {
   int ordinal;
   return session_of(thread).terms.facts.worker_ordinal(device, ordinal);
 }
 
-// A device on which pools may lie; other places are named.
+// A place where pools may lie: a device, or the host, whose NUMA nodes are one to the client. The driver has none at
+// the node of the calling thread either.
 CUresult check_location(Thread& thread, const CUmemLocation* location, CUmemAllocationType type) {
   if (!location) return CUDA_ERROR_INVALID_VALUE;
-  switch (location->type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE: break;
-    case CU_MEM_LOCATION_TYPE_HOST:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: return refuse_use("a memory pool in host memory");
-    default: return CUDA_ERROR_INVALID_VALUE;
-  }
+  const bool host = location->type == CU_MEM_LOCATION_TYPE_HOST || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  if (!host && location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
   if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return refuse_use("a memory pool of managed memory");
   if (type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-  return known(thread, location->id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  return host || known(thread, location->id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+// Of the pools of a location.
+int pool_device(const CUmemLocation& location) {
+  return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : pool_of_host;
 }
 
 // On a stream that is captured: nodes of the graph.
@@ -66,6 +68,11 @@ CUresult capture_free(Thread& thread, const StreamUse& use, CUdeviceptr address)
   return call.wait(use);
 }
 
+void trim(Thread& thread, MemoryPool& pool, std::uint64_t keep_bytes) {
+  if (pool.host) host_pools_of(thread).trim(thread, pool, keep_bytes);
+  else memory_of(thread).trim(thread, pool, keep_bytes);
+}
+
 CUresult allocate(Thread& thread, CUdeviceptr* dptr, std::size_t bytes, const std::shared_ptr<MemoryPool>& pool,
                   const StreamUse& use) {
   if (pool->imported) return CUDA_ERROR_INVALID_VALUE;
@@ -73,11 +80,13 @@ CUresult allocate(Thread& thread, CUdeviceptr* dptr, std::size_t bytes, const st
     *dptr = 0;
     return CUDA_SUCCESS;
   }
+  if (use->capture.load() && pool->host) return refuse_use("an allocation from a pool in host memory in a capture");
   if (use->capture.load()) return capture_allocation(thread, use, pool->device, bytes, dptr);
   if (const CUresult bad = session_of(thread).captures.check_submission(*use); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = session_of(thread).captures.check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
   std::uint64_t address = 0;
-  const CUresult result = memory_of(thread).allocate(thread, *use->context, bytes, address, pool, &*use);
+  const CUresult result = pool->host ? host_pools_of(thread).allocate(thread, *use->context, pool, bytes, address)
+                                     : memory_of(thread).allocate(thread, *use->context, bytes, address, pool, &*use);
   if (result == CUDA_SUCCESS) *dptr = address;
   return result;
 }
@@ -113,6 +122,7 @@ CUresult cuMemFreeAsync(Thread& thread, CUdeviceptr dptr, CUstream stream) {
   if (graph_memory.knows(dptr)) return graph_memory.free(thread, dptr);
   SharedMemory& shared_memory = session_of(thread).shared_memory;
   if (shared_memory.imported(dptr)) return shared_memory.close(thread, dptr, /*of_pool=*/true);
+  if (host_pools_of(thread).knows(dptr)) return host_pools_of(thread).free(thread, dptr, &*use);
   return memory_of(thread).free(thread, dptr, &*use);
 }
 
@@ -122,6 +132,8 @@ CUresult cuMemPoolCreate(Thread& thread, CUmemoryPool* pool, const CUmemPoolProp
     return bad == CUDA_ERROR_INVALID_DEVICE ? CUDA_ERROR_INVALID_VALUE : bad;
   if (properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
     return refuse_use("a memory pool that other processes open other than by a file descriptor");
+  if (properties->handleTypes != 0 && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    return refuse_use("a memory pool in host memory that other processes open");
   *pool = memory_of(thread).pools().create(*properties)->cuda();
   return CUDA_SUCCESS;
 }
@@ -130,15 +142,15 @@ CUresult cuMemPoolDestroy(Thread& thread, CUmemoryPool handle) {
   MemoryPools& pools = memory_of(thread).pools();
   const auto pool = pools.find(handle);
   if (!pool || !pools.destroy(handle)) return CUDA_ERROR_INVALID_VALUE;
-  session_of(thread).peers.pool_destroyed(thread, *pool);
-  memory_of(thread).trim(thread, *pool, 0);
+  trim(thread, *pool, 0);
+  if (!pool->host) session_of(thread).peers.pool_destroyed(thread, *pool);
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolTrimTo(Thread& thread, CUmemoryPool handle, std::size_t keep_bytes) {
   const auto pool = memory_of(thread).pools().find(handle);
   if (!pool) return CUDA_ERROR_INVALID_VALUE;
-  memory_of(thread).trim(thread, *pool, keep_bytes);
+  trim(thread, *pool, keep_bytes);
   return CUDA_SUCCESS;
 }
 
@@ -149,7 +161,7 @@ CUresult cuMemPoolGetAttribute(Thread& thread, CUmemoryPool handle, CUmemPool_at
     std::memcpy(value, &of, sizeof(of));
     return CUDA_SUCCESS;
   };
-  const PoolUsage usage = memory_of(thread).usage(*pool);
+  const PoolUsage usage = pool->host ? host_pools_of(thread).usage(*pool) : memory_of(thread).usage(*pool);
   switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
@@ -188,7 +200,8 @@ CUresult cuMemPoolSetAttribute(Thread& thread, CUmemoryPool handle, CUmemPool_at
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
       if (number() != 0) return CUDA_ERROR_INVALID_VALUE;  // it can only be reset
-      memory_of(thread).reset_high(*pool, attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH);
+      if (pool->host) host_pools_of(thread).reset_high(*pool, attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH);
+      else memory_of(thread).reset_high(*pool, attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH);
       return CUDA_SUCCESS;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
@@ -197,9 +210,15 @@ CUresult cuMemPoolSetAttribute(Thread& thread, CUmemoryPool handle, CUmemPool_at
 // A pool's own device always has access.
 CUresult cuMemPoolGetAccess(Thread& thread, CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
   const auto pool = memory_of(thread).pools().find(handle);
-  if (!pool || !flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  if (!pool || !flags || !location) return CUDA_ERROR_INVALID_VALUE;
+  if (location->type == CU_MEM_LOCATION_TYPE_HOST || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA) {
+    *flags = pool->host ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+  }
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
   if (!known(thread, location->id)) return CUDA_ERROR_INVALID_DEVICE;
-  const bool accessible = location->id == pool->device || session_of(thread).peers.has(*pool, location->id);
+  const bool accessible =
+      pool->host || location->id == pool->device || session_of(thread).peers.has(*pool, location->id);
   *flags = accessible ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;
 }
@@ -213,6 +232,7 @@ CUresult cuMemPoolSetAccess(Thread& thread, CUmemoryPool handle, const CUmemAcce
     if (!known(thread, location.id)) return CUDA_ERROR_INVALID_DEVICE;
     if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_NOT_SUPPORTED;
     const bool wanted = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    if (pool->host) continue;  // every device reaches pinned memory
     if (location.id == pool->device && !wanted)
       return CUDA_ERROR_INVALID_DEVICE;  // the owner's access cannot be taken away
     if (location.id == pool->device) continue;
@@ -246,17 +266,24 @@ CUresult cuDeviceSetMemPool(Thread& thread, CUdevice device, CUmemoryPool handle
 
 CUresult cuMemGetDefaultMemPool(Thread& thread, CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
   if (const CUresult bad = check_location(thread, location, type); bad != CUDA_SUCCESS) return bad;
-  return cuDeviceGetDefaultMemPool(thread, pool, location->id);
+  if (!pool) return CUDA_ERROR_INVALID_VALUE;
+  *pool = memory_of(thread).pools().default_of(pool_device(*location))->cuda();
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetMemPool(Thread& thread, CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
   if (const CUresult bad = check_location(thread, location, type); bad != CUDA_SUCCESS) return bad;
-  return cuDeviceGetMemPool(thread, pool, location->id);
+  if (!pool) return CUDA_ERROR_INVALID_VALUE;
+  *pool = memory_of(thread).pools().current_of(pool_device(*location))->cuda();
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemSetMemPool(Thread& thread, CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
   if (const CUresult bad = check_location(thread, location, type); bad != CUDA_SUCCESS) return bad;
-  return cuDeviceSetMemPool(thread, location->id, pool);
+  const auto wanted = memory_of(thread).pools().find(pool);
+  if (!wanted || wanted->device != pool_device(*location)) return CUDA_ERROR_INVALID_VALUE;
+  memory_of(thread).pools().set_current(wanted->device, wanted);
+  return CUDA_SUCCESS;
 }
 
 }  // namespace fargpu::client::hand

@@ -330,7 +330,8 @@ void DeviceMemory::trim(Thread& thread, MemoryPool& pool, std::uint64_t keep_byt
 
 void DeviceMemory::synchronized(Thread& thread) {
   if (!pools_above_threshold_.load(std::memory_order_relaxed) || !pools_above_threshold_.exchange(false)) return;
-  for (const auto& pool : pools_.all()) trim(thread, *pool, pool->release_threshold);
+  for (const auto& pool : pools_.all())
+    if (!pool->host) trim(thread, *pool, pool->release_threshold);
 }
 
 PoolUsage DeviceMemory::usage(const MemoryPool& pool) const {

@@ -17,6 +17,7 @@
 #include "client/call/refusal.h"
 #include "client/objects/contexts.h"
 #include "client/objects/graphs.h"
+#include "client/stream/fences.h"
 #include "client/stream/settler.h"
 #include "client/stream/stream_waits.h"
 #include "managed_memory.h"
@@ -143,12 +144,18 @@ CUresult HostMemory::hold(Thread& thread, Region region, bool for_kernels) {
 CUresult HostMemory::free(Thread& thread, void* pointer) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
   const auto region = parts_.map.find(base);
-  if (!region || region->kind != Region::Kind::host || region->base != base) return CUDA_ERROR_INVALID_VALUE;
+  if (!region || region->kind != Region::Kind::host || region->base != base || region->pool)
+    return CUDA_ERROR_INVALID_VALUE;
   // The driver waits here, and copies under way need the memory.
   const CUresult result = parts_.contexts.idle() ? CUDA_SUCCESS : parts_.waits.settle(thread, *region->context);
   parts_.map.remove(base);
   drop(thread, base);
   return result;
+}
+
+void HostMemory::discard(Thread& thread, std::uint64_t base, std::uint64_t buffer_id, Fences& fences) {
+  if (parts_.map.remove_if(base, [&](const Region& region) { return region.buffer_id == buffer_id; }))
+    drop(thread, base, /*gone_at_worker=*/false, &fences);
 }
 
 CUresult HostMemory::add(Thread& thread, Context& context, void* pointer, std::size_t bytes, unsigned flags) {
@@ -479,7 +486,8 @@ void HostMemory::close(Thread& thread, std::uint64_t base, bool awaited) {
   else call.tell();
 }
 
-void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker) {
+// With `fences` nothing is waited for.
+void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker, Fences* fences) {
   std::unique_lock order(order_);
   std::unique_ptr<Block> block;
   {
@@ -503,9 +511,12 @@ void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker) {
   }
   order.unlock();
   // The worker closes it behind all work that is held back, of other contexts too. Until then its place is not free.
-  if (block->opened && !gone_at_worker) close(thread, block->base, !parts_.contexts.idle());
+  const bool busy = block->opened && !gone_at_worker && !parts_.contexts.idle();
+  if (block->opened && !gone_at_worker) close(thread, block->base, busy && !fences);
   if (block->window_bytes != 0) parts_.map.remove(block->device_address);
-  if (block->owned) give_window(base, round_up(block->bytes));
+  if (busy && fences && block->owned)
+    fences->after_all(thread, [this, base, bytes = round_up(block->bytes)] { give_window(base, bytes); });
+  else if (block->owned) give_window(base, round_up(block->bytes));
   const std::lock_guard lock(mutex_);
   if (block->window_bytes != 0) window_.give(block->device_address, block->window_bytes);
 }

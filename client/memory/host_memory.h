@@ -32,6 +32,7 @@ class RemoteCallBase;
 class Calls;
 class ClientLanes;
 class Contexts;
+class Fences;
 class Graphs;
 class ManagedMemory;
 class Settler;
@@ -60,6 +61,9 @@ class HostMemory {
   /// cuMemHostAlloc: page-aligned memory in the host window.
   CUresult allocate(Thread& thread, Context& context, std::size_t bytes, unsigned flags, void** pointer);
   CUresult free(Thread& thread, void* pointer);
+  /// As free, but without a wait, for nothing that the GPU was given uses the memory any more. It may have gone with
+  /// its context meanwhile, and its place be another one's.
+  void discard(Thread& thread, std::uint64_t base, std::uint64_t buffer_id, Fences& fences);
   /// Memory of the window that the worker has too, and that the program does not know; whole pages. It goes with the
   /// context.
   CUresult share(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& base);
@@ -162,7 +166,7 @@ class HostMemory {
   void open(Thread& thread, const Block& block);                  // under order_
   void close(Thread& thread, std::uint64_t base, bool awaited = false);
   void name_parts(Thread& thread, const Block& block);  // under order_
-  void drop(Thread& thread, std::uint64_t base, bool gone_at_worker = false);
+  void drop(Thread& thread, std::uint64_t base, bool gone_at_worker = false, Fences* fences = nullptr);
 
   const Parts parts_;
   // What is told of a block leaves in the order in which it became so: held while sending, which may have to wait until

@@ -44,7 +44,8 @@ void MemoryStore::retire_arenas(bool all) {
 std::shared_ptr<MemoryPool> MemoryPools::create(const CUmemPoolProps& properties) {
   auto pool = std::make_shared<MemoryPool>();
   pool->properties = properties;
-  pool->device = properties.location.id;
+  pool->host = properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE;
+  pool->device = pool->host ? pool_of_host : properties.location.id;
   const std::lock_guard lock(mutex_);
   pools_.emplace(pool->cuda(), pool);
   return pool;
@@ -74,7 +75,9 @@ std::shared_ptr<MemoryPool> MemoryPools::default_locked(int device) {
   if (!pool) {
     pool = std::make_shared<MemoryPool>();
     pool->properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    pool->properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    pool->host = device == pool_of_host;
+    pool->properties.location = {.type = pool->host ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE,
+                                 .id = pool->host ? 0 : device};
     pool->device = device;
     pools_.emplace(pool->cuda(), pool);
   }

@@ -47,6 +47,9 @@ struct MemoryStore : SpareMemory {
   void retire_arenas(bool all);
 };
 
+/// `device` of pools in the memory of the host.
+inline constexpr int pool_of_host = -1;
+
 struct PoolUsage {
   std::uint64_t used = 0;
   std::uint64_t used_high = 0;
@@ -60,6 +63,7 @@ struct MemoryPool {
   int device = 0;
   bool imported = false;                           ///< of another process: only for what that one shares
   bool managed = false;                            ///< what it gives is managed memory
+  bool host = false;                               ///< what it gives is pinned memory (HostPools)
   bool hidden = false;                             ///< the program has no handle of it
   std::uint64_t alignment = 512;                   ///< of every allocation, as the driver's own
   std::array<std::atomic<int>, 3> reuse{1, 1, 1};  ///< CU_MEMPOOL_ATTR_REUSE_*: permissions that need not be used
@@ -92,6 +96,7 @@ class MemoryPools {
   /// False for what is no pool, and for default pools.
   bool destroy(CUmemoryPool pool);
 
+  /// Of a device, or of the host (`pool_of_host`).
   std::shared_ptr<MemoryPool> default_of(int device);
   std::shared_ptr<MemoryPool> current_of(int device);
   void set_current(int device, std::shared_ptr<MemoryPool> pool);

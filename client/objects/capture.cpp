@@ -16,7 +16,7 @@ CUresult Captures::may_begin(const Thread&, const Stream& stream) const {
   return CUDA_SUCCESS;
 }
 
-void Captures::begin(const Thread& thread, Stream& stream, CUstreamCaptureMode mode) {
+void Captures::begin(const Thread& thread, Stream& stream, CUstreamCaptureMode mode, bool into_graph) {
   const std::lock_guard lock(mutex_);
   auto capture = std::make_unique<Capture>();
   capture->id = next_id_++;
@@ -24,6 +24,7 @@ void Captures::begin(const Thread& thread, Stream& stream, CUstreamCaptureMode m
   capture->thread = thread.id();
   capture->origin = &stream;
   capture->context = stream.context;
+  capture->into_graph = into_graph;
   capture->streams.insert(&stream);
   stream.capture = capture.get();
   captures_.emplace(capture->id, std::move(capture));
@@ -43,13 +44,13 @@ CUresult Captures::may_end(const Thread& thread, const Stream& stream) const {
   return CUDA_SUCCESS;
 }
 
-bool Captures::end(Stream& stream) {
+Captures::End Captures::end(Stream& stream) {
   const std::lock_guard lock(mutex_);
   Capture* capture = of(stream);
-  if (!capture) return false;
-  const bool invalidated = capture->invalidated;
+  if (!capture) return {};
+  const End end{capture->invalidated, capture->into_graph};
   remove(*capture);
-  return invalidated;
+  return end;
 }
 
 void Captures::remove(const Capture& capture) {

@@ -26,6 +26,7 @@ struct Capture {
   std::uint32_t thread = 0;  ///< that began it
   Stream* origin = nullptr;
   Context* context = nullptr;
+  bool into_graph = false;  ///< a graph of the program's goes on, and is the program's whatever comes of it
   std::atomic<bool> invalidated{false};
   std::set<Stream*> streams;  ///< that take part; under Captures' lock
 };
@@ -36,11 +37,15 @@ class Captures {
   bool any() const { return active_.load(std::memory_order_relaxed) > 0; }
 
   CUresult may_begin(const Thread& thread, const Stream& stream) const;
-  void begin(const Thread& thread, Stream& stream, CUstreamCaptureMode mode);
+  void begin(const Thread& thread, Stream& stream, CUstreamCaptureMode mode, bool into_graph);
   /// Checks that the thread may end the capture of this stream; trying where it did not begin breaks it.
   CUresult may_end(const Thread& thread, const Stream& stream) const;
-  /// Forgets the capture; returns whether it had been invalidated.
-  bool end(Stream& stream);
+  struct End {
+    bool invalidated = false;
+    bool into_graph = false;
+  };
+  /// Forgets the capture; returns what it was.
+  End end(Stream& stream);
 
   /// Work is being given to a stream: CUDA_ERROR_STREAM_CAPTURE_INVALIDATED for a broken capture,
   /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy stream beside one.

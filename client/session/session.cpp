@@ -78,6 +78,13 @@ Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::na
                    .lanes = lanes,
                    .one_process = terms.one_process},
                   terms.host_window.base, terms.host_window.bytes),
+      host_pools({.calls = calls,
+                  .contexts = contexts,
+                  .fences = fences,
+                  .waits = waits,
+                  .map = map,
+                  .host_memory = host_memory,
+                  .answers = answers}),
       graph_memory(device_memory),
       shared_memory({.calls = calls,
                      .facts = terms.facts,
@@ -217,6 +224,7 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   peers.context_closed(thread, context);
   shared_memory.context_closed(thread, context);
   device_memory.context_closed(thread, context);
+  host_pools.context_closed(context);
   host_memory.context_closed(thread, context);
   staging.context_closed(context);
   calls.replies.clear();

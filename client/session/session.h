@@ -23,6 +23,7 @@
 #include "client/memory/device_memory.h"
 #include "client/memory/graph_memory.h"
 #include "client/memory/host_memory.h"
+#include "client/memory/host_pool.h"
 #include "client/memory/managed_memory.h"
 #include "client/memory/memory_map.h"
 #include "client/memory/peer_access.h"
@@ -68,7 +69,8 @@ struct Terms {
 /// first:
 ///
 ///     variables, pushes, waits                            code, what the worker says, before work and after waits
-///     shared_memory  graph_memory  staging  host_memory   memory
+///     shared_memory  graph_memory  staging  host_pools    memory
+///     host_memory
 ///     managed  device_memory  peers  map  reservations
 ///     callbacks  stream_waits  fences  streams            order
 ///     calls  lanes                                        the way to the worker
@@ -133,6 +135,7 @@ class Session final : CallEvents {
   DeviceMemory device_memory;
   ManagedMemory managed;
   HostMemory host_memory;
+  HostPools host_pools;
   GraphMemory graph_memory;
   SharedMemory shared_memory;
   SharedStaging staging;

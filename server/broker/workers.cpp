@@ -96,8 +96,9 @@ std::string end_of(int status) {
 std::uint64_t Worker::used_bytes(unsigned place) const {
   const std::vector<unsigned>& devices = lease->lease().devices;
   const auto found = static_cast<std::size_t>(std::find(devices.begin(), devices.end(), place) - devices.begin());
-  if (found >= devices.size() || found >= memory_bytes.size()) return 0;
-  return memory_bytes[found] + lease->lease().account->slot(lease->slot()).inherited[found];
+  if (found >= devices.size()) return 0;
+  const AccountSlot& slot = lease->lease().account->slot(lease->slot());
+  return slot.held[found] + slot.inherited[found];
 }
 
 Workers::Workers(asio::io_context& io, const Settings& settings)
@@ -106,7 +107,8 @@ Workers::Workers(asio::io_context& io, const Settings& settings)
       shares_(descriptor_limit() / 4,
               [this](pid_t heir, int device, std::uint64_t bytes, bool pays) { charge(heir, device, bytes, pays); }),
       scheduling_(io, rules_of(settings)),
-      retry_(io) {}
+      retry_(io),
+      watch_(io) {}
 
 // The driver's own numbers of a profile's devices.
 std::string Workers::devices_argument(const WorkerProfile& profile) const {
@@ -294,7 +296,6 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       fail(worker, printable(message.getFailed().cStr(), 512));
       return;
     case wire::WorkerMessage::USAGE:
-      require(Worker::State::session, message.getUsage().getMemoryBytes().size());
       require(Worker::State::session, message.getUsage().getBusyNs().size());
       take_usage(worker, message.getUsage());
       return;
@@ -338,8 +339,6 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
 void Workers::take_usage(Worker& worker, wire::Usage::Reader usage) {
   TenantTotals& totals = totals_[worker.lease->lease().tenant];
   const auto more = [](std::uint64_t now, std::uint64_t before) { return now > before ? now - before : 0; };
-  worker.memory_bytes.clear();
-  for (const std::uint64_t bytes : usage.getMemoryBytes()) worker.memory_bytes.push_back(bytes);
   worker.calls = usage.getCalls();
   worker.busy_ns.resize(usage.getBusyNs().size());
   for (unsigned i = 0; i < usage.getBusyNs().size(); ++i) {
@@ -404,27 +403,93 @@ void Workers::end_session(Worker& worker, const std::string& reason, SessionEnd 
   scheduling_.end(worker.session);
 }
 
+// Looks at each session's worker once a second, while there are any.
+void Workers::watch() {
+  if (std::exchange(watching_, true)) return;
+  watch_.expires_after(std::chrono::seconds(1));
+  watch_.async_wait([this](const asio::error_code& error) {
+    watching_ = false;
+    if (!error) look();
+  });
+}
+
+// A worker whose process does not run (stopped by a signal, frozen with its container, held by a debugger) ends by
+// nothing that it is told, and would hold its lease for as long. Its client has given it up after `silence_seconds`;
+// until a session runs, its connection may take `handshake_seconds`. Looks are counted, not time: one that this process
+// was not there for does not count.
+void Workers::look() {
+  const std::uint64_t looks_max = settings_.silence_seconds + settings_.handshake_seconds;
+  for (Worker& worker : workers_) {
+    if (worker.state != Worker::State::session) continue;
+    const std::uint64_t alive = worker.lease->lease().account->slot(worker.lease->slot()).alive;
+    worker.still = std::exchange(worker.alive, alive) == alive ? worker.still + 1 : 0;
+    if (worker.still <= looks_max) continue;
+    ++faults_;
+    const std::string why = fmt::format("its worker has not run for {} s", worker.still);
+    EventLog::warn("worker killed", {{"worker", worker.process}, {"session", worker.session}, {"reason", why}});
+    end_session(worker, why, SessionEnd::fault);
+    kill(worker);
+  }
+  if (sessions() > 0) watch();
+}
+
+// A session asks for a thing whose handle it has from the one that shares it. The worker of that one has told the thing
+// before, but its word may still be unread, behind others. So the words of all workers are heard first. A worker that
+// asks in these is answered behind them.
 void Workers::answer(Worker& worker, wire::Fetch::Reader fetch) {
-  const SharedThing* const thing = shares_.lend(fetch.getKey(), worker.process, [&](pid_t process) {
+  const auto key = share_key(fetch.getKey());
+  if (!key) throw ProtocolError("the worker asks for what cannot be shared");
+  const Asked asked{worker.process, fetch.getRequest(), *key};
+  if (lend(worker, asked)) return;
+  asked_.push_back(asked);
+  if (std::exchange(hearing_, true)) return;
+  hear_sharers(worker);
+  hearing_ = false;
+  for (const Asked& one : std::exchange(asked_, {})) {
+    const auto found =
+        std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == one.worker; });
+    if (found == workers_.end() || found->state != Worker::State::session || lend(*found, one)) continue;
+    send_link(found->link->native_handle(),
+              [&](wire::WorkerMessage::Builder message) { message.initFetched().setRequest(one.request); });
+  }
+}
+
+void Workers::hear_sharers(const Worker& asks) {
+  constexpr int packets_max = 256;  // of each
+  for (Worker& other : workers_) {
+    for (int packets = 0; packets < packets_max; ++packets) {
+      if (&other == &asks || other.state != Worker::State::session || !may_share(asks, other)) break;
+      auto packet = receive_link(other.link->native_handle());
+      if (!packet || packet->message.empty()) break;
+      if (!take(other, std::move(*packet))) kill(other);
+    }
+  }
+}
+
+// Gives a worker what another one shares; false if there is nothing by that key.
+bool Workers::lend(Worker& worker, const Asked& asked) {
+  const capnp::Data::Reader key = wire_of(asked.key);
+  const SharedThing* const thing = shares_.lend(key, worker.process, [&](pid_t process) {
     const auto other =
         std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
     return other != workers_.end() && may_share(worker, *other);
   });
+  if (!thing) return false;
   const bool sent = send_link(
       worker.link->native_handle(),
       [&](wire::WorkerMessage::Builder message) {
         auto fetched = message.initFetched();
-        fetched.setRequest(fetch.getRequest());
-        if (!thing) return;
+        fetched.setRequest(asked.request);
         auto share = fetched.initShare();
-        share.setKey(fetch.getKey());
+        share.setKey(key);
         share.setDevice(thing->device);
         share.setBytes(thing->bytes);
         share.setEvent(
             capnp::Data::Reader(reinterpret_cast<const kj::byte*>(thing->event.data()), thing->event.size()));
       },
-      thing ? thing->descriptor.number() : -1);
-  if (!sent && thing && thing->device >= 0) shares_.let_go(worker.process, fetch.getKey());
+      thing->descriptor.number());
+  if (!sent && thing->device >= 0) shares_.let_go(worker.process, key);
+  return true;
 }
 
 // For memory of a session that has given it up, or ended.
@@ -507,6 +572,9 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
   worker.session = id;
   worker.client = client;
   worker.started = std::chrono::system_clock::now();
+  worker.alive = 0;
+  worker.still = 0;
+  watch();
   ++totals_[lease.tenant].started;
   if (!lease.sm_groups.empty())
     EventLog::info("multiprocessors", {{"session", id}, {"lease", lease.id}, {"groups", text_of(lease.sm_groups)}});

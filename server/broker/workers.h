@@ -76,11 +76,12 @@ struct Worker {
   std::uint64_t session = 0;
   ClientFacts client;
   std::chrono::system_clock::time_point started;
-  std::vector<std::uint64_t> memory_bytes;
   std::uint64_t calls = 0;
   std::vector<std::uint64_t> driver_bytes;  ///< what the driver took besides, when it was last looked at
   std::vector<std::byte> lane_key;
   bool told_to_stop = false;
+  std::uint64_t alive = 0;             ///< as its account said when it was last looked at
+  unsigned still = 0;                  ///< for how many looks it has said the same
   std::uint64_t resuming_since = 0;    ///< Unix time since when it waits for its client to come back; 0: it does not
   std::vector<std::uint64_t> busy_ns;  ///< for which each of its devices had work of it
   std::uint64_t waited_ns = 0;         ///< for which it had work and no turn
@@ -175,7 +176,17 @@ class Workers {
   void take_usage(Worker& worker, wire::Usage::Reader usage);
   void take_resuming(Worker& worker, wire::Resuming::Reader told);
   void end_session(Worker& worker, const std::string& reason, SessionEnd end);
+  void watch();
+  void look();
+  /// A worker's question for what another one shares.
+  struct Asked {
+    pid_t worker = -1;
+    std::uint64_t request = 0;
+    ShareKey key{};
+  };
   void answer(Worker& worker, wire::Fetch::Reader fetch);
+  void hear_sharers(const Worker& asks);
+  bool lend(Worker& worker, const Asked& asked);
   void charge(pid_t heir, int device, std::uint64_t bytes, bool pays);
 
   asio::io_context& io_;
@@ -192,6 +203,10 @@ class Workers {
   std::deque<std::pair<std::uint64_t, std::vector<std::byte>>> ended_lane_keys_;  // of the sessions that ended last
   bool stopping_ = false;
   asio::steady_timer retry_;
+  asio::steady_timer watch_;
+  bool watching_ = false;
+  std::vector<Asked> asked_;  // and is answered when all that others have said is heard
+  bool hearing_ = false;      // just now
 };
 
 }  // namespace fargpu::server

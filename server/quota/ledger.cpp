@@ -46,8 +46,8 @@ bool Ledger::try_charge(int device, std::uint64_t bytes) {
   const auto d = static_cast<std::size_t>(device);
   const Share share = this->share(device);
   if (share.limit == TenantAccount::no_limit) {  // whatever it is: the driver will say
-    charged_[d] += bytes;
     slot().charged[d] += bytes;
+    hold(d, charged_[d] + bytes);
     return true;
   }
   if (bytes > share.limit || charged_[d] > share.limit - bytes) return false;  // whatever the others do
@@ -55,13 +55,19 @@ bool Ledger::try_charge(int device, std::uint64_t bytes) {
     return (limits_[d] == 0 || place_.account->held(lease_, device) <= limits_[d]) &&
            (!unreserved() || place_.account->held_unreserved() <= place_.account->unreserved_max());
   });
-  if (taken) charged_[d] += bytes;
+  if (taken) hold(d, charged_[d] + bytes);
   return taken;
 }
 
 void Ledger::credit(int device, std::uint64_t bytes) {
-  charged_[static_cast<std::size_t>(device)] -= bytes;
-  slot().charged[static_cast<std::size_t>(device)] -= bytes;
+  const auto d = static_cast<std::size_t>(device);
+  hold(d, charged_[d] - bytes);
+  slot().charged[d] -= bytes;
+}
+
+void Ledger::hold(std::size_t device, std::uint64_t bytes) {
+  charged_[device] = bytes;
+  slot().held[device] = bytes;
 }
 
 Ledger::Share Ledger::share(int device) {

@@ -49,6 +49,7 @@ class Ledger {
   AccountSlot& slot() { return place_.account->slot(place_.slot); }
   bool unreserved() { return slot().unreserved != 0; }
   bool try_charge(int device, std::uint64_t bytes);
+  void hold(std::size_t device, std::uint64_t bytes);
   void tell(const Refusal& refusal);
 
   std::vector<std::uint64_t> limits_;

@@ -122,10 +122,12 @@ void TenantAccount::end(std::size_t number) {
   AccountSlot& gone = slot(number);
   gone.lease = 0;
   for (auto& bytes : gone.charged) bytes = 0;
+  for (auto& bytes : gone.held) bytes = 0;
   for (auto& bytes : gone.taken) bytes = 0;
   for (auto& bytes : gone.inherited) bytes = 0;
   gone.host = 0;
   gone.moved = 0;
+  gone.alive = 0;
 }
 
 std::uint64_t TenantAccount::held(std::uint64_t lease, int device) {

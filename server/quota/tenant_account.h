@@ -12,19 +12,23 @@
 
 namespace fargpu::server {
 
-/// One session's counters. The session's worker writes `charged`, `host` and `moved`, workers of any session `paid`,
-/// the broker everything else.
+/// One session's counters. The session's worker writes `charged`, `held`, `host`, `moved` and `alive`, workers of any
+/// session `paid`, the broker everything else.
 struct AccountSlot {
   std::atomic<std::uint64_t> lease;  ///< 0: nobody's
   /// 1: the lease keeps no memory for itself, so that the tenant's quota bounds what it holds.
   std::atomic<std::uint64_t> unreserved;
   std::atomic<std::uint64_t> charged[limits::devices_max];  ///< by the lease's devices, in their order
+  /// Of `charged`, what is not only asked for: raised behind it and lowered before it, so that the sum of what sessions
+  /// hold is never above their limit.
+  std::atomic<std::uint64_t> held[limits::devices_max];
   /// What the driver was seen to have taken besides, for itself.
   std::atomic<std::uint64_t> taken[limits::devices_max];
   /// Memory that the session has of one that has given it up, or ended.
   std::atomic<std::uint64_t> inherited[limits::devices_max];
   std::atomic<std::uint64_t> host;   ///< of the host's memory
   std::atomic<std::uint64_t> moved;  ///< bytes over the network
+  std::atomic<std::uint64_t> alive;  ///< goes up each second for as long as the worker's process runs
   std::atomic<std::uint64_t> pace;   ///< the slot whose `paid` is that of the session's lease
   std::atomic<std::int64_t> paid;    ///< whatever session this slot is: see bandwidth.h
 };

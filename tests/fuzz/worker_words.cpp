@@ -188,7 +188,6 @@ std::vector<Input> seeds() {
   const auto usage = [](wire::WorkerMessage::Builder message) {
     auto u = message.initUsage();
     u.setCalls(7);
-    u.initMemoryBytes(2).set(1, 1u << 20);
     u.initBusyNs(2).set(0, 1'000'000);
     u.setWaitedNs(5);
   };

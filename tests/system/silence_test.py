@@ -67,6 +67,16 @@ class Silence(SystemTest):
         self.stop(worker)
         self.lose_silent_worker(client, worker, lambda: client.ask("sync"))
 
+    def test_a_worker_that_does_not_run_keeps_no_lease(self):
+        self.host = self.broker("--silence-seconds", "2", "--handshake-seconds", "4")
+        self.survivor = self.client(self.host, "init", "context", f"alloc a {MIB}", "write a 17")
+        client = self.client(self.host, "init", "context", f"alloc a {64 * MIB}")
+        worker = self.worker_of(self.host, client)
+        self.stop(worker)
+        self.assert_ended(worker, "its worker has not run for 7 s")
+        self.assertEqual(self.host.log("worker killed")["worker"], str(worker))
+        self.assertEqual(client.ask("sync"), LOST)
+
     def test_a_silent_worker_is_given_up_in_the_middle_of_a_wait(self):
         client, worker = self.session(2)
         self.stop(worker)

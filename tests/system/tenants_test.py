@@ -344,6 +344,21 @@ class Stolen(SystemTest):
             self.assertEqual(thief.ask(f"open a {handle}"), "INVALID_VALUE")
             self.assert_lives(thief)
 
+    def test_what_a_broker_has_not_read_yet_is_shared_all_the_same(self):
+        """A client opens a block by the handle that its maker gave it; the broker has heard of neither yet."""
+        host = self.broker(driver=paths.SOFTWARE_GPU)
+        blocks = [str(i) for i in range(8)]
+        owner = self.client(host, "init", "context", *(f"alloc {i} {4 * MIB}" for i in blocks), "write 7 94")
+        friend = self.client(host, "init", "context", f"alloc a {4 * MIB}", "write a 94")
+        os.kill(host.pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, host.pid, signal.SIGCONT)
+        handles = [owner.must(f"export {i}").split()[1] for i in blocks]
+        friend.begin(f"open a {handles[-1]}")
+        time.sleep(0.3)  # nothing shows that its worker has asked; were that later, the broker would have read the rest
+        os.kill(host.pid, signal.SIGCONT)
+        self.assertEqual(friend.answer(), "SUCCESS")
+        self.assert_lives(friend)
+
 
 @unittest.skipIf(paths.SANITIZED, "it needs the software GPU")
 class Inherited(SystemTest):

@@ -34,6 +34,30 @@ TEST_CASE("a refusal names its bound, once for each kind") {
   CHECK(told[1].asked == 300);
 }
 
+TEST_CASE("what others see that a session holds is what it was not refused") {
+  using fargpu::server::AccountPlace;
+  const auto account = std::make_shared<fargpu::server::TenantAccount>(2);
+  account->set_unreserved_max(1000);
+  const AccountPlace first{account, account->begin(1, true)}, second{account, account->begin(2, true)};
+  Ledger one({0}, first), other({0}, second);
+  const auto held = [&](const AccountPlace& place) { return account->slot(place.slot).held[0].load(); };
+  REQUIRE(one.charge(0, 600));
+  CHECK_FALSE(other.charge(0, 500));
+  CHECK((held(first) == 600 && held(second) == 0));
+  REQUIRE(other.charge(0, 400));
+  one.credit(0, 250);
+  CHECK((held(first) == 350 && held(second) == 400));
+  // While one asks, what it asks for counts for the others, and is not held yet.
+  const bool refused = !fargpu::server::announce(account->slot(second.slot).charged[0], 500, second.slot, [&] {
+    CHECK(account->held_unreserved() == 1250);
+    CHECK(held(first) + held(second) == 750);
+    return false;
+  });
+  CHECK(refused);
+  account->end(first.slot);
+  CHECK(held(first) == 0);
+}
+
 TEST_CASE("credits make room again") {
   Ledger ledger({1000});
   REQUIRE(ledger.charge(0, 1000));

@@ -276,6 +276,35 @@ TEST_CASE("a capture may go on in a graph that is there") {
   CHECK(n == 1);
 }
 
+TEST_CASE("a graph into which a stream was captured stays, whether or not the end asks for it") {
+  Graphs g;
+  CUgraph graph = nullptr, inner = nullptr, child = nullptr, ended = nullptr;
+  CUgraphNode node = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  REQUIRE(cuGraphCreate(&child, 0) == CUDA_SUCCESS);
+  REQUIRE(cuGraphAddChildGraphNode(&node, graph, nullptr, 0, child) == CUDA_SUCCESS);
+  REQUIRE(cuGraphChildGraphNodeGetGraph(node, &inner) == CUDA_SUCCESS);
+  const std::size_t destroyed = g.driver->calls("cuGraphDestroy");
+  const CUgraph into = GENERATE_COPY(as<bool>{}, true, false) ? graph : inner;
+  const auto nodes = [&] {
+    std::size_t n = 0;
+    CHECK(cuGraphGetNodes(into, nullptr, &n) == CUDA_SUCCESS);
+    return n;
+  };
+  const std::size_t before = nodes();
+  REQUIRE(cuStreamBeginCaptureToGraph(g.stream, into, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL) ==
+          CUDA_SUCCESS);
+  REQUIRE(g.launch(1, 4) == CUDA_SUCCESS);
+  SECTION("without a place for it") { REQUIRE(cuStreamEndCapture(g.stream, nullptr) == CUDA_SUCCESS); }
+  SECTION("of a capture that is invalid") {
+    CHECK(cuStreamQuery(g.stream) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK(cuStreamEndCapture(g.stream, &ended) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  }
+  CHECK(nodes() == before + 1);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(g.driver->calls("cuGraphDestroy") == destroyed);
+}
+
 TEST_CASE("a child graph into which a stream is captured is not replaced") {
   Graphs g;
   CUgraph graph = nullptr, child = nullptr, inner = nullptr, captured = nullptr;

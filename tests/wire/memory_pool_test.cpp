@@ -1,6 +1,7 @@
 // Stream-ordered allocation through the wire.
 
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <vector>
 
 #include "fixture.h"
@@ -192,6 +193,7 @@ TEST_CASE("bad arguments to pools") {
   properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 5};
   CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_ERROR_INVALID_VALUE);
   properties.location = {.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};
+  properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_ERROR_NOT_SUPPORTED);
   CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
                          .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -200,6 +202,99 @@ TEST_CASE("bad arguments to pools") {
   CHECK(cuMemPoolSetAccess(default_pool(), &access, 1) == CUDA_ERROR_INVALID_DEVICE);
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
   CHECK(cuMemPoolSetAccess(default_pool(), &access, 1) == CUDA_ERROR_NOT_SUPPORTED);
+}
+
+TEST_CASE("a pool in host memory gives pinned memory, in the order of streams") {
+  RemoteContext remote;
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {.type = GENERATE(CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA), .id = 0};
+  CUmemoryPool pool = nullptr;
+  REQUIRE(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
+  CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+                         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CHECK(cuMemPoolSetAccess(pool, &access, 1) == CUDA_SUCCESS);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  CHECK(cuMemPoolGetAccess(&flags, pool, &properties.location) == CUDA_SUCCESS);
+  CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  CHECK(cuMemPoolGetAccess(&flags, default_pool(), &properties.location) == CUDA_SUCCESS);
+  CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  CUdeviceptr block = 0, device = 0;
+  REQUIRE(cuMemAllocFromPoolAsync(&block, 1000, pool, stream) == CUDA_SUCCESS);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 4096);
+  auto* const words = reinterpret_cast<unsigned*>(block);
+  for (unsigned i = 0; i < 250; ++i) words[i] = i;
+  unsigned type = 0;
+  CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, block) == CUDA_SUCCESS);
+  CHECK(type == CU_MEMORYTYPE_HOST);
+  REQUIRE(cuMemAlloc_v2(&device, 1000) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyAsync(device, block, 1000, stream) == CUDA_SUCCESS);
+  unsigned back[250] = {};
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(back, device, 1000) == CUDA_SUCCESS);
+  CHECK(back[249] == 249);
+  CHECK(cuMemFreeHost(words) == CUDA_ERROR_INVALID_VALUE);  // it is the pool's
+  // What is kept is used again.
+  cuuint64_t threshold = 1 << 20;
+  REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == CUDA_SUCCESS);
+  REQUIRE(cuMemFreeAsync(block, stream) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8Async(device, 0, 1000, stream) == CUDA_SUCCESS);  // for the wait
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 4096);
+  CUdeviceptr again = 0;
+  REQUIRE(cuMemAllocFromPoolAsync(&again, 4000, pool, stream) == CUDA_SUCCESS);
+  CHECK(again == block);
+  CHECK(cuMemFreeAsync(again + 8, stream) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuMemFree_v2(again) == CUDA_SUCCESS);
+  REQUIRE(cuMemPoolTrimTo(pool, 0) == CUDA_SUCCESS);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0);
+  CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, block) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
+  CHECK(cuMemAllocFromPoolAsync(&block, 1000, pool, stream) == CUDA_ERROR_INVALID_VALUE);
+  CUmemLocation host{.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};
+  REQUIRE(cuMemGetDefaultMemPool(&pool, &host, CU_MEM_ALLOCATION_TYPE_PINNED) == CUDA_SUCCESS);
+  CHECK(pool != default_pool());
+  REQUIRE(cuMemAllocFromPoolAsync(&block, 5000, pool, nullptr) == CUDA_SUCCESS);
+  CHECK(cuMemFreeAsync(block, nullptr) == CUDA_SUCCESS);
+  CHECK(cuMemPoolDestroy(pool) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("a block of a pool in host memory is not another's before its stream is there") {
+  RemoteContext remote;
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};
+  properties.maxSize = 8192;
+  CUmemoryPool pool = nullptr;
+  REQUIRE(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
+  cuuint64_t threshold = 1 << 20;
+  REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == CUDA_SUCCESS);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUdeviceptr device = 0, first = 0, second = 0, third = 0;
+  REQUIRE(cuMemAlloc_v2(&device, 4096) == CUDA_SUCCESS);
+  REQUIRE(cuMemAllocFromPoolAsync(&first, 4096, pool, stream) == CUDA_SUCCESS);
+  remote.driver->pause(true);
+  REQUIRE(cuMemcpyAsync(device, first, 4096, stream) == CUDA_SUCCESS);
+  REQUIRE(cuMemFreeAsync(first, stream) == CUDA_SUCCESS);
+  CHECK(cuMemFreeAsync(first, stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
+  REQUIRE(cuMemAllocFromPoolAsync(&second, 4096, pool, stream) == CUDA_SUCCESS);
+  CHECK(second != first);
+  CHECK(cuMemAllocFromPoolAsync(&third, 4096, pool, stream) == CUDA_ERROR_OUT_OF_MEMORY);
+  remote.driver->pause(false);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  REQUIRE(cuMemAllocFromPoolAsync(&third, 4096, pool, stream) == CUDA_SUCCESS);
+  CHECK(third == first);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == 8192);
+  // Of a pool that is destroyed what is in use stays until it is freed.
+  REQUIRE(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
+  std::memset(reinterpret_cast<void*>(second), 7, 4096);
+  CHECK(cuMemFree_v2(second) == CUDA_SUCCESS);
+  CHECK(cuMemFree_v2(third) == CUDA_SUCCESS);
 }
 
 TEST_CASE("pools are found and set by location and kind of memory") {

@@ -178,7 +178,8 @@ TEST_CASE("objects of others are nobody's") {
   const std::size_t asked = remote.driver->calls("cuTexObjectDestroy");
   CUDA_RESOURCE_DESC back{};
   for (const CUtexObject value : {theirs, CUtexObject{0}, ~CUtexObject{0}, CUtexObject{handle_of(array).value()}}) {
-    CHECK(cuTexObjectDestroy(value) == CUDA_ERROR_INVALID_VALUE);
+    // None at all may be destroyed, as programs do with those that they have not made.
+    CHECK(cuTexObjectDestroy(value) == (value == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE));
     CHECK(cuTexObjectGetResourceDesc(&back, value) == CUDA_ERROR_INVALID_VALUE);
   }
   CHECK(cuSurfObjectDestroy(mine) == CUDA_ERROR_INVALID_VALUE);  // and a texture is no surface
@@ -200,6 +201,11 @@ TEST_CASE("surface objects") {
   CHECK(back.res.array.hArray == array);
   CHECK(cuSurfObjectDestroy(surface) == CUDA_SUCCESS);
   CHECK(cuSurfObjectGetResourceDesc(&back, surface) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuSurfObjectDestroy(surface) == CUDA_ERROR_INVALID_VALUE);
+  const std::size_t asked = remote.driver->calls("cuSurfObjectDestroy");
+  CHECK(cuSurfObjectDestroy(0) == CUDA_SUCCESS);
+  CHECK(cuSurfObjectGetResourceDesc(&back, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(remote.driver->calls("cuSurfObjectDestroy") == asked);
   CHECK(cuArrayDestroy(array) == CUDA_SUCCESS);
 }
 

@@ -120,7 +120,7 @@ CUresult cuTexObjectCreate(CUtexObject* texture, const CUDA_RESOURCE_DESC* resou
 }
 
 CUresult cuTexObjectDestroy(CUtexObject texture) {
-  return entry([&] { require(remove_texture(texture, false)); });
+  return entry([&] { require(texture == 0 || remove_texture(texture, false)); });
 }
 
 CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUtexObject texture) {
@@ -157,7 +157,7 @@ CUresult cuSurfObjectCreate(CUsurfObject* surface, const CUDA_RESOURCE_DESC* res
 }
 
 CUresult cuSurfObjectDestroy(CUsurfObject surface) {
-  return entry([&] { require(remove_texture(surface, true)); });
+  return entry([&] { require(surface == 0 || remove_texture(surface, true)); });
 }
 
 CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUsurfObject surface) {

@@ -226,13 +226,10 @@ void WorkerProcess::complete_options() {
 
 void WorkerProcess::tell_usage(const SessionUsage& used) {
   send_link(options_.link, [&](wire::WorkerMessage::Builder message) {
-    const auto write = [](const std::vector<std::uint64_t>& from, auto to) {
-      for (unsigned i = 0; i < from.size(); ++i) to.set(i, from[i]);
-    };
     auto usage = message.initUsage();
-    write(used.memory_bytes, usage.initMemoryBytes(static_cast<unsigned>(used.memory_bytes.size())));
     usage.setCalls(used.calls);
-    write(used.busy_ns, usage.initBusyNs(static_cast<unsigned>(used.busy_ns.size())));
+    auto busy = usage.initBusyNs(static_cast<unsigned>(used.busy_ns.size()));
+    for (unsigned i = 0; i < busy.size(); ++i) busy.set(i, used.busy_ns[i]);
     usage.setWaitedNs(used.waited_ns);
   });
 }
@@ -330,10 +327,12 @@ void WorkerProcess::tell_resuming(const Resumption::Break* what, const std::stri
 
 // While a call to the driver does not come back, perhaps because it waits for a kernel that never ends, the session's
 // loop stands still: it hears neither its client, which gives it up after as long a silence, nor the broker, and keeps
-// to no bound of time.
+// to no bound of time. While this process does not run at all, the broker sees that it no longer says so.
 void WorkerProcess::watch() {
   std::uint64_t rounds = 0;
+  AccountSlot& account = account_->slot(attach_.session.account_place->slot);
   for (unsigned still = 0; still <= options_.silence_seconds; std::this_thread::sleep_for(std::chrono::seconds(1))) {
+    ++account.alive;
     const auto now = running_.rounds();
     still = now && *now == std::exchange(rounds, *now) ? still + 1 : 0;
   }

@@ -58,8 +58,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       heard_at_(Clock::now()),
       sent_at_(Clock::now()),
       told_at_(Clock::now()),
-      told_usage_{.memory_bytes = std::vector<std::uint64_t>(options_.memory_limits.size()),
-                  .busy_ns = std::vector<std::uint64_t>(options_.devices.size())},
+      told_usage_{.busy_ns = std::vector<std::uint64_t>(options_.devices.size())},
       idle_since_(Clock::now()),
       blocking_calls_(waker_, [&driver] { relax_captures(driver); }) {
   relax_captures(driver);
@@ -286,7 +285,7 @@ void Session::tell_full(const Ledger::Refusal& refusal) {
 bool Session::tell_usage(bool now) {
   if (!options_.report) return true;
   if (!now && Clock::now() - told_at_ < usage_interval) return false;
-  SessionUsage usage{ledger_.charged(), calls_, ordering_.busy_ns(), ordering_.waited_ns()};
+  SessionUsage usage{calls_, ordering_.busy_ns(), ordering_.waited_ns()};
   if (usage == told_usage_) return true;
   told_at_ = Clock::now();
   told_usage_ = std::move(usage);

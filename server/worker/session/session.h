@@ -43,7 +43,6 @@ class Resumption;
 
 /// What a session uses, by its devices where there are several.
 struct SessionUsage {
-  std::vector<std::uint64_t> memory_bytes;
   std::uint64_t calls = 0;
   std::vector<std::uint64_t> busy_ns;  ///< for which the device had work of it
   std::uint64_t waited_ns = 0;         ///< with work and without a turn
