@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "resumable_channel.h"
 
 namespace fargpu {
 namespace {
@@ -28,6 +29,11 @@ std::thread quiet_thread(const char* name, Body body) {
 }
 
 constexpr std::array<std::byte, 4096> zeros{};
+
+// What is lent is told of late. So it is done only while so many jobs for each lane wait that it will be confirmed
+// before the last of them has left, and given up soon when there is nothing more to send.
+constexpr std::size_t lending_queue_min = 2;
+constexpr auto lent_look = std::chrono::microseconds(20), lent_idle_max = std::chrono::microseconds(200);
 
 // The kernel sends what is not there page by page, and slowly. A kernel that cannot bring pages says so, and nothing is
 // lost.
@@ -215,17 +221,68 @@ void Lanes::give_up() {
   taken_changed_.notify_all();
 }
 
-// Waits for one. False when the lanes are closed.
-bool Lanes::next_job(Lane& lane, Job& job) {
+/// Jobs of a lane that is resumed whose bytes have left, and may have to leave again. Copying them would cost more than
+/// sending them, and while more is sent they will soon be confirmed: they are told of as sent when they are.
+class Lanes::Lent {
+ public:
+  explicit Lent(Channel& channel) : channel_(dynamic_cast<ResumableChannel*>(&channel)) {}
+
+  bool empty() const { return jobs_.empty(); }
+  /// The bytes that are sent next: `lends` if they need not be copied.
+  void begin(Bytes bytes, bool lends) {
+    if (channel_) channel_->lend(lends ? bytes : Bytes());
+  }
+  /// They have left.
+  void sent(Job job) {
+    left_at_ = std::chrono::steady_clock::now();
+    tell_confirmed();
+    if (channel_ && channel_->needs(job.bytes)) jobs_.push_back(std::move(job));
+    else job.told.sent();
+  }
+  /// There is nothing more to send just now.
+  void look() {
+    tell_confirmed();
+    if (std::chrono::steady_clock::now() - left_at_ >= lent_idle_max) tell_all();
+  }
+
+ private:
+  void tell_confirmed() {
+    while (!jobs_.empty() && !channel_->needs(jobs_.front().bytes)) tell_first();
+  }
+  void tell_all() {
+    if (jobs_.empty()) return;
+    channel_->copy_lent();
+    while (!jobs_.empty()) tell_first();
+  }
+  void tell_first() {
+    jobs_.front().told.sent();
+    jobs_.pop_front();
+  }
+
+  ResumableChannel* const channel_;
+  std::deque<Job> jobs_;
+  std::chrono::steady_clock::time_point left_at_;  // the last of them
+};
+
+// Waits for one. False when the lanes are closed. `more`: enough others wait that this one need not be copied.
+bool Lanes::next_job(Lane& lane, Job& job, Lent& lent, bool& more) {
   std::unique_lock lock(mutex_);
   while (!closed_ && (jobs_.empty() || lane.number >= lane_count_.in_use())) {
     wake(jobs_.size());  // what this lane was woken for, others do
     lane.idle = true;
-    lane.work.wait(lock, [&] { return closed_ || !lane.idle; });
+    const auto woken = [&] { return closed_ || !lane.idle; };
+    if (lent.empty()) {
+      lane.work.wait(lock, woken);
+    } else if (!lane.work.wait_for(lock, lent_look, woken)) {
+      lock.unlock();
+      lent.look();
+      lock.lock();
+    }
   }
   if (closed_) return false;
   job = std::move(jobs_.front());
   jobs_.pop_front();
+  more = jobs_.size() >= lending_queue_min * lane_count_.in_use();
   return true;
 }
 
@@ -234,7 +291,9 @@ void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
   try {
     Compressor compressor(compression_);
     std::vector<std::byte> gathered;
-    for (Job job; next_job(lane, job);) {
+    Lent lent(channel);
+    bool more = false;
+    for (Job job; next_job(lane, job, lent, more);) {
       if (job.gather) {
         gathered.resize(job.gathered_bytes);
         if (!job.gather(gathered)) {
@@ -255,13 +314,13 @@ void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
       if (!packed.empty()) mark_compressed(header, packed.size());
       const auto begin = std::chrono::steady_clock::now();
       bool waited = false;
+      lent.begin(job.bytes, more && packed.empty() && !job.gather);
       send_frame(channel, header, packed.empty() ? job.bytes : packed, waited, job.told.unreadable);
       const auto end = std::chrono::steady_clock::now();
       compressor.sent(header.bulk_bytes, !packed.empty(), end - begin, waited);
       note_sent(header.bulk_bytes, end);
       bytes_sent_.fetch_add(sizeof(header) + padded(header.bulk_bytes), std::memory_order_relaxed);
-      job.told.sent();
-      job = Job();  // what it holds is not needed while the lane waits
+      lent.sent(std::exchange(job, Job()));  // what it holds is not needed while the lane waits
     }
   } catch (const std::exception& error) {
     channel.close();

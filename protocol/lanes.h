@@ -65,7 +65,7 @@ class Lanes {
   using Bytes = std::span<const std::byte>;
   /// Called on the lane's thread, but not after close().
   struct Told {
-    std::function<void()> sent;        ///< when the bytes have left
+    std::function<void()> sent;        ///< when the bytes have left, and are not needed any more
     std::function<void()> unreadable;  ///< before that, if they cannot be read: zeros go in their place, and the other
                                        ///< side has none of these yet
   };
@@ -114,9 +114,10 @@ class Lanes {
     bool idle = false;             // it waits for that, and nobody has woken it
   };
   class Arriving;
+  class Lent;
 
   void send_all_jobs(Lane& lane, std::uint32_t sequence);
-  bool next_job(Lane& lane, Job& job);
+  bool next_job(Lane& lane, Job& job, Lent& lent, bool& more);
   void wake(std::size_t jobs);
   void receive_all(Channel& channel, std::uint32_t taken_before);
   void add_job(Job job);

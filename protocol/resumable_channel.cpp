@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "errors.h"
@@ -21,24 +22,24 @@ constexpr std::size_t pieces_max = 7;                 // besides a header
 // A piece of this length may be a program's memory; who sends puts what is its own first, or together.
 constexpr std::size_t foreign_bytes_min = 8u << 10;
 constexpr std::size_t looks_max = 1024;  // at what came before a break
-/// How long one that waits for room sleeps before it looks again at who receives.
+/// How long a thread that waits for room sleeps before it looks again at who receives; a thread that receives wakes it.
 constexpr Channel::Timeout look = std::chrono::milliseconds(5);
 
-/// Counts a thread while it waits for something to receive.
-class Reader {
+/// Counts a thread while it waits for something.
+class Counted {
  public:
-  Reader(std::atomic<unsigned>& readers, bool reads) : readers_(readers), reads_(reads) {
-    if (reads_) readers_.fetch_add(1);
+  Counted(std::atomic<unsigned>& threads, bool waits) : threads_(threads), waits_(waits) {
+    if (waits_) threads_.fetch_add(1);
   }
-  ~Reader() {
-    if (reads_) readers_.fetch_sub(1);
+  ~Counted() {
+    if (waits_) threads_.fetch_sub(1);
   }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
 
  private:
-  std::atomic<unsigned>& readers_;
-  const bool reads_;
+  std::atomic<unsigned>& threads_;
+  const bool waits_;
 };
 
 }  // namespace
@@ -268,11 +269,29 @@ void ResumableChannel::log(std::span<const Bytes> pieces, std::size_t bytes) {
   for (const Bytes& piece : pieces) {
     if (bytes == 0) break;
     const std::size_t part = std::min(bytes, piece.size());
-    log_.append(piece.first(part), !first && piece.size() >= foreign_bytes_min);
+    if (piece.data() >= lent_.data() && piece.data() + piece.size() <= lent_.data() + lent_.size())
+      log_.lend(piece.first(part));
+    else log_.append(piece.first(part), !first && piece.size() >= foreign_bytes_min);
     bytes -= part;
     first = false;
   }
   end_.store(sent_, std::memory_order_release);
+}
+
+void ResumableChannel::lend(Bytes bytes) {
+  const std::lock_guard sending(send_mutex_);
+  lent_ = bytes;
+}
+
+bool ResumableChannel::needs(Bytes bytes) {
+  const std::lock_guard sending(send_mutex_);
+  log_.drop_before(std::min(peer_consumed_.load(std::memory_order_acquire), sent_));
+  return log_.has_lent(bytes);
+}
+
+void ResumableChannel::copy_lent() {
+  const std::lock_guard sending(send_mutex_);
+  log_.copy_loans();
 }
 
 // What the last connection did not bring.
@@ -282,8 +301,15 @@ void ResumableChannel::send_missing(Channel& connection) {
       if (!finish_header(connection)) return;
       begin_record(std::min<std::size_t>(static_cast<std::size_t>(log_.end() - sent_), resent_bytes_max));
     }
-    const auto pieces = log_.from(sent_);
-    const std::size_t before = header_left_, taken = send_record(connection, pieces);
+    const std::size_t before = header_left_;
+    std::size_t taken = 0;
+    try {
+      taken = send_record(connection, log_.from(sent_));
+    } catch (const SystemError&) {  // the program has taken away what it had lent
+      if (!log_.lends()) throw;
+      log_.copy_loans();
+      continue;
+    }
     sent_ += taken;
     if (taken == 0 && header_left_ == before) return;
   }
@@ -351,8 +377,8 @@ void ResumableChannel::read_header(const std::byte* at) {
   if (header.bytes > log_bytes_) throw ProtocolError(peer_ + " sends more at once than may be on its way");
   if (header.consumed > shown_.load(std::memory_order_acquire) || header.consumed < peer_consumed_.load())
     throw ProtocolError(peer_ + " confirms what it cannot have received");
-  peer_consumed_.store(header.consumed);
-  if (room_wanted_.load() && room_wanted_.exchange(false)) room_.signal();
+  peer_consumed_.store(header.consumed);  // before the look at who waits for it, as they look in the other order
+  if (room_waiters_.load() > 0) sleepers_.wake();
   record_missing_ = header.bytes;
 }
 
@@ -492,13 +518,7 @@ Channel::Interest ResumableChannel::wait(Interest interest, Timeout timeout, Wak
   if (interest.readable && inbox_bytes_.load(std::memory_order_acquire) > 0) return {.readable = true};
   const auto connection = current();
   if (!connection) return wait_for_connection(timeout, waker);
-  bool full = interest.writable && !has_room();
-  // A thread with a waker of its own looks again every few milliseconds instead.
-  Waker* const woken_by = full && !waker ? &room_ : waker;
-  if (woken_by == &room_) {
-    room_wanted_ = true;
-    full = !has_room();
-  }
+  const bool full = interest.writable && !has_room();
   // Room comes with what is received. If nobody else is about to receive, it is received here, and kept.
   const bool receives = full && !interest.readable && readers_.load() == 0;
   Interest asked = interest;
@@ -511,8 +531,13 @@ Channel::Interest ResumableChannel::wait(Interest interest, Timeout timeout, Wak
   if (due) asked.writable = true;
   Interest ready;
   {
-    const Reader reader(readers_, interest.readable);
-    ready = connection->wait(asked, timeout, woken_by);
+    const Counted reader(readers_, interest.readable), waiter(room_waiters_, full);
+    std::optional<Sleepers::Sleeper> sleeper;
+    if (full) {
+      sleeper.emplace(sleepers_, waker);
+      if (has_room()) timeout = Timeout::zero();
+    }
+    ready = connection->wait(asked, timeout, sleeper ? &sleeper->waker() : waker);
   }
   if (due && ready.writable) settle_acknowledgement();
   if (!full) return {.readable = interest.readable && ready.readable, .writable = interest.writable && ready.writable};

@@ -15,6 +15,7 @@
 
 #include "channel.h"
 #include "sent_log.h"
+#include "sleepers.h"
 
 namespace fargpu {
 
@@ -67,6 +68,14 @@ class ResumableChannel final : public Channel {
   /// Whether all that has been received was taken by its reader.
   bool all_taken() const { return inbox_bytes_.load(std::memory_order_acquire) == 0; }
 
+  /// For the thread that sends: what it sends of these bytes from now on is not copied at once, because they stay as
+  /// they are until needs() says that they are not needed, or copy_lent() was called. None: no more is lent.
+  void lend(Bytes bytes);
+  /// Whether some of these bytes may have to be sent again from where they lie.
+  bool needs(Bytes bytes);
+  /// Nothing is needed any more.
+  void copy_lent();
+
   std::size_t send_some(std::span<const Bytes> pieces) override;
   std::size_t receive_some(std::span<std::byte> buffer) override;
   Interest wait(Interest interest, Timeout timeout, Waker* waker = nullptr) override;
@@ -118,6 +127,7 @@ class ResumableChannel final : public Channel {
   // under the last two.
   std::mutex send_mutex_;
   SentLog log_;
+  Bytes lent_;              // what is sent of these is not copied
   std::uint64_t sent_ = 0;  // of the log, by this connection
   std::array<std::byte, sizeof(ResumableHeader)> header_{};
   std::size_t header_left_ = 0, record_left_ = 0;  // of the record that is being sent
@@ -138,10 +148,9 @@ class ResumableChannel final : public Channel {
   std::atomic<std::uint64_t> consumed_{0};
   std::atomic<std::uint64_t> peer_consumed_{0};
   std::atomic<bool> heard_{false};
-  std::atomic<unsigned> readers_{0};  // threads that wait for something to receive
-  // A thread that waits until the other end has consumed more is woken by the one that hears of it.
-  std::atomic<bool> room_wanted_{false};
-  Waker room_;
+  std::atomic<unsigned> readers_{0};       // threads that wait for something to receive
+  std::atomic<unsigned> room_waiters_{0};  // and for room in the log
+  Sleepers sleepers_;                      // these
 
   mutable std::mutex state_mutex_;
   std::atomic<Phase> phase_{Phase::whole};  // changes under the lock

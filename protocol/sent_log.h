@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <span>
 
@@ -13,7 +14,8 @@
 
 namespace fargpu {
 
-/// A ring that grows up to its bound. Positions count from the beginning of the stream. Used under a lock.
+/// A ring that grows up to its bound. Bytes that are lent have their place in it, and are written there only when they
+/// may change. Positions count from the beginning of the stream. Used under a lock.
 class SentLog {
  public:
   explicit SentLog(std::size_t bytes_max) : bytes_max_(bytes_max) {}
@@ -26,30 +28,80 @@ class SentLog {
   void append(std::span<const std::byte> bytes, bool foreign) {
     if (const std::size_t used = static_cast<std::size_t>(end_ - begin_); used + bytes.size() > capacity_)
       grow(used + bytes.size());
-    while (!bytes.empty()) {
-      const std::size_t at = static_cast<std::size_t>(end_ % capacity_);
-      const std::size_t part = std::min(bytes.size(), capacity_ - at);
-      // What cannot be read any more was read a moment ago, and the program has taken it away while it was being sent.
-      if (!foreign) std::memcpy(ring_.get() + at, bytes.data(), part);
-      else if (!read_program_memory(bytes.data(), ring_.get() + at, part)) std::memset(ring_.get() + at, 0, part);
-      end_ += part;
-      bytes = bytes.subspan(part);
+    write(end_, bytes, foreign);
+    end_ += bytes.size();
+  }
+
+  /// At most room() bytes, which stay where they are, and as they are, until they are dropped or copy_loans() is
+  /// called.
+  void lend(std::span<const std::byte> bytes) {
+    if (bytes.empty()) return;
+    if (capacity_ < bytes_max_) grow(bytes_max_);  // their place in the ring is kept free
+    Loan* const last = loans_.empty() ? nullptr : &loans_.back();
+    if (last && last->begin + last->bytes.size() == end_ && last->bytes.data() + last->bytes.size() == bytes.data())
+      last->bytes = {last->bytes.data(), last->bytes.size() + bytes.size()};
+    else loans_.push_back({end_, bytes});
+    end_ += bytes.size();
+  }
+  bool lends() const { return !loans_.empty(); }
+  /// Whether any of these bytes are lent.
+  bool has_lent(std::span<const std::byte> bytes) const {
+    return std::any_of(loans_.begin(), loans_.end(), [&](const Loan& loan) {
+      return loan.bytes.data() < bytes.data() + bytes.size() && bytes.data() < loan.bytes.data() + loan.bytes.size();
+    });
+  }
+  /// Nothing is lent any more.
+  void copy_loans() {
+    for (const Loan& loan : loans_) {
+      const auto gone = static_cast<std::size_t>(std::max(begin_, loan.begin) - loan.begin);
+      write(loan.begin + gone, loan.bytes.subspan(gone), /*foreign=*/true);
     }
+    loans_.clear();
   }
 
   /// Forgets what comes before.
-  void drop_before(std::uint64_t position) { begin_ = std::max(begin_, std::min(position, end_)); }
+  void drop_before(std::uint64_t position) {
+    begin_ = std::max(begin_, std::min(position, end_));
+    while (!loans_.empty() && loans_.front().begin + loans_.front().bytes.size() <= begin_) loans_.pop_front();
+  }
 
-  /// From there on, in two pieces.
+  /// What comes from there on: all of it, or a part, in two pieces.
   std::array<std::span<const std::byte>, 2> from(std::uint64_t position) const {
-    if (position == end_) return {};
-    const auto size = static_cast<std::size_t>(end_ - position);
+    std::uint64_t end = end_;
+    for (const Loan& loan : loans_) {
+      if (position < loan.begin) {
+        end = loan.begin;
+        break;
+      }
+      if (position < loan.begin + loan.bytes.size())
+        return {loan.bytes.subspan(static_cast<std::size_t>(position - loan.begin))};
+    }
+    if (position == end) return {};
+    const auto size = static_cast<std::size_t>(end - position);
     const auto at = static_cast<std::size_t>(position % capacity_);
     const std::size_t first = std::min(size, capacity_ - at);
     return {std::span<const std::byte>(ring_.get() + at, first), std::span<const std::byte>(ring_.get(), size - first)};
   }
 
  private:
+  struct Loan {
+    std::uint64_t begin;
+    std::span<const std::byte> bytes;
+  };
+
+  void write(std::uint64_t to, std::span<const std::byte> bytes, bool foreign) {
+    while (!bytes.empty()) {
+      const std::size_t at = static_cast<std::size_t>(to % capacity_);
+      const std::size_t part = std::min(bytes.size(), capacity_ - at);
+      // What cannot be read any more was read a moment ago, and the program has taken it away while it was being sent.
+      if (!foreign) std::memcpy(ring_.get() + at, bytes.data(), part);
+      else if (!read_program_memory(bytes.data(), ring_.get() + at, part)) std::memset(ring_.get() + at, 0, part);
+      to += part;
+      bytes = bytes.subspan(part);
+    }
+  }
+
+  // Before anything is lent.
   void grow(std::size_t needed) {
     std::size_t capacity = std::max<std::size_t>(capacity_, 64u << 10);
     while (capacity < needed) capacity *= 2;
@@ -72,6 +124,7 @@ class SentLog {
   std::unique_ptr<std::byte[]> ring_;
   std::size_t capacity_ = 0;
   std::uint64_t begin_ = 0, end_ = 0;
+  std::deque<Loan> loans_;  // in their order
 };
 
 }  // namespace fargpu

@@ -470,8 +470,7 @@ class RdmaChannel final : public Channel {
    public:
     explicit Use(RdmaChannel& channel) : channel_(channel) {
       unsigned uses = channel.uses_.load();
-      while ((uses & no_more_uses) == 0 && !granted_)
-        granted_ = channel.uses_.compare_exchange_weak(uses, uses + 1);
+      while ((uses & no_more_uses) == 0 && !granted_) granted_ = channel.uses_.compare_exchange_weak(uses, uses + 1);
     }
     ~Use() {
       if (granted_ && channel_.uses_.fetch_sub(1) == (no_more_uses | 1)) channel_.take_down();
@@ -523,7 +522,7 @@ class RdmaChannel final : public Channel {
   std::deque<std::uint64_t> flushing_;
   std::string fault_;
   bool line_failed_ = false;  // as UCX says: its words are the fault
-  std::uint64_t word_ = 0;  // that comes by the connection
+  std::uint64_t word_ = 0;    // that comes by the connection
   std::size_t word_bytes_ = 0;
   bool met_ = false;
   bool changed_ = false;

@@ -11,6 +11,7 @@
 #include "frames.h"
 #include "protocol/errors.h"
 #include "protocol/lanes.h"
+#include "protocol/resumable_channel.h"
 
 using namespace fargpu;
 using namespace fargpu::test;
@@ -88,6 +89,50 @@ TEST_CASE("chunks arrive wherever a lane is free, and nobody's are thrown away")
   CHECK(far.bytes == bytes);
   from.close();
   CHECK(sent == 6);
+}
+
+TEST_CASE("chunks of a lane that is resumed come as they were, though their memory changes when they are told of") {
+  constexpr std::size_t chunks = 24, size = chunks * limits::lane_chunk_bytes;
+  Kept near(0), far(size);
+  const auto pair = [] { return make_memory_channel(256u << 10); };
+  auto [one, other] = pair();
+  std::shared_ptr<Channel> line = std::move(one);
+  const auto left = std::make_shared<ResumableChannel>(line, limits::resume_lane_log_bytes, ResumableChannel::Hooks{});
+  const auto right =
+      std::make_shared<ResumableChannel>(std::move(other), limits::resume_lane_log_bytes, ResumableChannel::Hooks{});
+  Lanes from(near), to(far);
+  from.add(left, 0, 0);
+  to.add(right, 0, 0);
+  std::vector<std::byte> bytes(size);
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 1000);
+  const std::vector<std::byte> meant = bytes;
+  std::atomic<std::size_t> told{0};
+  for (std::uint32_t n = 0; n < chunks; ++n) {
+    const auto part = std::span(bytes).subspan(n * limits::lane_chunk_bytes, limits::lane_chunk_bytes);
+    from.send({1, n}, part,
+              {.sent =
+                   [&told, part] {
+                     std::fill(part.begin(), part.end(), std::byte{0x5a});
+                     ++told;
+                   },
+               .unreadable = {}});
+  }
+  for (std::uint32_t epoch = 1; epoch <= 8; ++epoch) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    line->close();
+    const std::uint64_t near_has = left->fence(), far_has = right->fence();
+    auto [again, there] = pair();
+    line = std::move(again);
+    const std::shared_ptr<Channel> end = std::move(there);
+    right->resume(end, epoch, near_has);
+    left->resume(line, epoch, far_has);
+    std::thread catching_up([&] { right->catch_up(end); });
+    left->catch_up(line);
+    catching_up.join();
+  }
+  far.wait_for(size);
+  while (told < chunks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(far.bytes == meant);
 }
 
 TEST_CASE("bytes that cannot be read are told, and the lane goes on") {

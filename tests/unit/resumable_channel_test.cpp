@@ -152,6 +152,67 @@ TEST_CASE("whatever breaks, each byte comes once and in its place") {
   }
 }
 
+TEST_CASE("what was lent may change when it is not needed any more, or was copied, and comes as it was") {
+  unsigned breaks = 0, confirmed = 0, copied = 0;
+  for (unsigned seed = 1; seed <= rounds(); ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    auto first = connection(random, false);
+    End left(first.first, 1), right(first.second, 2);
+    Bytes source(100'000);
+    for (std::size_t i = 0; i < source.size(); ++i) source[i] = nth(i, 1);
+    std::size_t sent = 0, shown = 0, changed = 0;
+    std::uint32_t epoch = 0;
+    const auto change = [&] {
+      std::fill(source.begin() + static_cast<std::ptrdiff_t>(changed),
+                source.begin() + static_cast<std::ptrdiff_t>(sent), std::byte{0x5a});
+      changed = sent;
+    };
+    for (unsigned step = 0; right.received < source.size(); ++step) {
+      REQUIRE(step < 100'000);
+      switch (random() % 6) {
+        case 0:
+        case 1: {
+          left.channel->lend(random() % 4 == 0 ? Channel::Bytes() : source);
+          shown = std::max(shown, std::min<std::size_t>(source.size(), sent + 1 + random() % 20000));
+          const Channel::Bytes piece = std::span(source).subspan(sent, shown - sent);
+          sent += left.channel->send_some(std::span(&piece, 1));
+          break;
+        }
+        case 2:
+        case 3: right.receive(1 + random() % 20000, 1); break;
+        case 4:
+          left.receive(100, 2);  // what confirms
+          if (random() % 2 == 0) {
+            left.channel->copy_lent();
+            ++copied;
+          } else if (left.channel->needs(source)) {
+            break;
+          } else if (sent > changed) {
+            ++confirmed;
+          }
+          change();
+          break;
+        default: {
+          if (!left.channel->resuming() && !right.channel->resuming() && random() % 20 != 0) break;
+          ++breaks;
+          auto [near, far] = connection(random, /*lasts=*/step > 5000);
+          const std::uint64_t near_has = left.channel->fence(), far_has = right.channel->fence();
+          ++epoch;
+          right.channel->resume(far, epoch, near_has);
+          right.channel->catch_up(far);
+          left.channel->resume(near, epoch, far_has);
+          left.channel->catch_up(near);
+        }
+      }
+    }
+    CHECK(right.wrong == 0);
+  }
+  CHECK(breaks > 100);
+  CHECK(confirmed > 100);
+  CHECK(copied > 100);
+}
+
 TEST_CASE("threads that send and receive go on over breaks") {
   constexpr std::uint64_t wanted = 4'000'000;
   std::mt19937 random(7);

@@ -120,7 +120,7 @@ def _receive(end):
 
 
 def _abandon(end):
-    """Wakes whoever uses it; closing it resets the connection."""
+    """Wakes the threads that use it; closing it resets the connection."""
     with contextlib.suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         end.shutdown(socket.SHUT_RDWR)
