@@ -23,6 +23,8 @@ namespace {
 using Clock = ResumableChannel::Clock;
 
 constexpr auto pause_least = std::chrono::milliseconds(20), pause_most = std::chrono::milliseconds(1000);
+/// A broker that is restarted or upgraded is back after so many times the time for which its worker waits.
+constexpr int broker_away_max = 10;
 /// What the worker said last may tell more than that it is gone.
 constexpr auto last_words_max = std::chrono::seconds(1);
 
@@ -106,7 +108,7 @@ void Resumption::come_back(std::uint32_t number, const ResumableChannel::Break& 
     tell(fmt::format("{}: the connection to {} broke ({}); its calls wait until it is back", name, terms_.host,
                      what.why));
   };
-  // Attempts while no broker is there do not count: it may be restarted.
+  // Attempts while no broker is there do not count at first: it may be restarted.
   Clock::duration counted{};
   auto pause = std::chrono::milliseconds(pause_least);
   while (!channel->over()) {
@@ -141,7 +143,7 @@ void Resumption::come_back(std::uint32_t number, const ResumableChannel::Break& 
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, pause_most);
     if (counts) counted += Clock::now() - attempt;
-    if (counted > terms_.time + limits::connect_timeout)
+    if (counted > terms_.time + limits::connect_timeout || Clock::now() - what.at > broker_away_max * terms_.time)
       return channel->give_up(
           fmt::format("{}, and no connection came about for {}: {}", what.why, seconds_since(what.at), why));
   }

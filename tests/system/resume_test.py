@@ -138,6 +138,15 @@ class Resume(SystemTest):
         self.assertEqual(client.ask("sync"), LOST)
         self.assertEqual(client.finish(), 0)
 
+    def test_a_host_that_is_gone_is_not_waited_for_without_end(self):
+        host = self.broker("--resume-seconds", "1")
+        client = self.client(host, "init", "context", env=TCP)
+        worker = self.worker_of(host, client)
+        host.process.kill()
+        os.kill(worker, signal.SIGKILL)
+        client.says("the session is lost")  # after ten times as long
+        self.assertEqual(client.ask("sync"), LOST)
+
     def test_sessions_that_are_not_to_be_resumed(self):
         client = self.session("--resume-seconds", "0")
         self.proxy.cut()
