@@ -47,6 +47,7 @@ class Proxy:
                     self.moved += len(data)
                 if not muted:
                     other.sendall(data)
+        with contextlib.suppress(OSError):  # also where it was reset, as by the end of a client that had not read all
             other.shutdown(socket.SHUT_RDWR)
 
     def cut(self):
