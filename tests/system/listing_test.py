@@ -145,9 +145,9 @@ class Listing(SystemTest):
         client = self.client(host, "init", "context", f"alloc a {64 << 20}", "write a 1")
         other = self.client(host, "init")
 
-        # What a session holds is told to the broker now and then, also when the program makes no more calls.
-        listed = wait_until(lambda: [h for h in self.json(host.pool) if h["devices"][0]["used_bytes"]], "memory in use",
-                            seconds=2)[0]
+        # How many calls a session has made is told to the broker now and then, also when the program makes no more.
+        listed = wait_until(lambda: [h for h in self.json(host.pool) if any(s["calls"] for s in h["sessions"])],
+                            "calls that were made", seconds=2)[0]
         self.assertEqual([d["name"] for d in listed["devices"]], ["Fake GPU 0", "Fake GPU 1"])
         self.assertEqual((listed["driver_version"], listed["draining"], listed["sessions_max"]), (13000, False, 256))
         self.assertEqual({s["pid"] for s in listed["sessions"]}, {client.pid, other.pid})
