@@ -48,7 +48,6 @@ class Proxy:
                     self.moved += len(data)
                 if not muted:
                     other.sendall(data)
-        with contextlib.suppress(OSError):  # also where it was reset, as by the end of a client that had not read all
             other.shutdown(socket.SHUT_RDWR)
         except OSError:  # either end was reset: so is the other
             pair.reset()
