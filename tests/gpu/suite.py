@@ -137,7 +137,7 @@ class Suite:
         return self.keeps and os.path.exists(self.known(label))
 
     def remote(self, label, command, timeout=200, extra=None, cwd=None):
-        check = [] if extra and "FARGPU_HOSTS" in extra else ["--no-check"]  # who has several hosts leases them first
+        check = [] if extra and "FARGPU_HOSTS" in extra else ["--no-check"]  # a job leases several hosts first
         full = hidden(self.driver, [self.stage + "/bin/fargpu", "run", *check, "--"] + command)
         return self.call(label + ".remote", full, timeout,
                          dict({"FARGPU_POOL": self.pool, "FARGPU_TRANSPORT": self.transport}, **(extra or {})), cwd)

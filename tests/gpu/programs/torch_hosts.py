@@ -66,7 +66,7 @@ def events():
 
 
 def pinned():
-    """The same pinned memory goes to both, and is filled from both."""
+    """Pinned memory goes to both devices, and is filled from both."""
     memory = torch.arange(1 << 20, dtype=torch.float32).pin_memory()
     back = torch.empty(2, 1 << 20).pin_memory()
     for place, device in enumerate((first, second)):
