@@ -37,8 +37,8 @@ class Process {
   Session& session_of_device(CUdevice device);
   /// The context of a live handle, of whichever session; or null.
   Context* find_context(CUcontext context) const;
-  /// The same where the context is to become current, which is a use of its device: its session begins. Throws as
-  /// above.
+  /// The context that is to become current, which is a use of its device: the session begins. Throws as
+  /// session_of_device().
   Context* find_context_to_use(CUcontext context);
 
   /// cuInit: connects, once. The result of a failure is given again to every later attempt.
