@@ -65,18 +65,9 @@ struct Cancellable {};
 template <Symbol symbol>
 using Cancelling = std::conditional_t<brief(symbol), Cancellable, Uncancelled>;
 
-/// `name(route)` says what the call names, for processes with several sessions.
-template <Symbol symbol, class Body, class Name = NoRoute>
-CUresult enter(Body&& body, Name&& name = {}) noexcept {
-  [[maybe_unused]] const Cancelling<symbol> cancelling;
-  Route route;
-  if (life() != Life::ready) [[unlikely]] {
-    if constexpr (std::is_same_v<std::remove_cvref_t<Name>, NoRoute>) {
-      if (!serving()) return unavailable();
-    } else {
-      if (const CUresult elsewhere = route.begin(name); elsewhere != CUDA_SUCCESS) return elsewhere;
-    }
-  }
+/// A call that is served. The part of enter() that all processes have.
+template <Symbol symbol, class Body>
+[[gnu::always_inline]] inline CUresult run(Body&& body) noexcept {
   stats::count(symbol);
   CUresult result;
   bool in_callback = false;
@@ -96,6 +87,26 @@ CUresult enter(Body&& body, Name&& name = {}) noexcept {
   if (stats::tracing) [[unlikely]]
     stats::trace(symbol, result);
   return result;
+}
+
+/// `name(route)` says what the call names, for processes with several sessions. Apart from what all others pay for.
+template <Symbol symbol, class Body, class Name>
+[[gnu::noinline]] CUresult enter_by_route(Body& body, Name& name) noexcept {
+  Route route;
+  if constexpr (std::is_same_v<Name, NoRoute>) {
+    if (!serving()) return unavailable();
+  } else {
+    if (const CUresult elsewhere = route.begin(name); elsewhere != CUDA_SUCCESS) return elsewhere;
+  }
+  return run<symbol>(body);
+}
+
+template <Symbol symbol, class Body, class Name = NoRoute>
+CUresult enter(Body&& body, Name&& name = {}) noexcept {
+  [[maybe_unused]] const Cancelling<symbol> cancelling;
+  if (life() != Life::ready) [[unlikely]]
+    return enter_by_route<symbol>(body, name);
+  return run<symbol>(body);
 }
 
 template <Symbol symbol, class Body>

@@ -20,8 +20,9 @@ from rig.small_disk import SmallDisk, possible
 SOURCE = Path(__file__).resolve().parents[2]
 COMPONENTS = ("client", "server", "softgpu", "dev")
 IN_PACKAGE = {
-    "client": ["bin/fargpu", "lib/fargpu/libcuda.so.1", "lib/fargpu/libnvidia-ml.so.1", "share/man/man1/fargpu.1",
-               "share/man/man7/fargpu-environment.7", "share/bash-completion/completions/fargpu",
+    "client": ["bin/fargpu", "lib/fargpu/libcuda.so.1", "lib/fargpu/libnvidia-ml.so.1", "lib/fargpu/libfargpu-nccl.so",
+               "share/man/man1/fargpu.1", "share/man/man7/fargpu-environment.7",
+               "share/bash-completion/completions/fargpu",
                "share/zsh/site-functions/_fargpu",
                "share/zsh/vendor-completions/_fargpu", "share/fish/vendor_completions.d/fargpu.fish"],
     "server": ["bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/systemd/system/fargpud.service",
@@ -75,7 +76,7 @@ class Packages(SystemTest):
             self.assertLessEqual(set(IN_PACKAGE[component]), set(files), component)
         self.assertEqual(set(files) - {one for some in IN_PACKAGE.values() for one in some}, set())
         for name in ("bin/fargpu", "bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/fargpu/libcuda.so.1",
-                     "lib/fargpu/libnvidia-ml.so.1",
+                     "lib/fargpu/libnvidia-ml.so.1", "lib/fargpu/libfargpu-nccl.so",
                      "libexec/fargpu/libfargpu-softgpu.so"):
             sections = command("readelf", "--wide", "--sections", prefix / name)
             self.assertNotIn(" .symtab ", sections, f"{name} is not stripped")

@@ -15,7 +15,7 @@
 namespace fargpu::test {
 namespace {
 
-/// A host with the device of the fake driver that has its number.
+/// A host with the first device of the fake driver, which stands for a device of each host.
 class Host {
  public:
   explicit Host(unsigned number) : number_(number) {}
@@ -32,7 +32,7 @@ class Host {
   client::Pool::Host offer() {
     MessageWriter writer;
     auto facts = writer.root<wire::HostFacts>();
-    server::write_facts(fake::FakeDriver::instance().table(), {static_cast<int>(number_)}, facts);
+    server::write_facts(fake::FakeDriver::instance().table(), {0}, facts);
     return {.name = "host " + std::to_string(number_),
             .facts = client::read_facts(facts.asReader()),
             .begin = [this](const client::Place& place) { return begin(place); }};
@@ -49,7 +49,7 @@ class Host {
       const auto attach = receive_control(*far, limits::lease_timeout);
       server::AttachOptions options;
       options.session.id = number_ + 1;
-      options.session.devices = {static_cast<int>(number_)};
+      options.session.devices = {0};
       options.session.one_process = true;
       if (number_ == 0) options.driver_band = {fake::driver_band, fake::driver_band_bytes};
       server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
