@@ -88,25 +88,25 @@ void Between::end(const Parked& parked) {
   });
 }
 
+// A stream that has not got to its place yet goes on when it does: the worker takes no word of a function that it has
+// not asked for.
 void Between::lost(const Session& session) {
   std::vector<Parked> over;
   {
     const std::lock_guard lock(mutex_);
     for (auto one = parked_.begin(); one != parked_.end();) {
-      const bool own = one->second.session == &session;
-      if (!own && !one->second.on.contains(&session)) {
-        ++one;
-        continue;
+      Parked& parked = one->second;
+      const bool own = parked.session == &session;
+      if (!own && parked.on.erase(&session) > 0) {
+        Thread::deliver_error(parked.thread, CUDA_ERROR_DEVICE_UNAVAILABLE);
+        parked.passed = true;
+        if (parked.reached) over.push_back(parked);
       }
-      if (!own) over.push_back(one->second);
-      one = parked_.erase(one);
+      one = own || (parked.passed && parked.reached) ? parked_.erase(one) : std::next(one);
     }
   }
   changed_.notify_all();
-  for (const Parked& parked : over) {
-    Thread::deliver_error(parked.thread, CUDA_ERROR_DEVICE_UNAVAILABLE);
-    end(parked);
-  }
+  for (const Parked& parked : over) end(parked);
 }
 
 void Between::settle(const Session* session) {

@@ -310,6 +310,7 @@ CUresult result_of_exception(Symbol symbol) noexcept {
   } catch (const ChannelClosed& error) {
     // Of several sessions any may be meant, whose own threads tell of it.
     if (!process().pool()) lose(error.what());
+    else log::debug("{}: {}", facts_of(symbol).name, error.what());
   } catch (const kj::Exception& error) {
     lose(std::string("malformed message: ") + error.getDescription().cStr());
   } catch (const std::exception& error) {

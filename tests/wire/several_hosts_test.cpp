@@ -15,7 +15,7 @@
 namespace fargpu::test {
 namespace {
 
-/// A host with the first device of the fake driver, which stands for a device of each host.
+/// A host with the first devices of the fake driver: one, or two. The last one is its own.
 class Host {
  public:
   explicit Host(unsigned number) : number_(number) {}
@@ -32,12 +32,13 @@ class Host {
   client::Pool::Host offer() {
     MessageWriter writer;
     auto facts = writer.root<wire::HostFacts>();
-    server::write_facts(fake::FakeDriver::instance().table(), {0}, facts);
+    server::write_facts(fake::FakeDriver::instance().table(), devices(), facts);
     return {.name = "host " + std::to_string(number_),
             .facts = client::read_facts(facts.asReader()),
             .begin = [this](const client::Place& place) { return begin(place); }};
   }
   bool begun() const { return worker_.joinable(); }
+  std::vector<int> devices() const { return number_ == 0 ? std::vector<int>{0} : std::vector<int>{0, 1}; }
   client::Session& session() { return *session_; }
   void cut() { channel_->close(); }
 
@@ -49,7 +50,7 @@ class Host {
       const auto attach = receive_control(*far, limits::lease_timeout);
       server::AttachOptions options;
       options.session.id = number_ + 1;
-      options.session.devices = {0};
+      options.session.devices = devices();
       options.session.one_process = true;
       if (number_ == 0) options.driver_band = {fake::driver_band, fake::driver_band_bytes};
       server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
@@ -93,6 +94,9 @@ struct Several {
   std::unique_ptr<Host> hosts[2] = {std::make_unique<Host>(0), std::make_unique<Host>(1)};
 };
 
+/// Of the second host the device that no other host has.
+constexpr CUdevice other_device = 2;
+
 /// What a program has of a device.
 struct Side {
   explicit Side(Several& several, CUdevice device) : context(several.use(device)) {
@@ -118,7 +122,7 @@ TEST_CASE("a session begins when one of its devices is first used") {
   int count = 0, processors = 0, active = 1, peer = 1;
   unsigned flags = 0;
   CHECK(cuDeviceGetCount(&count) == CUDA_SUCCESS);
-  CHECK(count == 2);
+  CHECK(count == 3);
   char first[32], second[32];
   CHECK(cuDeviceGetPCIBusId(first, sizeof first, 0) == CUDA_SUCCESS);
   CHECK(cuDeviceGetPCIBusId(second, sizeof second, 1) == CUDA_SUCCESS);
@@ -130,20 +134,20 @@ TEST_CASE("a session begins when one of its devices is first used") {
   CHECK(peer == 0);
   CHECK_FALSE(several.hosts[0]->begun());
   CHECK_FALSE(several.hosts[1]->begun());
-  several.use(1);
+  several.use(other_device);
   CHECK_FALSE(several.hosts[0]->begun());
   CHECK(several.hosts[1]->begun());
   CUdevice device = -1;
   CHECK(cuCtxGetDevice(&device) == CUDA_SUCCESS);
-  CHECK(device == 1);
-  CHECK(cuDevicePrimaryCtxRetain(nullptr, 2) != CUDA_SUCCESS);
+  CHECK(device == other_device);
+  CHECK(cuDevicePrimaryCtxRetain(nullptr, 3) != CUDA_SUCCESS);
   CUcontext none = nullptr;
-  CHECK(cuDevicePrimaryCtxRetain(&none, 2) == CUDA_ERROR_INVALID_DEVICE);
+  CHECK(cuDevicePrimaryCtxRetain(&none, 3) == CUDA_ERROR_INVALID_DEVICE);
 }
 
 TEST_CASE("handles and addresses name their session") {
   Several several;
-  const Side one(several, 0), other(several, 1);
+  const Side one(several, 0), other(several, other_device);
   CHECK(one.context != other.context);
   CHECK(one.stream != other.stream);
   CHECK(one.event != other.event);
@@ -176,7 +180,7 @@ TEST_CASE("handles and addresses name their session") {
 
 TEST_CASE("a worker takes no handle of another session") {
   Several several;
-  const Side one(several, 0), other(several, 1);
+  const Side one(several, 0), other(several, other_device);
   client::Thread& thread = client::Thread::current();
   client::RemoteCall<wire::CuStreamSynchronize> call(several.hosts[1]->session().calls, thread, thread.context());
   call.in().setHStream(handle_of(one.stream).value());
@@ -190,7 +194,7 @@ TEST_CASE("a library is loaded where its kernels are launched") {
   CUkernel kernel = nullptr;
   REQUIRE(cuLibraryLoadData(&library, kernels, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
   REQUIRE(cuLibraryGetKernel(&kernel, library, "fill32") == CUDA_SUCCESS);
-  const Side other(several, 1);
+  const Side other(several, other_device);
   for (const Side* const side : {&one, &other}) {
     CUdeviceptr address = side->memory;
     unsigned count = 8, value = 0x1234;
@@ -207,7 +211,7 @@ TEST_CASE("a library is loaded where its kernels are launched") {
 
 TEST_CASE("copies and waits go between sessions in the order of their streams") {
   Several several;
-  const Side one(several, 0), other(several, 1);
+  const Side one(several, 0), other(several, other_device);
   CHECK(cuMemsetD32_v2(one.memory, 3, Side::bytes / 4) == CUDA_SUCCESS);
   CHECK(cuMemcpyPeer(other.memory, other.context, one.memory, one.context, Side::bytes) == CUDA_SUCCESS);
   CHECK(word_at(other.memory + Side::bytes - 4) == 3);
@@ -229,7 +233,7 @@ TEST_CASE("copies and waits go between sessions in the order of their streams") 
 TEST_CASE("a session that is lost leaves the other as it is") {
   for (const unsigned lost : {0u, 1u}) {
     Several several;
-    const Side sides[] = {Side(several, 0), Side(several, 1)};
+    const Side sides[] = {Side(several, 0), Side(several, other_device)};
     const Side& gone = sides[lost];
     const Side& there = sides[1 - lost];
     {
