@@ -38,10 +38,6 @@ bool all_mapped(std::uint64_t address, std::uint64_t bytes) {
   return ::msync(reinterpret_cast<void*>(begin), length, MS_ASYNC) == 0;
 }
 
-}  // namespace
-
-namespace {
-
 // By such files the ranks of an NCCL communicator wait for each other, where their devices see no memory of each other.
 constexpr std::string_view nccl_files = "/dev/shm/nccl-";
 

@@ -38,7 +38,7 @@ Pool::Pool(std::vector<Host> hosts, const std::optional<std::string>& visible) {
   std::vector<Facts*> all;
   for (const auto& host : hosts_) all.push_back(&host->facts);
   separate_buses(all);
-  // Here a device's number at the worker is its number among all.
+  // The number of a device at its worker becomes its number among all devices, until those that are seen are chosen.
   std::vector<unsigned> owners;
   std::set<int> peer_attributes;
   for (std::size_t host = 0; host < hosts_.size(); ++host) {

@@ -129,8 +129,8 @@ Handle Route::twin_of(Handle handle) {
   Session* const session = way_->decided || way_->thread.context() || way_->thread.session ? way_->current() : nullptr;
   if (!session) way_->go(*owner);
   if (!session || session == owner) return handle;
-  way_->error = kernel ? pool.twins.kernel(way_->thread, *session, *owner, handle)
-                       : pool.twins.library(way_->thread, *session, handle);
+  way_->error = kernel ? pool.twins.twin_kernel(way_->thread, *session, *owner, handle)
+                       : pool.twins.twin_library(way_->thread, *session, handle);
   return handle;
 }
 

@@ -18,7 +18,7 @@ std::shared_ptr<Twins::Group> Twins::group_of(Handle library) {
   return found == groups_.end() ? nullptr : found->second;
 }
 
-CUresult Twins::library(Thread& thread, const Session& session, Handle& library) {
+CUresult Twins::twin_library(Thread& thread, const Session& session, Handle& library) {
   const auto group = group_of(library);
   if (!group) return CUDA_ERROR_INVALID_HANDLE;
   const std::lock_guard lock(group->loading);
@@ -35,13 +35,13 @@ CUresult Twins::library(Thread& thread, const Session& session, Handle& library)
   return CUDA_SUCCESS;
 }
 
-CUresult Twins::kernel(Thread& thread, const Session& session, const Session& of, Handle& kernel) {
+CUresult Twins::twin_kernel(Thread& thread, const Session& session, const Session& of, Handle& kernel) {
   const Function* const known = of.functions.find_kernel(handle_cast<CUkernel>(kernel));
   if (!known) return CUDA_ERROR_INVALID_HANDLE;
   Handle twin = known->owner;
   const auto group = group_of(twin);
   if (!group) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = library(thread, session, twin); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = twin_library(thread, session, twin); bad != CUDA_SUCCESS) return bad;
   return group->source.find(thread, twin, known->name, kernel);
 }
 

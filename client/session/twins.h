@@ -31,8 +31,8 @@ class Twins {
   void loaded(Handle library, Source source);
   /// The one of `session`, to which the calls of the thread go, that is what `library`, or `kernel` of the session
   /// `of`, is in another one.
-  CUresult library(Thread& thread, const Session& session, Handle& library);
-  CUresult kernel(Thread& thread, const Session& session, const Session& of, Handle& kernel);
+  CUresult twin_library(Thread& thread, const Session& session, Handle& library);
+  CUresult twin_kernel(Thread& thread, const Session& session, const Session& of, Handle& kernel);
   /// The program unloads it: it is forgotten. Returns it and what it is in other sessions.
   std::vector<Handle> take(Handle library);
 

@@ -6,6 +6,7 @@ import numpy
 import torch
 from results import Results
 from tensors import data, host, small
+from two_devices import copying
 
 results = Results()
 count = torch.cuda.device_count()
@@ -16,28 +17,10 @@ def devices():
     return count == 2 if "FARGPU_HOSTS" in os.environ else count >= 1
 
 
-def copies():
-    x = small(1 << 20)
-    y = x.to(second) * 2
-    z = y.to(first, non_blocking=True) + x
-    torch.cuda.synchronize()
-    return host(z)
-
-
 def large_copies():
     x = torch.arange(40 << 20, dtype=torch.int32, device=first)
     y = x.to(second).flip(0)
     return host(y.to(first)[:: 4097])
-
-
-def copies_on_streams():
-    x = small(1 << 18)
-    torch.cuda.synchronize(first)
-    with torch.cuda.stream(torch.cuda.Stream(first)), torch.cuda.stream(torch.cuda.Stream(second)):
-        for i in range(20):
-            x = x.to(first, non_blocking=True) + i
-            x = x.to(second, non_blocking=True).remainder(1009)
-        return host(x)
 
 
 def strided_copies():
@@ -116,7 +99,7 @@ def graph_on_second():
         return host(x)
 
 
-for case in (devices, copies, large_copies, copies_on_streams, strided_copies, events, pinned, split_model,
+for case in (devices, *copying(first, second), large_copies, strided_copies, events, pinned, split_model,
              micro_batches, graph_on_second):
     results.run(case.__name__, case)
 results.write()

@@ -4,27 +4,10 @@ import numpy
 import torch
 from results import Results
 from tensors import data, host, small
+from two_devices import copying
 
 results = Results()
 first, second = torch.device("cuda:0"), torch.device("cuda:1")
-
-
-def copies():
-    x = small(1 << 20)
-    y = x.to(second) * 2
-    z = y.to(first, non_blocking=True) + x
-    torch.cuda.synchronize()
-    return host(z)
-
-
-def copies_on_streams():
-    x = small(1 << 18)
-    torch.cuda.synchronize(first)
-    with torch.cuda.stream(torch.cuda.Stream(first)), torch.cuda.stream(torch.cuda.Stream(second)):
-        for i in range(20):
-            x = x.to(first, non_blocking=True) + i
-            x = x.to(second, non_blocking=True).remainder(1009)
-        return host(x)
 
 
 def parallel():
@@ -71,6 +54,6 @@ def graph_on_second():
 
 results.run("devices", lambda: [torch.cuda.device_count() >= 2, torch.cuda.can_device_access_peer(0, 1),
                                 torch.cuda.can_device_access_peer(1, 0)])
-for case in (copies, copies_on_streams, parallel, pipeline, scattered, graph_on_second):
+for case in (*copying(first, second), parallel, pipeline, scattered, graph_on_second):
     results.run(case.__name__, case)
 results.write()
