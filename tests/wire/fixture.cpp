@@ -13,6 +13,7 @@
 #include "server/worker/session/lane_requests.h"
 #include "server/worker/base/partition.h"
 #include "tests/unit/rdma_ends.h"
+#include "tests/wrapped_channel.h"
 #include "wrap.h"
 
 namespace fargpu::test {
@@ -88,7 +89,9 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
   auto [near, far] = in_memory ? make_memory_channel() : make_sockets();
   if (wrap_channel && in_memory) near = wrap_channel(std::move(near));
   else config.wrap_shared = wrap_channel;
-  channel_ = near.get();
+  const std::shared_ptr<Channel> connection = std::move(near);
+  connection_ = connection;
+  near = std::make_unique<WrappedChannel>(connection);
   if (resume_time.count() > 0)
     resumption_ = std::make_shared<server::Resumption>(server::Resumption::Options{.time = resume_time});
   worker_ = std::thread([this, turnstile, work_max, scrub, sm_groups, far = std::move(far),

@@ -89,8 +89,10 @@ class Remote {
   std::string claim(const Claim& claim);
   /// What the client has, for its first return.
   std::vector<std::byte> resume_secret() const;
-  /// Cuts the connection, of a session that resumes once.
-  void cut() { channel_->close(); }
+  /// Cuts the first connection, which its session may give up before both directions are closed.
+  void cut() {
+    if (const auto connection = connection_.lock()) connection->close();
+  }
 
   static client::Config default_config();
   /// Client and worker share memory, as they all do for FARGPU_TEST_TRANSPORT=shm.
@@ -116,7 +118,7 @@ class Remote {
   std::mutex serving_mutex_;
   server::Session* serving_ = nullptr;
   std::vector<std::thread> lane_threads_;
-  Channel* channel_ = nullptr;
+  std::weak_ptr<Channel> connection_;
   client::Session* client_ = nullptr;
   std::thread worker_;
   std::string why_;
