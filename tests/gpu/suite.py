@@ -1,6 +1,7 @@
 """Running programs on the local driver and through fargpu, and comparing what comes of them."""
 
 import concurrent.futures
+import contextlib
 import glob
 import json
 import math
@@ -33,13 +34,15 @@ class Suite:
 
     # --- running -----------------------------------------------------------------------------------------------------
 
-    def start_host(self, name="fargpud"):
-        """A broker that serves this machine's devices; returns its process and its address."""
+    def start_host(self, name="fargpud", *options):
+        """A broker that serves this machine's devices, with these further options; returns its process and its
+        address."""
         log = open(os.path.join(self.out, name + ".log"), "w")
         broker = subprocess.Popen(
             [self.stage + "/bin/fargpud", "--driver", self.driver, "--listen", "127.0.0.1:0", "--image-folder",
              self.out + "/images",
-             "--scrub", "always" if self.scrub else "tenants", "--log-level", "debug"], stderr=log, stdout=log)
+             "--scrub", "always" if self.scrub else "tenants", "--log-level", "debug", *options],
+            stderr=log, stdout=log)
         return broker, "127.0.0.1:" + self.port_of(broker, log.name, r"listening .*address=127.0.0.1 port=(\d+)")
 
     def start_broker(self):
@@ -67,6 +70,15 @@ class Suite:
             self.proxy.stdin.close()
             self.proxy.wait(10)
         self.stop_host(self.broker)
+
+    @contextlib.contextmanager
+    def host(self, name, *options):
+        """The address of a further broker."""
+        broker, address = self.start_host(name, *options)
+        try:
+            yield address
+        finally:
+            self.stop_host(broker)
 
     @staticmethod
     def stop_host(broker):

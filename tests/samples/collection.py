@@ -115,10 +115,12 @@ class Collection:
             verdict.write_text(said)
         return verdict.read_text()
 
-    def compile_all(self, pool):
-        """(folders that are compiled, {name of one that is not: why})."""
+    def compile_all(self, pool, names=()):
+        """(folders that are compiled, {name of one that is not: why}), of these samples or of all."""
         left_out, candidates = {}, []
         for folder in self.samples():
+            if names and folder.name not in names:
+                continue
             need = self.needs(folder)
             if need:
                 left_out[folder.name] = f"needs {need}"
