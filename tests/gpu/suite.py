@@ -16,7 +16,7 @@ from driver import driver_library, hidden
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAMS = os.path.join(HERE, "programs")
-JOBS = 8  # processes at once, where a group has many small ones
+JOBS = max(8, os.cpu_count() // 2)  # processes at once, where a group has many small ones
 
 
 class Suite:
