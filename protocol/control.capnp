@@ -468,6 +468,7 @@ struct Status {
   tenants @22 :List(TenantStatus);  # the tenant that asks; all, for an administrator
   waiting @23 :List(WaiterStatus);  # requests for leases that wait, in the order of their arrival, of the same tenants
   identity @24 :Identity;         # of the client that asks
+  links @25 :List(Link);          # of devices, where the host's NVML tells
 }
 
 struct Identity {
@@ -574,6 +575,22 @@ struct Distance {
   from @0 :UInt32;
   to @1 :UInt32;
   level @2 :UInt32;               # nvmlGpuTopologyLevel_t
+  peerStatus @3 :List(UInt8);     # nvmlGpuP2PStatus_t, by nvmlGpuP2PCapsIndex_t; empty if NVML does not tell
+}
+
+struct Link {
+  # An NVLink that is up.
+  device @0 :UInt32;              # by its place in `devices`
+  number @1 :UInt32;
+  version @2 :UInt32;
+  capabilities @3 :UInt32;        # a bit for each nvmlNvLinkCapability_t
+  remoteType @4 :UInt32;          # nvmlIntNvLinkDeviceType_t
+  remoteDomain @5 :UInt32;        # PCI, of the device or switch at the other end
+  remoteBus @6 :UInt32;
+  remotePciDevice @7 :UInt32;
+  remotePciDeviceId @8 :UInt32;
+  remoteBusId @9 :Text;           # as NVML writes it: that of a switch which a virtual machine does not see is no address
+  remoteBusIdLegacy @10 :Text;
 }
 
 struct Reading {

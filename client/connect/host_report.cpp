@@ -1,6 +1,7 @@
 #include "host_report.h"
 
-#include <cstring>
+#include <algorithm>
+#include <tuple>
 
 #include "client/base/config.h"
 #include "control_connection.h"
@@ -10,6 +11,25 @@
 
 namespace fargpu::client::report {
 namespace {
+
+Link read_link(const Host& host, wire::Link::Reader from) {
+  Link link{.version = from.getVersion(),
+            .capabilities = from.getCapabilities(),
+            .remote_type = from.getRemoteType(),
+            .remote_device = {},
+            .remote_domain = from.getRemoteDomain(),
+            .remote_bus = from.getRemoteBus(),
+            .remote_pci_device = from.getRemotePciDevice(),
+            .remote_pci_device_id = from.getRemotePciDeviceId(),
+            .remote_bus_id = from.getRemoteBusId().cStr(),
+            .remote_bus_id_legacy = from.getRemoteBusIdLegacy().cStr()};
+  const auto found = std::find_if(host.devices.begin(), host.devices.end(), [&](const Device& device) {
+    return std::tuple(device.pci_domain, device.pci_bus, device.pci_device) ==
+           std::tuple(link.remote_domain, link.remote_bus, link.remote_pci_device);
+  });
+  if (found != host.devices.end()) link.remote_device = static_cast<std::size_t>(found - host.devices.begin());
+  return link;
+}
 
 Host read(wire::Status::Reader status) {
   Host host;
@@ -39,7 +59,14 @@ Host read(wire::Status::Reader status) {
     for (const auto attribute : from.getAttributes())
       peer.attributes[static_cast<int>(attribute.getAttribute())] = attribute.getValue();
   }
-  for (const auto from : status.getDistances()) host.distances[{from.getFrom(), from.getTo()}] = from.getLevel();
+  for (const auto from : status.getDistances()) {
+    Host::Distance& distance = host.distances[{from.getFrom(), from.getTo()}];
+    distance.level = from.getLevel();
+    for (const std::uint8_t peer_status : from.getPeerStatus()) distance.peer_status.push_back(peer_status);
+  }
+  for (const auto from : status.getLinks())
+    if (from.getDevice() < host.devices.size())
+      host.devices[from.getDevice()].links[from.getNumber()] = read_link(host, from);
   for (const auto from : status.getSessions()) {
     if (host_name() != from.getHostName().cStr()) continue;  // process ids mean nothing elsewhere
     Session& session = host.sessions.emplace_back();
@@ -68,13 +95,18 @@ Host together(std::map<std::size_t, Host> hosts) {
     }
     const auto before = static_cast<unsigned>(all.devices.size());
     all.address += ", " + host.address;
-    for (Device& device : host.devices) all.devices.push_back(std::move(device));
+    for (Device& device : host.devices) {
+      for (auto& [number_of_link, link] : device.links)
+        if (link.remote_device) *link.remote_device += before;
+      all.devices.push_back(std::move(device));
+    }
     for (Session& session : host.sessions) {
       session.memory_bytes.insert(session.memory_bytes.begin(), before, 0);
       all.sessions.push_back(std::move(session));
     }
     for (const auto& [pair, peer] : host.peers) all.peers[{pair.first + before, pair.second + before}] = peer;
-    for (const auto& [pair, level] : host.distances) all.distances[{pair.first + before, pair.second + before}] = level;
+    for (auto& [pair, distance] : host.distances)
+      all.distances[{pair.first + before, pair.second + before}] = std::move(distance);
   }
   return all;
 }

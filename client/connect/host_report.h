@@ -12,6 +12,18 @@
 
 namespace fargpu::client::report {
 
+/// An NVLink that is up.
+struct Link {
+  static constexpr unsigned capabilities_max = 6;  ///< NVML_NVLINK_CAP_COUNT
+
+  unsigned version = 0;
+  unsigned capabilities = 0;                ///< a bit for each nvmlNvLinkCapability_t
+  unsigned remote_type = 0;                 ///< nvmlIntNvLinkDeviceType_t
+  std::optional<std::size_t> remote_device;  ///< what is at the other end, by its number, if it is one of the devices
+  unsigned remote_domain = 0, remote_bus = 0, remote_pci_device = 0, remote_pci_device_id = 0;
+  std::string remote_bus_id, remote_bus_id_legacy;
+};
+
 struct Device {
   std::string name;
   std::string uuid;  ///< "GPU-" and the number
@@ -25,6 +37,7 @@ struct Device {
   std::uint64_t used_bytes = 0;
   std::map<int, int> attributes;  ///< by CUdevice_attribute
   std::map<wire::Reading::Kind, std::int64_t> readings;
+  std::map<unsigned, Link> links;  ///< by their numbers
 
   std::optional<std::int64_t> reading(wire::Reading::Kind kind) const {
     const auto found = readings.find(kind);
@@ -49,8 +62,12 @@ struct Host {
     bool can_access = false;
     std::map<int, int> attributes;  ///< by CUdevice_P2PAttribute
   };
-  std::map<std::pair<unsigned, unsigned>, Peer> peers;          ///< by numbers of devices
-  std::map<std::pair<unsigned, unsigned>, unsigned> distances;  ///< nvmlGpuTopologyLevel_t, by the same
+  struct Distance {
+    unsigned level = 0;                     ///< nvmlGpuTopologyLevel_t
+    std::vector<std::uint8_t> peer_status;  ///< nvmlGpuP2PStatus_t, by nvmlGpuP2PCapsIndex_t; empty if not known
+  };
+  std::map<std::pair<unsigned, unsigned>, Peer> peers;  ///< by numbers of devices
+  std::map<std::pair<unsigned, unsigned>, Distance> distances;
 };
 
 /// Asks the first host of FARGPU_POOL that answers; if programs may have devices of several, all that answer, whose

@@ -111,7 +111,7 @@ NVML_EXPORT Return nvmlDeviceGetTopologyCommonAncestor(DeviceHandle one, DeviceH
   return with_two(one, other, [&](const Host& host, unsigned first, unsigned second) {
     if (first == second) return NVML_ERROR_INVALID_ARGUMENT;
     const auto found = host.distances.find({first, second});
-    return found == host.distances.end() ? NVML_ERROR_NOT_SUPPORTED : give(found->second, level);
+    return found == host.distances.end() ? NVML_ERROR_NOT_SUPPORTED : give(found->second.level, level);
   });
 }
 NVML_EXPORT Return nvmlDeviceOnSameBoard(DeviceHandle one, DeviceHandle other, int* same) {
@@ -119,11 +119,11 @@ NVML_EXPORT Return nvmlDeviceOnSameBoard(DeviceHandle one, DeviceHandle other, i
     const auto found = host.distances.find({first, second});
     if (first != second && found == host.distances.end()) return NVML_ERROR_NOT_SUPPORTED;
     constexpr unsigned on_board = 0;  // NVML_TOPOLOGY_INTERNAL
-    return give(first == second || found->second == on_board ? 1 : 0, same);
+    return give(first == second || found->second.level == on_board ? 1 : 0, same);
   });
 }
-// What the host's driver lets devices do with each other's memory, as cuDeviceCanAccessPeer tells it. Over which wires
-// is not known here.
+// What the host's driver lets devices do with each other's memory, as cuDeviceCanAccessPeer tells it; over which wires,
+// as the host's NVML does.
 NVML_EXPORT Return nvmlDeviceGetP2PStatus(DeviceHandle one, DeviceHandle other, unsigned index, unsigned* status) {
   enum Index : unsigned { read = 0, write = 1, nvlink = 2, atomics = 3, pcie = 4 };  // nvmlGpuP2PCapsIndex_t
   constexpr unsigned ok = 0, not_supported = 5;                                      // nvmlGpuP2PStatus_t
@@ -131,10 +131,14 @@ NVML_EXPORT Return nvmlDeviceGetP2PStatus(DeviceHandle one, DeviceHandle other, 
     if (index > pcie) return NVML_ERROR_INVALID_ARGUMENT;
     if (first == second) return give(ok, status);  // NCCL asks this too
     const auto found = host.peers.find({first, second});
-    if (found == host.peers.end() || index == nvlink || index == pcie) return give(not_supported, status);
-    const auto& [can_access, attributes] = found->second;
+    if (found == host.peers.end() || !found->second.can_access) return give(not_supported, status);
+    const auto distance = host.distances.find({first, second});
+    if (distance != host.distances.end() && index < distance->second.peer_status.size())
+      return give(unsigned{distance->second.peer_status[index]}, status);
+    if (index == nvlink || index == pcie) return give(not_supported, status);
+    const auto& attributes = found->second.attributes;
     const auto native = attributes.find(CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED);
-    const bool can = can_access && (index != atomics || (native != attributes.end() && native->second != 0));
+    const bool can = index != atomics || (native != attributes.end() && native->second != 0);
     return give(can ? ok : not_supported, status);
   });
 }

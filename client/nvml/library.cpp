@@ -32,18 +32,7 @@ template <class Info>
 Return give_pci(DeviceHandle handle, Info* out) noexcept {
   return with_device(handle, [&](const Device& device, unsigned) {
     if (!out) return NVML_ERROR_INVALID_ARGUMENT;
-    *out = {};
-    std::snprintf(out->busIdLegacy, sizeof(out->busIdLegacy), "%04x:%02x:%02x.0", device.pci_domain & 0xffff,
-                  device.pci_bus, device.pci_device);
-    out->domain = device.pci_domain;
-    out->bus = device.pci_bus;
-    out->device = device.pci_device;
-    out->pciDeviceId = device.pci_device_id;
-    out->pciSubSystemId = device.pci_subsystem_id;
-    if constexpr (requires { out->busId; }) {
-      std::snprintf(out->busId, sizeof(out->busId), "%08x:%02x:%02x.0", device.pci_domain, device.pci_bus,
-                    device.pci_device);
-    }
+    *out = pci_of<Info>(device);
     return NVML_SUCCESS;
   });
 }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -54,14 +55,36 @@ Return with_host(Body&& body) noexcept {
   });
 }
 
+/// Calls `body` with the device of a handle and its number.
+template <class Body>
+Return device_of(const Host& host, DeviceHandle handle, Body&& body) {
+  const std::uintptr_t number = reinterpret_cast<std::uintptr_t>(handle);
+  if (number == 0 || number > host.devices.size()) return NVML_ERROR_INVALID_ARGUMENT;
+  return body(host.devices[number - 1], static_cast<unsigned>(number - 1));
+}
+
 /// Calls `body` with the device of a handle, as it was at first, and its number.
 template <class Body>
 Return with_device(DeviceHandle handle, Body&& body) noexcept {
-  return with_host([&](const Host& host) {
-    const std::uintptr_t number = reinterpret_cast<std::uintptr_t>(handle);
-    if (number == 0 || number > host.devices.size()) return NVML_ERROR_INVALID_ARGUMENT;
-    return body(host.devices[number - 1], static_cast<unsigned>(number - 1));
-  });
+  return with_host([&](const Host& host) { return device_of(host, handle, body); });
+}
+
+/// `Info`: PciInfo or PciInfoShort.
+template <class Info>
+Info pci_of(const Device& device) {
+  Info info{};
+  std::snprintf(info.busIdLegacy, sizeof(info.busIdLegacy), "%04x:%02x:%02x.0", device.pci_domain & 0xffff,
+                device.pci_bus, device.pci_device);
+  info.domain = device.pci_domain;
+  info.bus = device.pci_bus;
+  info.device = device.pci_device;
+  info.pciDeviceId = device.pci_device_id;
+  info.pciSubSystemId = device.pci_subsystem_id;
+  if constexpr (requires { info.busId; }) {
+    std::snprintf(info.busId, sizeof(info.busId), "%08x:%02x:%02x.0", device.pci_domain, device.pci_bus,
+                  device.pci_device);
+  }
+  return info;
 }
 
 /// Calls `use` with the device as it is now, and its number. What changes is asked for each time.

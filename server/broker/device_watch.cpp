@@ -37,7 +37,8 @@ struct DeviceWatch::State {
     std::vector<std::string> uuids;
     std::vector<std::vector<HostNvml::Reading>> readings;
     std::vector<std::map<unsigned, std::uint64_t>> processes;
-    std::vector<HostNvml::Distance> distances;
+    std::map<std::pair<unsigned, unsigned>, HostNvml::Distance> distances;
+    std::vector<std::vector<HostNvml::Link>> links;
   } answer;
 
   std::vector<std::shared_ptr<asio::steady_timer>> waiting;  // the broker's thread's
@@ -62,14 +63,16 @@ void DeviceWatch::ask(const std::shared_ptr<State>& state) {
     if (!state->io) return;
     state->wanted = false;
     state->asking_since = Clock::now();
-    State::Answer answer{.at = {}, .uuids = state->uuids, .readings = {}, .processes = {}, .distances = {}};
+    State::Answer answer{.at = {}, .uuids = state->uuids, .readings = {}, .processes = {}, .distances = {},
+                         .links = {}};
     lock.unlock();
     for (unsigned i = 0; i < answer.uuids.size(); ++i) {
       answer.readings.push_back(state->nvml.read(bytes_of(answer.uuids[i])));
       answer.processes.push_back(state->nvml.process_bytes(bytes_of(answer.uuids[i])));
       for (unsigned j = 0; j < answer.uuids.size(); ++j)
-        if (const auto level = state->nvml.distance(bytes_of(answer.uuids[i]), bytes_of(answer.uuids[j])))
-          answer.distances.push_back({i, j, *level});
+        if (auto distance = state->nvml.distance(bytes_of(answer.uuids[i]), bytes_of(answer.uuids[j])))
+          answer.distances[{i, j}] = std::move(*distance);
+      answer.links.push_back(state->nvml.links(bytes_of(answer.uuids[i])));
     }
     answer.at = Clock::now();
     lock.lock();
@@ -120,10 +123,17 @@ std::optional<std::uint64_t> DeviceWatch::process_bytes(std::size_t device, pid_
   return found == answer.processes[device].end() ? std::nullopt : std::optional(found->second);
 }
 
-std::vector<HostNvml::Distance> DeviceWatch::distances() const {
+std::map<std::pair<unsigned, unsigned>, HostNvml::Distance> DeviceWatch::distances() const {
   if (!state_) return {};
   const std::lock_guard lock(state_->mutex);
   return state_->answer.distances;
+}
+
+std::vector<HostNvml::Link> DeviceWatch::links(std::size_t device) const {
+  if (!state_) return {};
+  const std::lock_guard lock(state_->mutex);
+  const auto& links = state_->answer.links;
+  return device < links.size() ? links[device] : std::vector<HostNvml::Link>{};
 }
 
 }  // namespace fargpu::server

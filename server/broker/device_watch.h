@@ -6,9 +6,11 @@
 #include <asio.hpp>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "host_nvml.h"
@@ -30,7 +32,9 @@ class DeviceWatch {
   /// Memory of a device that a process has, whatever for; nothing if that is not known, or was long ago.
   std::optional<std::uint64_t> process_bytes(std::size_t device, pid_t process) const;
   /// Between devices, by their numbers in the list.
-  std::vector<HostNvml::Distance> distances() const;
+  std::map<std::pair<unsigned, unsigned>, HostNvml::Distance> distances() const;
+  /// A device's.
+  std::vector<HostNvml::Link> links(std::size_t device) const;
 
  private:
   struct State;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "event_log.h"
 
@@ -184,15 +185,63 @@ std::map<unsigned, std::uint64_t> HostNvml::process_bytes(capnp::Data::Reader uu
   return result;
 }
 
-std::optional<unsigned> HostNvml::distance(capnp::Data::Reader from, capnp::Data::Reader to) {
+std::optional<HostNvml::Distance> HostNvml::distance(capnp::Data::Reader from, capnp::Data::Reader to) {
+  constexpr unsigned peer_kinds = 5;  // of nvmlGpuP2PCapsIndex_t
   Device* const one = find(from);
   Device* const other = find(to);
   if (!one || !other || one == other) return std::nullopt;
   const auto [found, added] = distances_.try_emplace({one->handle, other->handle});
-  if (added) {
-    unsigned level = 0;
-    auto* const ask = function<int(Handle, Handle, unsigned*)>("nvmlDeviceGetTopologyCommonAncestor");
-    if (ask && ask(one->handle, other->handle, &level) == 0) found->second = level;
+  if (!added) return found->second;
+  Distance distance;
+  auto* const ask = function<int(Handle, Handle, unsigned*)>("nvmlDeviceGetTopologyCommonAncestor");
+  if (!ask || ask(one->handle, other->handle, &distance.level) != 0) return std::nullopt;
+  auto* const ask_peer = function<int(Handle, Handle, unsigned, unsigned*)>("nvmlDeviceGetP2PStatus");
+  for (unsigned kind = 0; ask_peer && kind < peer_kinds; ++kind) {
+    unsigned status = 0;
+    if (ask_peer(one->handle, other->handle, kind, &status) != 0) break;
+    distance.peer_status.push_back(static_cast<std::uint8_t>(status));
+  }
+  found->second = std::move(distance);
+  return found->second;
+}
+
+std::vector<HostNvml::Link> HostNvml::links(capnp::Data::Reader uuid) {
+  struct Pci {  // nvmlPciInfo_t
+    char bus_id_legacy[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+  };
+  constexpr unsigned links_max = 18, capabilities_max = 6;  // NVML_NVLINK_MAX_LINKS, NVML_NVLINK_CAP_COUNT
+  Device* const device = find(uuid);
+  if (!device) return {};
+  const auto [found, added] = links_.try_emplace(device->handle);
+  if (!added) return found->second;
+  using Ask = int(Handle, unsigned, unsigned*);
+  auto* const state = function<Ask>("nvmlDeviceGetNvLinkState");
+  auto* const version = function<Ask>("nvmlDeviceGetNvLinkVersion");
+  auto* const type = function<Ask>("nvmlDeviceGetNvLinkRemoteDeviceType");
+  auto* const capability = function<int(Handle, unsigned, unsigned, unsigned*)>("nvmlDeviceGetNvLinkCapability");
+  auto* const remote = function<int(Handle, unsigned, Pci*)>("nvmlDeviceGetNvLinkRemotePciInfo_v2");
+  for (unsigned number = 0; state && remote && number < links_max; ++number) {
+    unsigned active = 0;
+    Pci pci{};
+    if (state(device->handle, number, &active) != 0 || active == 0 || remote(device->handle, number, &pci) != 0)
+      continue;
+    Link link{.number = number,
+              .remote_type = 255,  // NVML_NVLINK_DEVICE_TYPE_UNKNOWN
+              .remote_domain = pci.domain,
+              .remote_bus = pci.bus,
+              .remote_pci_device = pci.device,
+              .remote_pci_device_id = pci.device_id,
+              .remote_bus_id = {pci.bus_id, ::strnlen(pci.bus_id, sizeof(pci.bus_id))},
+              .remote_bus_id_legacy = {pci.bus_id_legacy, ::strnlen(pci.bus_id_legacy, sizeof(pci.bus_id_legacy))}};
+    if (version) (void)version(device->handle, number, &link.version);
+    if (type) (void)type(device->handle, number, &link.remote_type);
+    for (unsigned kind = 0; capability && kind < capabilities_max; ++kind) {
+      unsigned has = 0;
+      if (capability(device->handle, number, kind, &has) == 0 && has != 0) link.capabilities |= 1u << kind;
+    }
+    found->second.push_back(std::move(link));
   }
   return found->second;
 }

@@ -23,10 +23,19 @@ class HostNvml {
     wire::Reading::Kind kind;
     std::int64_t value;
   };
+  /// How one device lies to another one.
   struct Distance {
-    unsigned from;
-    unsigned to;
-    unsigned level;
+    unsigned level = 0;                     ///< nvmlGpuTopologyLevel_t
+    std::vector<std::uint8_t> peer_status;  ///< nvmlGpuP2PStatus_t, by nvmlGpuP2PCapsIndex_t; empty if not known
+  };
+  /// An NVLink that is up.
+  struct Link {
+    unsigned number = 0;
+    unsigned version = 0;
+    unsigned capabilities = 0;  ///< a bit for each nvmlNvLinkCapability_t
+    unsigned remote_type = 0;   ///< nvmlIntNvLinkDeviceType_t
+    unsigned remote_domain = 0, remote_bus = 0, remote_pci_device = 0, remote_pci_device_id = 0;
+    std::string remote_bus_id, remote_bus_id_legacy;
   };
 
   /// `path`: of libnvidia-ml; empty for none.
@@ -38,8 +47,8 @@ class HostNvml {
   std::vector<Reading> read(capnp::Data::Reader uuid);
   /// Memory of a device by the processes that have it, whatever for.
   std::map<unsigned, std::uint64_t> process_bytes(capnp::Data::Reader uuid);
-  /// nvmlGpuTopologyLevel_t between two devices.
-  std::optional<unsigned> distance(capnp::Data::Reader from, capnp::Data::Reader to);
+  std::optional<Distance> distance(capnp::Data::Reader from, capnp::Data::Reader to);
+  std::vector<Link> links(capnp::Data::Reader uuid);
 
  private:
   using Handle = void*;
@@ -56,8 +65,10 @@ class HostNvml {
   void* library_ = nullptr;
   bool started_ = false;
   std::optional<std::chrono::steady_clock::time_point> tried_at_;
-  std::map<std::string, Device> devices_;                                   // by what NVML calls them
-  std::map<std::pair<Handle, Handle>, std::optional<unsigned>> distances_;  // which do not change
+  std::map<std::string, Device> devices_;  // by what NVML calls them
+  // What does not change.
+  std::map<std::pair<Handle, Handle>, std::optional<Distance>> distances_;
+  std::map<Handle, std::vector<Link>> links_;
 };
 
 }  // namespace fargpu::server

@@ -257,13 +257,39 @@ void HostStatus::write_devices(wire::Status::Builder status, const std::vector<u
     peer_list[p].setFrom(numbers.at(peers[p].getFrom()));
     peer_list[p].setTo(numbers.at(peers[p].getTo()));
   }
-  std::vector<HostNvml::Distance> distances = devices_.distances();
-  std::erase_if(distances, [&](const auto& distance) { return !told(distance.from, distance.to); });
+  auto distances = devices_.distances();
+  std::erase_if(distances, [&](const auto& one) { return !told(one.first.first, one.first.second); });
   auto list = status.initDistances(static_cast<unsigned>(distances.size()));
-  for (unsigned d = 0; d < list.size(); ++d) {
-    list[d].setFrom(numbers.at(distances[d].from));
-    list[d].setTo(numbers.at(distances[d].to));
-    list[d].setLevel(distances[d].level);
+  unsigned d = 0;
+  for (const auto& [pair, distance] : distances) {
+    auto to = list[d++];
+    to.setFrom(numbers.at(pair.first));
+    to.setTo(numbers.at(pair.second));
+    to.setLevel(distance.level);
+    to.setPeerStatus({distance.peer_status.data(), distance.peer_status.size()});
+  }
+  write_links(status, numbers);
+}
+
+void HostStatus::write_links(wire::Status::Builder status, const std::map<unsigned, unsigned>& numbers) const {
+  std::vector<std::pair<unsigned, HostNvml::Link>> links;
+  for (const auto& [place, number] : numbers)
+    for (HostNvml::Link& link : devices_.links(place)) links.emplace_back(number, std::move(link));
+  auto list = status.initLinks(static_cast<unsigned>(links.size()));
+  for (unsigned i = 0; i < list.size(); ++i) {
+    const auto& [device, link] = links[i];
+    auto to = list[i];
+    to.setDevice(device);
+    to.setNumber(link.number);
+    to.setVersion(link.version);
+    to.setCapabilities(link.capabilities);
+    to.setRemoteType(link.remote_type);
+    to.setRemoteDomain(link.remote_domain);
+    to.setRemoteBus(link.remote_bus);
+    to.setRemotePciDevice(link.remote_pci_device);
+    to.setRemotePciDeviceId(link.remote_pci_device_id);
+    to.setRemoteBusId(link.remote_bus_id);
+    to.setRemoteBusIdLegacy(link.remote_bus_id_legacy);
   }
 }
 

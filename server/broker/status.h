@@ -68,6 +68,7 @@ class HostStatus {
   void write_devices(wire::Status::Builder status, const std::vector<unsigned>& places, const Lease* seen) const;
   void write_sessions(wire::Status::Builder status, const std::vector<const Worker*>& sessions,
                       const std::vector<unsigned>& places) const;
+  void write_links(wire::Status::Builder status, const std::map<unsigned, unsigned>& numbers) const;
   void write_tenants(wire::Status::Builder status, const Viewer& viewer) const;
   void write_waiting(wire::Status::Builder status, const Viewer& viewer) const;
   void write_state(const Lease& lease, wire::LeaseStatus::Builder to) const;

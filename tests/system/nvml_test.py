@@ -183,6 +183,43 @@ class Nvml(SystemTest):
         self.assertEqual(answers["cores"][0], 0)
         self.assertEqual(answers["cores"][1] % 128, 0)
 
+    def test_links(self):
+        """NVLinks, and what they let devices do, are as the host's NVML has them."""
+        d, other = self.device(), self.device(1)
+        state = [["nvmlDeviceGetNvLinkState", "c_uint", d, number] for number in (0, 2, 3, 18)]
+        self.assertEqual(self.ask(self.host(), *state), [[NOT_SUPPORTED]] * 4)
+        self.say({"links": 3, "topology": 20, "peer0": 0, "peer1": 0, "peer2": 0, "peer3": 0, "peer4": 1})
+        host = self.host()
+        self.assertEqual(self.ask(host, *state), [[0, 1], [0, 1], [0, 0], [INVALID_ARGUMENT]])
+        self.assertEqual(
+            self.ask(host, ["nvmlDeviceGetNvLinkVersion", "c_uint", d, 0],
+                     *(["nvmlDeviceGetNvLinkCapability", "c_uint", d, 0, capability] for capability in (0, 1, 2, 6)),
+                     *(["nvmlDeviceGetNvLinkRemoteDeviceType", "c_uint", d, number] for number in (0, 1, 3)),
+                     *(["nvmlDeviceGetP2PStatus", "c_uint", d, other, kind] for kind in (1, 2, 4))),
+            [[0, 4], [0, 1], [0, 0], [0, 1], [INVALID_ARGUMENT], [0, 1], [0, 0], [NOT_SUPPORTED], [0, 0], [0, 0],
+             [0, 1]])
+        program = """
+import ctypes, json
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+class Pci(ctypes.Structure):
+    _fields_ = [("legacy", ctypes.c_char * 16), *((n, ctypes.c_uint) for n in ("domain", "bus", "device", "id", "sub")),
+                ("text", ctypes.c_char * 32)]
+assert nvml.nvmlInit_v2() == 0
+handle, pci, short = ctypes.c_void_p(), Pci(), Pci()
+assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+said = []
+for number in (0, 1):
+    assert nvml.nvmlDeviceGetNvLinkRemotePciInfo_v2(handle, number, ctypes.byref(pci)) == 0
+    assert nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, number, ctypes.byref(short)) == 0
+    said.append([pci.text.decode(), pci.legacy.decode(), pci.bus, short.legacy.decode(), short.text.decode()])
+print(json.dumps(said))
+"""
+        done = run([sys.executable, "-c", program], env=environment(host))
+        self.assertEqual(done.code, 0, done.out + done.err)
+        self.assertEqual(json.loads(done.out),
+                         [["FFFFFFFF:FFFF:FF", "FFFFFFF:FFFF:FF", 0xffffffff, "FFFFFFF:FFFF:FF", ""],
+                          ["00000000:02:00.0", "0000:02:00.0", 2, "0000:02:00.0", ""]])
+
     def test_devices_and_programs(self):
         host = self.host()
         client = self.client(host, "init", "context", f"alloc a {64 << 20}", "write a 1")

@@ -82,6 +82,42 @@ EXPORT int nvmlDeviceGetTopologyCommonAncestor(void* one, void* other, unsigned*
   *level = static_cast<unsigned>(value);
   return success;
 }
+EXPORT int nvmlDeviceGetP2PStatus(void* one, void* other, unsigned kind, unsigned* status) {
+  unsigned long long value = 0;
+  if (one == other || !said("peer" + std::to_string(kind), value)) return not_supported;
+  *status = static_cast<unsigned>(value);
+  return success;
+}
+// "links": how many are up. All lead to a switch that a virtual machine does not see, but for number 1, which leads to
+// the fake driver's second device.
+EXPORT int nvmlDeviceGetNvLinkState(void*, unsigned number, unsigned* active) {
+  unsigned long long links = 0;
+  if (!said("links", links)) return not_supported;
+  *active = number < links;
+  return success;
+}
+EXPORT int nvmlDeviceGetNvLinkVersion(void*, unsigned, unsigned* version) {
+  *version = 4;
+  return success;
+}
+EXPORT int nvmlDeviceGetNvLinkRemoteDeviceType(void*, unsigned number, unsigned* type) {
+  *type = number == 1 ? 0 : 1;
+  return success;
+}
+EXPORT int nvmlDeviceGetNvLinkCapability(void*, unsigned, unsigned capability, unsigned* has) {
+  *has = capability == 0 || capability == 2;
+  return success;
+}
+struct Pci {
+  char bus_id_legacy[16];
+  unsigned domain, bus, device, device_id, subsystem_id;
+  char bus_id[32];
+};
+EXPORT int nvmlDeviceGetNvLinkRemotePciInfo_v2(void*, unsigned number, Pci* pci) {
+  *pci = {"FFFFFFF:FFFF:FF", ~0u, ~0u, ~0u, ~0u, 0, "FFFFFFFF:FFFF:FF"};
+  if (number == 1) *pci = {"0000:02:00.0", 0, 2, 0, 0, 0, "00000000:02:00.0"};
+  return success;
+}
 struct Process {
   unsigned process;
   unsigned long long bytes;
