@@ -12,7 +12,8 @@ from pages import SOURCE
 BUILD = Path(os.environ.get("FARGPU_BUILD", SOURCE / "build"))
 CHANGELOG = (SOURCE / "docs" / "CHANGELOG.md").read_text()
 HEADINGS = re.findall(r"^## (.*)$", CHANGELOG, re.M)
-RELEASE = re.compile(r"(\d+\.\d+\.\d+) \((?:commit ([0-9a-f]{7,40})|(\d{4}-\d\d-\d\d), the commit that sets this date)\)")
+RELEASE = re.compile(r"(\d+\.\d+\.\d+) "
+                     r"\((?:commit ([0-9a-f]{7,40})|(\d{4}-\d\d-\d\d), the commit that sets this date)\)")
 
 
 def number(version):
