@@ -232,6 +232,8 @@ class Identity(SystemTest):
     def test_a_client_without_tls_where_it_is_spoken(self):
         host = self.host()
         self.assert_refused(host.pool.removeprefix("tls://"), {}, "this port speaks TLS; write FARGPU_POOL=tls://")
+        self.assertIn(f"write {host.pool} in FARGPU_POOL: an address of this machine has no TLS without that",
+                      fargpu("doctor", pool=host.pool.removeprefix("tls://"), env=self.trusting()).out)
 
     def test_a_client_with_tls_where_none_is_spoken(self):
         host = self.host(listen="127.0.0.1:0")

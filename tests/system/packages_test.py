@@ -193,6 +193,11 @@ class Packages(SystemTest):
         self.assert_runs(self.root)
         shown = run([self.root / "bin" / "fargpud", "--help"]).out
         self.assertIn(f"default: {self.root}/etc/fargpu/fargpud.toml", shown)
+        done = run([self.root / "bin" / "fargpud", "--config", os.devnull, "--listen", "127.0.0.1:0", "--driver",
+                    "none"])
+        self.assertEqual(done.code, 1)
+        self.assertIn("name another by --driver, such as the software GPU, "
+                      f"{self.root}/libexec/fargpu/libfargpu-softgpu.so", done.err)
 
     def quickstart_beside(self, ending, components=("client", "server", "softgpu")):
         shutil.copy(SOURCE / "examples" / "quickstart", self.root)
