@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from .header import Parameter, Type
 from .spec import Call, Spec
 
-# Structs of which a parameter has several though the spec has no count for it, or none.
+# The spec says of the calls that travel which pointers are lists, and the headers say it of none. Of other calls it
+# shows in the names: those of lists end in "s", "Array", "List" or "map". A list is not read where its length is
+# unknown, which may be 0.
+# Structs that come as lists under other names:
 LISTED_STRUCTS = {"CUgraphEdgeData", "CUmemAccessDesc"}
-# Places for one value although their names end as those of lists do.
-SINGLE = {"flags", "pFlags", "bytes", "status", "symbolStatus", "captureStatus", "leastPriority"}
-# Lists, or places of a kind that the call says, although their names end as those of single values do.
-LISTED = {"extra", "data", "value", "attribute"}
+# Places for one value under names that end as those of lists do:
+SINGLE = {"flags", "pFlags", "bytes", "status", "symbolStatus", "captureStatus"}
+# Lists under names that do not:
+LISTED = {"extra", "data"}
 
 
 @dataclass
