@@ -137,7 +137,9 @@ class TlsChannel final : public Channel {
       held_begin_ += part;
       got += part;
     }
-    more_ = got == buffer.size();  // perhaps: then nothing was tried that would tell
+    // Of what is there without the socket's knowing. To say so of nothing would have a reader wait here for what comes
+    // later, who has other things to do.
+    more_ = got == buffer.size() && (held_begin_ != held_end_ || SSL_has_pending(ssl_) == 1);
     return got;
   }
 
@@ -301,7 +303,7 @@ class TlsChannel final : public Channel {
   std::array<std::byte, record_bytes> held_;
   std::size_t owed_ = 0;                       // bytes that were encrypted, and not reported as taken
   std::size_t held_begin_ = 0, held_end_ = 0;  // decrypted, and not asked for yet
-  std::atomic<bool> more_{false};              // something may be there without the socket's knowing
+  std::atomic<bool> more_{false};              // something is there without the socket's knowing
   std::atomic<bool> hung_up_{false};
   ConnectionEnd end_;
 };

@@ -66,7 +66,7 @@ constexpr EnvironmentVariable all[] = {
      "The CUDA level that programs see, for hosts with an older driver, for example 12080"},
     {"FARGPU_LOG", "warn",
      "Comma-separated: a level (error, warn, info, debug), stats for time waited and a table of calls at exit, trace "
-     "for a line per call"},
+     "for a line per call with its arguments"},
     {"FARGPU_LOG_FILE", "stderr", "File for the log; %p stands for the process id", Names::output},
     {"FARGPU_TRACE", "", "File for a trace of what happens over time; %p stands for the process id", Names::output},
     {"FARGPU_SPLIT", "", "Set by `fargpu run`: the number of devices at each host of FARGPU_POOL; not for people"},

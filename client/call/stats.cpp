@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <ctime>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "argument_text.h"
 #include "cuda_facts.h"
+#include "trace.h"
+#include "trace_details.h"
+#include "client/base/life.h"
 #include "client/base/log.h"
 #include "protocol/compression.h"
 #include "protocol/text.h"
@@ -19,14 +24,19 @@ std::atomic<std::uint64_t> symbol_counts[symbol_count];
 
 constinit OpcodeCounts opcode_counts[opcode_max + 1];
 
-void trace(Symbol symbol, CUresult result) noexcept {
+void trace(Symbol symbol, std::span<const std::uint64_t> arguments, CUresult result) noexcept {
+  if (life() == Life::forked || life() == Life::ended) return;  // what a line takes may be gone
   try {
+    Thread& thread = Thread::current();
+    const auto details = std::exchange(thread.traced.details, nullptr);
     timespec now{};
     ::clock_gettime(CLOCK_REALTIME, &now);
     tm local{};
     ::localtime_r(&now.tv_sec, &local);
-    log::report(fmt::format("{:02}:{:02}:{:02}.{:06} thread {}: {} {}", local.tm_hour, local.tm_min, local.tm_sec,
-                            now.tv_nsec / 1000, Thread::current().id(), facts_of(symbol).name, result_name(result)));
+    log::report(fmt::format("{:02}:{:02}:{:02}.{:06} thread {}: {}({}) {}{}", local.tm_hour, local.tm_min, local.tm_sec,
+                            now.tv_nsec / 1000, thread.id(), facts_of(symbol).name,
+                            argument_text(symbol, arguments, result, trace::name_of_function()), result_name(result),
+                            details ? details->text() : ""));
   } catch (...) {}
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "opcodes.h"
@@ -36,8 +37,8 @@ inline void count(Symbol symbol) {
     symbol_counts[static_cast<unsigned>(symbol)].fetch_add(1, std::memory_order_relaxed);
 }
 
-/// FARGPU_LOG=trace: every call with its result, as it returns, with the time and the thread.
-void trace(Symbol symbol, CUresult result) noexcept;
+/// FARGPU_LOG=trace: a call as it returns, with the time, the thread, its arguments and what it copies.
+void trace(Symbol symbol, std::span<const std::uint64_t> arguments, CUresult result) noexcept;
 
 /// Blocking round trips so far.
 std::uint64_t round_trips();

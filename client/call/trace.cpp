@@ -159,11 +159,6 @@ StreamNames& stream_names() {
   return *instance;
 }
 
-std::function<std::string(Handle)>& name_of_function() {
-  static auto* const instance = new std::function<std::string(Handle)>([](Handle) { return std::string(); });
-  return *instance;
-}
-
 template <class Write>
 void guarded(Write&& write) noexcept {
   const Uncancelled uncancelled;
@@ -176,6 +171,12 @@ void guarded(Write&& write) noexcept {
 }  // namespace
 
 const bool enabled = !wanted_path().empty();
+const bool detailed = enabled || log::trace_wanted();
+
+std::function<std::string(Handle)>& name_of_function() {
+  static auto* const instance = new std::function<std::string(Handle)>([](Handle) { return std::string(); });
+  return *instance;
+}
 
 void write_call(Thread& thread, Symbol symbol, CUresult result, Clock::time_point begin) noexcept {
   guarded([&] {
@@ -188,7 +189,7 @@ void write_call(Thread& thread, Symbol symbol, CUresult result, Clock::time_poin
         facts_of(symbol).name, us(begin), us(end - begin), ::getpid(), tid, result_name(result),
         costs.details ? costs.details->json() : "", costs.bytes_out, costs.bytes_in, costs.round_trips,
         us(costs.waited)));
-    costs = TraceCosts{.thread_id = tid};
+    costs = TraceCosts{.thread_id = tid, .details = log::trace_wanted() ? costs.details : nullptr};
   });
 }
 
@@ -200,6 +201,7 @@ void write_frame(Thread& thread, const Stream* stream, Opcode opcode, std::span<
     auto& details = thread.traced.details;
     if (!details) details = std::make_shared<Details>();
     details->add(opcode, message, name_of_function());
+    if (!enabled) return;
     details->stream = stream_names().name(*stream);
     const std::uint64_t items = stream->items, retired = stream->retired;
     file().add(
@@ -239,6 +241,7 @@ void write_transfer(Thread& thread, Direction direction, std::uint64_t bytes, Cl
 void begin_session(const SessionFacts& session, Clock::time_point begin) noexcept {
   guarded([&] {
     if (session.name_of_function) name_of_function() = session.name_of_function;
+    if (!enabled) return;
     start_thread("fargpu-trace", [] {
       for (;; std::this_thread::sleep_for(written_every)) file().write_what_there_is();
     });

@@ -25,6 +25,8 @@ struct Stream;
 namespace trace {
 
 extern const bool enabled;
+/// FARGPU_LOG=trace is told, too, what calls copy, and the names of kernels.
+extern const bool detailed;
 using Clock = std::chrono::steady_clock;
 
 void write_call(Thread& thread, Symbol symbol, CUresult result, Clock::time_point begin) noexcept;
@@ -77,7 +79,7 @@ class Transfer {
 /// A frame has left, for work on this stream if it is not null.
 inline void sent(Thread& thread, const Stream* stream, Opcode opcode, std::span<const std::byte> message,
                  std::uint64_t bytes) noexcept {
-  if (enabled) [[unlikely]]
+  if (detailed) [[unlikely]]
     write_frame(thread, stream, opcode, message, bytes);
 }
 /// Its answer is here.
@@ -96,6 +98,8 @@ struct SessionFacts {
   std::function<std::string(Handle)> name_of_function;  ///< empty for one that is unknown; called by any thread
 };
 void begin_session(const SessionFacts& session, Clock::time_point begin) noexcept;
+/// By the session that has begun; of nothing before.
+std::function<std::string(Handle)>& name_of_function();
 /// Something that has no length.
 void note(const std::string& text) noexcept;
 /// The process ends: nothing more is written.

@@ -39,6 +39,10 @@ void Details::add(Opcode opcode, std::span<const std::byte> message,
   }
 }
 
+std::string Details::text() const {
+  return copy.empty() ? "" : fmt::format(": {}, {}", copy, so_many(copied_bytes, "byte"));
+}
+
 std::string Details::json() const {
   std::string text;
   if (kernel) {

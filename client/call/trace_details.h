@@ -1,5 +1,5 @@
 #pragma once
-// FARGPU_TRACE: what a frame to the worker asks for, in the words of the program.
+// FARGPU_TRACE and FARGPU_LOG=trace: what a frame to the worker asks for, in the words of the program.
 
 #include <cstddef>
 #include <functional>
@@ -23,6 +23,8 @@ struct Details {
 
   /// Adds what the message of a frame says. `name_of` gives the name of a function; empty if it is unknown.
   void add(Opcode opcode, std::span<const std::byte> message, const std::function<std::string(Handle)>& name_of);
+  /// ": host to device, 4096 bytes"; nothing for what is no copy.
+  std::string text() const;
   /// As members of a JSON object, each with a comma behind it.
   std::string json() const;
 };

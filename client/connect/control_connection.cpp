@@ -381,6 +381,13 @@ ControlConnection::Local ControlConnection::hello(std::span<const std::byte> key
               versions_apart({name_, broker_version_, {version, version}}, {"the client", "", our_versions}),
               wire::Failure::Reason::VERSION_MISMATCH);
         }
+        // Where TLS is spoken a client without it is told that alone, and no version.
+        if (answer.getFailure().getReason() == wire::Failure::Reason::DENIED && version == 0 && !encrypted_)
+          throw DialError(CUDA_ERROR_NOT_PERMITTED, name_ + ": " + printable(answer.getFailure().getText().cStr(), 512),
+                          wire::Failure::Reason::DENIED)
+              .with_repair("write tls://" + name_ +
+                           " in FARGPU_POOL: an address of this machine has no TLS without "
+                           "that");
         check_failure(answer.getFailure(), name_);
         if (!speaks(version))
           throw ProtocolError(fmt::format("{} answered with protocol {}, which it was not offered", name_, version));

@@ -23,7 +23,7 @@ namespace trace {
 struct Details;
 }
 
-/// FARGPU_TRACE: what one thread's call has cost so far.
+/// FARGPU_TRACE, and FARGPU_LOG=trace: what one thread's call has cost so far.
 struct TraceCosts {
   std::uint64_t bytes_out = 0;
   std::uint64_t bytes_in = 0;

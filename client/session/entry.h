@@ -3,9 +3,12 @@
 
 #include <cuda.h>
 
+#include <array>
+#include <cstdint>
 #include <type_traits>
 
 #include "client/base/uncancelled.h"
+#include "client/call/argument_text.h"
 #include "client/call/error_log.h"
 #include "client/call/waiting_prints.h"
 #include "client/call/refusal.h"
@@ -84,8 +87,6 @@ template <Symbol symbol, class Body>
   if (!in_callback) waiting_prints.write();
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) [[unlikely]]
     error_log().note(symbol, result);
-  if (stats::tracing) [[unlikely]]
-    stats::trace(symbol, result);
   return result;
 }
 
@@ -102,29 +103,48 @@ template <Symbol symbol, class Body, class Name>
 }
 
 template <Symbol symbol, class Body, class Name = NoRoute>
-CUresult enter(Body&& body, Name&& name = {}) noexcept {
+[[gnu::always_inline]] inline CUresult enter(Body&& body, Name&& name = {}) noexcept {
   [[maybe_unused]] const Cancelling<symbol> cancelling;
   if (life() != Life::ready) [[unlikely]]
     return enter_by_route<symbol>(body, name);
   return run<symbol>(body);
 }
 
-template <Symbol symbol, class Body>
-CUresult enter_before_init(Body&& body) noexcept {
+/// FARGPU_LOG=trace. An entry asks for it where it returns, when its parameters lie in memory in any case.
+template <class... Arguments>
+[[gnu::noinline, gnu::cold]] CUresult traced(Symbol symbol, CUresult result, const Arguments&... arguments) noexcept {
+  const std::array<std::uint64_t, sizeof...(arguments)> raw{raw_argument(arguments)...};
+  stats::trace(symbol, raw, result);
+  return result;
+}
+
+template <Symbol symbol, auto body, class... Arguments>
+[[gnu::always_inline]] inline CUresult run_before_init(Arguments... arguments) noexcept {
   [[maybe_unused]] const Cancelling<symbol> cancelling;
   stats::count(symbol);
   CUresult result;
   try {
-    result = body();
+    result = body(arguments...);
   } catch (...) {
     result = result_of_exception(symbol);
   }
   // In the child of a fork the log's lock may be held by a thread that is not there.
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && life() != Life::forked) [[unlikely]]
     error_log().note(symbol, result);
-  if (stats::tracing) [[unlikely]]
-    stats::trace(symbol, result);
   return result;
+}
+
+template <Symbol symbol, auto body, class... Arguments>
+[[gnu::noinline, gnu::cold]] CUresult traced_before_init(Arguments... arguments) noexcept {
+  return traced(symbol, run_before_init<symbol, body>(arguments...), arguments...);
+}
+
+/// A call that programs make before cuInit, too.
+template <Symbol symbol, auto body, class... Arguments>
+[[gnu::always_inline]] inline CUresult enter_before_init(Arguments... arguments) noexcept {
+  if (stats::tracing) [[unlikely]]
+    return traced_before_init<symbol, body>(arguments...);
+  return run_before_init<symbol, body>(arguments...);
 }
 
 }  // namespace fargpu::client

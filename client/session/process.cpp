@@ -182,7 +182,7 @@ void Process::watch_forks_and_exit() {
 }
 
 void Process::trace_sessions(Session* session) {
-  if (!trace::enabled) return;
+  if (!trace::detailed) return;
   trace::SessionFacts facts{
       session ? session->terms.host : pool()->names(),
       session ? session->terms.session_id : 0,

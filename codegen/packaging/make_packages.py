@@ -2,7 +2,6 @@
 
 make_packages.py BUILD FOLDER CPACK VERSION"""
 
-import hashlib
 import platform
 import shutil
 import subprocess
@@ -10,6 +9,8 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
+
+import checksums
 
 BINARIES = ("bin/fargpu", "bin/fargpud", "bin/fargpu-worker", "lib/libcuda.so.1", "lib/libnvidia-ml.so.1",
             "server/softgpu/libfargpu-softgpu.so")
@@ -56,10 +57,8 @@ def main(build, folder, cpack, version):
     shutil.rmtree(staging)
     top = f"fargpu-debug-{version}-{platform.machine()}"
     debug_symbols(build, folder / f"{top}.tar.gz", top)
-    files = sorted(folder.iterdir())
-    (folder / "SHA256SUMS").write_text("".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n"
-                                               for file in files))
-    for file in files:
+    checksums.write(folder)
+    for file in checksums.packages(folder):
         print(f"{file.stat().st_size / 1e6:8.1f} MB  {file}")
 
 

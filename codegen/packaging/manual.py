@@ -2,6 +2,7 @@
 
 manual.py FARGPU FARGPUD FOLDER"""
 
+import itertools
 import json
 import re
 import sys
@@ -33,6 +34,9 @@ class Page:
     def text(self, text):
         self.lines += [".PP", escaped(text)]
 
+    def commands(self, lines):
+        self.lines += [".PP", ".RS 4", ".nf", *map(escaped, lines), ".fi", ".RE"]
+
     def entry(self, names, value, text):
         """What is explained, in bold, with its value; then the words."""
         bold = ", ".join(f"\\fB{escaped(name)}\\fR" for name in names)
@@ -58,9 +62,14 @@ def exit_codes_of(page, command):
             page.entry([number], "", meaning)
 
 
-def closing(command):
-    """What the help says at its end besides exit codes."""
-    return " ".join(line for line in command.footer.splitlines() if not re.match(r"Exit codes:|  \d", line)).strip()
+def closing_of(page, command):
+    """What the help says at its end besides exit codes: sentences, and commands on lines of their own."""
+    lines = [line for line in command.footer.splitlines() if line and not re.match(r"Exit codes:|  \d", line)]
+    for indented, some in itertools.groupby(lines, lambda line: line.startswith("  ")):
+        if indented:
+            page.commands(line.strip() for line in some)
+        else:
+            page.text(" ".join(some))
 
 
 def fargpu_page(command, version):
@@ -68,7 +77,8 @@ def fargpu_page(command, version):
     page.heading("synopsis")
     page.text(command.usage)
     page.heading("description")
-    page.text(command.about + " " + closing(command))
+    page.text(command.about)
+    closing_of(page, command)
     page.heading("options")
     rows_of(page, command)
     page.heading("commands")
@@ -78,8 +88,7 @@ def fargpu_page(command, version):
         page.text(f"Usage: {below.usage}")
         rows_of(page, below)
         exit_codes_of(page, below)
-        if closing(below):
-            page.text(closing(below))
+        closing_of(page, below)
     page.see(("fargpu-environment", 7), ("fargpud", 8))
     return page
 
@@ -100,7 +109,7 @@ def fargpud_page(command, version):
     page.heading("synopsis")
     page.text(command.usage)
     page.heading("description")
-    page.text(closing(command))
+    closing_of(page, command)
     page.heading("options")
     for row in command.options:
         # The build's own paths are nobody else's.

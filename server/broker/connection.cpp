@@ -33,6 +33,14 @@ bool environment_allowed(const std::string& name, const std::string& value) {
   return known && value.size() <= 64 && value.find('\0') == std::string::npos;
 }
 
+// Why a handshake failed. OpenSSL tells in words of the protocol that keys differ.
+std::string handshake_text(const asio::error_code& error) {
+  if (error.category() == asio::error::get_ssl_category() &&
+      ERR_GET_REASON(static_cast<unsigned long>(error.value())) == SSL_R_BINDER_DOES_NOT_VERIFY)
+    return "the shared key is another one than the one of this name here";
+  return error.message();
+}
+
 using Socket = asio::generic::stream_protocol::socket;
 
 // TCP tells of a peer that vanished without a word after about two minutes.
@@ -262,7 +270,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       tls_.emplace(socket_, *context_);
       co_await tls_->async_handshake(asio::ssl::stream_base::server, asio::redirect_error(asio::use_awaitable, error));
       if (error) {
-        refused("TLS: " + error.message());
+        refused("TLS: " + handshake_text(error));
         co_return false;
       }
       SSL* const shown_by = tls_->native_handle();

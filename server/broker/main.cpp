@@ -105,7 +105,12 @@ std::string what_to_do(const Settings& settings, const std::string& failure) {
   if (!settings.devices.empty() && failure.find("the devices " + settings.devices) != std::string::npos)
     return "devices is '" + settings.devices +
            "': name those that the driver has, by its numbers from 0 (`nvidia-smi -L`), or leave it out for all";
-  return "repair the driver of this machine, or name another by --driver";
+  // It lies beside the worker where its package is installed.
+  const std::filesystem::path software = std::filesystem::path(settings.worker).parent_path() / "libfargpu-softgpu.so";
+  std::error_code error;
+  const bool offered = software != settings.driver && std::filesystem::exists(software, error);
+  return "repair the driver of this machine, or name another by --driver" +
+         (offered ? ", such as the software GPU, " + software.string() : "");
 }
 
 // The first worker: a host whose driver does not work says so at once instead of refusing every client later.

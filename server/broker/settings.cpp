@@ -167,6 +167,23 @@ std::string flag_of(const Entry& entry) {
   return flag;
 }
 
+// What a value is, in the help.
+const char* kind_of(const Entry& entry) {
+  const std::string_view name = entry.name;
+  if (entry.in_bytes()) return "BYTES";
+  if (std::holds_alternative<std::uint64_t Settings::*>(entry.field))
+    return name.ends_with("_ms")               ? "MILLISECONDS"
+           : name.ends_with("_us")             ? "MICROSECONDS"
+           : name.find("seconds") != name.npos ? "SECONDS"
+                                               : "COUNT";
+  if (name.ends_with("folder")) return "FOLDER";
+  if (entry.names != Entry::Names::nothing) return "FILE";
+  if (name.ends_with("listen")) return "ADDRESSES";
+  if (name.ends_with("networks")) return "NETWORKS";
+  if (name.ends_with("user")) return "USER";
+  return name == "devices" ? "NUMBERS" : "WORD";
+}
+
 std::string variable_of(const Entry& entry) {
   std::string variable = std::string("FARGPUD_") + entry.name;
   std::transform(variable.begin(), variable.end(), variable.begin(), [](unsigned char c) { return std::toupper(c); });
@@ -397,7 +414,8 @@ Command read_settings(int argc, char** argv, Settings& settings, int& exit_code)
   std::string file;
   bool show_config = false, only_check = false;
   app.add_option("--config", file,
-                 std::string("Settings file, TOML (default: ") + default_file() + ", if there is one)");
+                 std::string("Settings file, TOML (default: ") + default_file() + ", if there is one)")
+      ->type_name("FILE");
   app.add_flag("--show-config", show_config, "Print every setting and where it came from, and end");
   app.add_flag("--check", only_check,
                "Find all that a start would, and end: settings, tenants, certificates, keys, tokens, addresses and the "
@@ -420,15 +438,14 @@ Command read_settings(int argc, char** argv, Settings& settings, int& exit_code)
           flag_of(entry), [&given, &entry] { given[entry.name] = "true"; }, help + "; " + no + " for not");
       app.add_flag_callback(no, [&given, &entry] { given[entry.name] = "false"; })->group("");  // told with the other
     } else {
-      const char* const kind = entry.in_bytes()                                                 ? "BYTES"
-                               : std::holds_alternative<std::uint64_t Settings::*>(entry.field) ? "NUMBER"
-                                                                                                : "TEXT";
       app.add_option_function<std::string>(
              flag_of(entry), [&given, &entry](const std::string& value) { given[entry.name] = value; }, help)
-          ->type_name(kind);
+          ->type_name(kind_of(entry));
     }
   }
   app.footer(
+      "Example:\n"
+      "  fargpud --listen tls://0.0.0.0:8470 --psk-file shared.key\n"
       "Each setting can also be given by its environment variable or in the settings file, under its name with "
       "underscores.\n"
       "Flags count more than variables, variables more than the file. Bytes may have a unit, such as 4GiB.\n"

@@ -28,6 +28,7 @@ namespace {
 constexpr auto retry_after_failure = std::chrono::seconds(5);
 constexpr auto end_patience = std::chrono::seconds(5);
 constexpr std::size_t ended_lane_keys_max = 1024;
+constexpr int exit_unknown_option = 109;  // CLI11's, of a worker that is told what it does not know
 
 // The worker's environment: ours, without what a client may have an opinion on, plus the client's.
 std::vector<std::string> compose(const Environment& environment) {
@@ -737,7 +738,12 @@ void Workers::reap() {
       if (!packet || packet->message.empty() || !take(*found, std::move(*packet))) break;
     }
     if (found->state == Worker::State::starting) {
-      fail(*found, "the worker ended before it was ready (" + end_of(status) + ")");
+      if (WIFEXITED(status) && WEXITSTATUS(status) == exit_unknown_option)
+        fail(*found,
+             fmt::format("{} knows fewer options than fargpud {} gives it, so it is of an older release; install "
+                         "both from the same package",
+                         settings_.worker, our_release));
+      else fail(*found, "the worker ended before it was ready (" + end_of(status) + ")");
     } else if (found->state != Worker::State::ending) {
       ++faults_;
       EventLog::warn("worker died", {{"worker", process}, {"session", found->session}, {"how", end_of(status)}});

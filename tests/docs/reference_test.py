@@ -5,7 +5,7 @@ import sys
 import unittest
 
 from pages import SOURCE
-from reference import MAKERS, PAGES, commands, errors, exit_code_lines, metrics, variables
+from reference import MAKERS, PAGES, commands, errors, exit_code_lines, metrics, output, variables
 
 
 def read(*patterns):
@@ -34,6 +34,9 @@ class Reference(unittest.TestCase):
             self.assertRegex(text, rf"(?m)^Example:\n  {name}", "client/cli/help.cpp has the table")
             self.assertNotRegex(text, r"(?m)^  -.* (TEXT|FLOAT|U?INT)\b",
                                 f"client/cli/help.cpp has the table, for {name}")
+        broker = output("fargpud", "--help")
+        self.assertRegex(broker, r"(?m)^Example:\n  fargpud ")
+        self.assertNotRegex(broker, r"(?m)^  -.* (TEXT|FLOAT|U?INT|NUMBER)\b", "server/broker/settings.cpp has kind_of")
 
     def test_exit_codes_of_the_source_are_told(self):
         told = {int(number) for text in commands().values() for number, _ in exit_code_lines(text)}

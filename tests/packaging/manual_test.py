@@ -60,6 +60,13 @@ class Manual(unittest.TestCase):
         self.assertEqual(set(seen), set(sections))
         self.assertGreater(len(seen), 10)
 
+    def test_examples_stand_on_lines_of_their_own(self):
+        page = plain("fargpu.1")
+        examples = re.findall(r"^Example:\n  (fargpu .*)$", output("fargpu", "run", "--help"), re.M)
+        self.assertTrue(examples)
+        for example in examples:
+            self.assertIn(f"Example:\n.PP\n.RS 4\n.nf\n{example}\n.fi\n.RE\n", page)
+
     def test_the_broker(self):
         help_text = output("fargpud", "--help")
         page = plain("fargpud.8")

@@ -179,13 +179,40 @@ class Logs(SystemTest):
 
     def test_trace(self):
         lines = self.log_of("trace", "init", "context", "sync").splitlines()
-        told = [re.fullmatch(r"fargpu: (\d\d:\d\d:\d\d\.\d{6}) thread \d+: (cu\w+) CUDA_SUCCESS", line)
+        told = [re.fullmatch(r"fargpu: (\d\d:\d\d:\d\d\.\d{6}) thread \d+: (cu\w+)\(.*\) CUDA_SUCCESS", line)
                 for line in lines]
         times = [call[1] for call in told if call]
         self.assertTrue(times == sorted(times) or times[0] > "23:59", times)
         calls = [call[2] for call in told if call]
         self.assertEqual([call for call in calls if call != "cuGetErrorName"],
                          ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuCtxSynchronize"])
+
+    def test_trace_with_arguments(self):
+        """Of calls as they are made by a program: numbers, addresses that come back, kernels, kinds of copies."""
+        lines = [line.split(": ", 2)[2] for line in self.log_of("trace", *Logs.COMMANDS).splitlines()]
+        self.assertIn("cuInit(Flags=0) CUDA_SUCCESS", lines)
+        self.assertRegex("\n".join(lines), r"(?m)^cuDeviceGet\(\*device=0, ordinal=0\) CUDA_SUCCESS$")
+        [address] = [found[1] for found in (re.fullmatch(r"cuMemAlloc_v2\(\*dptr=(0x[0-9a-f]+), bytesize=65536\) "
+                                                         r"CUDA_SUCCESS", line) for line in lines) if found]
+        self.assertTrue(any(re.fullmatch(rf"cuMemcpyHtoD_v2\(dstDevice={address}, srcHost=0x[0-9a-f]+, "
+                                         r"ByteCount=65536\) CUDA_SUCCESS: host to device, 65536 bytes", line)
+                            for line in lines), lines)
+        self.assertTrue(any(re.fullmatch(rf"cuMemcpyDtoH_v2\(dstHost=0x[0-9a-f]+, srcDevice={address}, "
+                                         r"ByteCount=65536\) CUDA_SUCCESS: device to host, 65536 bytes", line)
+                            for line in lines), lines)
+        self.assertEqual(sum(bool(re.fullmatch(r"cuLaunchKernel\(f=fill32, gridDimX=\d+, gridDimY=1, .*, hStream=0, "
+                                               r"kernelParams=0x[0-9a-f]+, extra=0\) CUDA_SUCCESS", line))
+                             for line in lines), 3, lines)
+        self.assertIn(f"cuMemFree_v2(dptr={address}) CUDA_SUCCESS", lines)
+
+    def test_trace_by_shared_memory_and_beside_a_timeline(self):
+        """The copy's kind stands in both."""
+        with tempfile.TemporaryDirectory() as folder:
+            text = self.log_of("trace", *Logs.COMMANDS, FARGPU_TRANSPORT="shm", FARGPU_TRACE=f"{folder}/trace.json")
+            self.assertRegex(text, r"(?m)cuMemcpyHtoD_v2\(.*\) CUDA_SUCCESS: host to device, 65536 bytes$")
+            events = json.loads(Path(folder, "trace.json").read_text(encoding="utf-8"))
+            [written] = [event for event in events if event["name"] == "cuMemcpyHtoD_v2"]
+            self.assertEqual(written["args"]["copy"], "host to device")
 
     def test_a_word_that_is_none(self):
         self.assertIn("FARGPU_LOG knows no 'verbose'; use error, warn", self.log_of("verbose", "init"))

@@ -92,6 +92,18 @@ class HalfUpgraded(SystemTest):
         line = f"{worker} is of fargpu {OTHER}, fargpud of {self.release}; install both from the same package"
         host.err.find(lambda said: line in said)
 
+    def test_worker_that_does_not_know_what_it_is_told(self):
+        """One that is too old to say of which release it is ends so, with what its library has for an exit code."""
+        worker = self.prefix / "worker"
+        real = paths.BUILD / "bin" / "fargpu-worker"
+        worker.write_text(f'#!/bin/sh\nexec {real} "$@" --an-option-of-another-release\n')
+        worker.chmod(0o755)
+        host = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config",
+                           os.devnull, "--image-folder", "", "--worker", worker])
+        line = (f"{worker} knows fewer options than fargpud {self.release} gives it, so it is of an older release; "
+                "install both from the same package")
+        host.err.find(lambda said: line in said)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -148,6 +148,7 @@ class Identity(SystemTest):
         host.pool = "tls://" + host.pool
         self.assert_works(host, {"FARGPU_PSK_FILE": mine}, "lab")
         self.assert_refused(host, {"FARGPU_PSK_FILE": wrong}, "does not accept the shared key 'lab'")
+        host.log("connection refused", reason="TLS: the shared key is another one than the one of this name here")
         wrong.write_text("other:" + "5a" * 32 + "\n")
         self.assert_refused(host, {"FARGPU_PSK_FILE": wrong}, "does not accept the shared key 'other'")
 
@@ -165,8 +166,7 @@ class Identity(SystemTest):
         self.assert_works(host, {"FARGPU_TOKEN": self.token("local")}, "lab")
         self.assert_refused(host, {}, "only clients with credentials")
 
-    # --- clients that may not
-    # -----------------------------------------------------------------------------------------------------
+    # --- clients that may not ----------------------------------------------------------------------------------------
 
     def test_tokens_that_are_none(self):
         host = self.host()
@@ -232,6 +232,8 @@ class Identity(SystemTest):
     def test_a_client_without_tls_where_it_is_spoken(self):
         host = self.host()
         self.assert_refused(host.pool.removeprefix("tls://"), {}, "this port speaks TLS; write FARGPU_POOL=tls://")
+        self.assertIn(f"write {host.pool} in FARGPU_POOL: an address of this machine has no TLS without that",
+                      fargpu("doctor", pool=host.pool.removeprefix("tls://"), env=self.trusting()).out)
 
     def test_a_client_with_tls_where_none_is_spoken(self):
         host = self.host(listen="127.0.0.1:0")

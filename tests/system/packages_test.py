@@ -193,6 +193,11 @@ class Packages(SystemTest):
         self.assert_runs(self.root)
         shown = run([self.root / "bin" / "fargpud", "--help"]).out
         self.assertIn(f"default: {self.root}/etc/fargpu/fargpud.toml", shown)
+        done = run([self.root / "bin" / "fargpud", "--config", os.devnull, "--listen", "127.0.0.1:0", "--driver",
+                    "none"])
+        self.assertEqual(done.code, 1)
+        self.assertIn("name another by --driver, such as the software GPU, "
+                      f"{self.root}/libexec/fargpu/libfargpu-softgpu.so", done.err)
 
     def quickstart_beside(self, ending, components=("client", "server", "softgpu")):
         shutil.copy(SOURCE / "examples" / "quickstart", self.root)
@@ -275,12 +280,119 @@ class Packages(SystemTest):
         self.assertIn("No space left on device", done.err)
         self.assertRegex(done.err, f"{archive} cannot be unpacked into {disk.path}/.*TMPDIR names another folder")
 
+    def test_each_package_has_the_version_of_the_commands(self):
+        for component in COMPONENTS:
+            self.assertEqual(command("dpkg-deb", "--field", self.package(component, ".deb"), "Version").strip(),
+                             self.version)
+            self.assertEqual(command("rpm", "--query", "--package", "--queryformat", "%{VERSION}",
+                                     self.package(component, ".rpm")), self.version)
+            self.assertIn(f"-{self.version}-", self.package(component, ".tar.gz").name)
+
     def test_checksums(self):
         listed = dict(reversed(line.split()) for line in (self.made / "SHA256SUMS").read_text().splitlines())
         self.assertEqual(set(listed), {path.name for path in self.made.iterdir()} - {"SHA256SUMS"})
         self.assertEqual(len(listed), 3 * (len(COMPONENTS) + 1) + 1)  # fargpu-ucx is tried with cards alone
         for name, told in listed.items():
             self.assertEqual(hashlib.sha256((self.made / name).read_bytes()).hexdigest(), told)
+
+    def key(self, home):
+        """A key that may sign, in a folder of gpg's own."""
+        home.mkdir(mode=0o700)
+        environment = {**os.environ, "GNUPGHOME": str(home), "LC_ALL": "C"}
+        self.addCleanup(subprocess.run, ["gpgconf", "--kill", "all"], env=environment, check=False)
+        subprocess.run(["gpg", "--batch", "--passphrase", "", "--quick-gen-key", "makers@example.org", "ed25519",
+                        "sign"], env=environment, check=True, capture_output=True)
+        return environment
+
+    def sign(self, folder, environment, key="makers@example.org"):
+        return subprocess.run([SOURCE / "codegen" / "packaging" / "sign_packages.py", folder, key], env=environment,
+                              capture_output=True, text=True)
+
+    def test_a_release_is_signed_and_users_can_tell(self):
+        makers = self.key(self.root / "makers")
+        release = self.root / "release"
+        shutil.copytree(self.made, release)
+        added = release / f"fargpu-client_{self.version}_arm64.deb"
+        added.write_bytes(b"made by another machine")
+        done = self.sign(release, makers)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn(added.name, (release / "SHA256SUMS").read_text())
+
+        # The commands of the guide, by somebody who has the public key.
+        (self.root / "users").mkdir(mode=0o700)
+        users = {**makers, "GNUPGHOME": str(self.root / "users")}
+        self.addCleanup(subprocess.run, ["gpgconf", "--kill", "all"], env=users, check=False)
+        (release / "fargpu-key.asc").write_bytes(subprocess.run(
+            ["gpg", "--armor", "--export", "makers@example.org"], env=makers, check=True, capture_output=True).stdout)
+        guide = (SOURCE / "docs" / "guide" / "installing.md").read_text(encoding="utf-8")
+        commands = re.search(r"^```sh\n(gpg --import .*?)^```", guide, re.M | re.S)[1]
+
+        def verify():
+            return subprocess.run(["bash", "-e", "-c", commands], cwd=release, env=users, capture_output=True,
+                                  text=True)
+
+        done = verify()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("Good signature", done.stderr)
+        self.assertIn(f"{self.package('client', '.deb').name}: OK", done.stdout)
+        added.write_bytes(b"made by somebody else")
+        self.assertNotEqual(verify().returncode, 0)
+        sums = (release / "SHA256SUMS").read_text()
+        (release / "SHA256SUMS").write_text(sums.replace("0", "1"))
+        self.assertIn("BAD signature", verify().stderr)
+        (release / "SHA256SUMS").write_text(sums)
+
+        done = self.sign(release, makers)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"{added} is not the file that SHA256SUMS there lists; make the packages again", done.stderr)
+        added.write_bytes(b"made by another machine")
+        done = self.sign(release, makers, "nobody@example.org")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("gpg has not signed with the key 'nobody@example.org'", done.stderr)
+        self.assertFalse((release / "SHA256SUMS.asc").exists())
+
+    def foreign(self, binaries, folder):
+        return subprocess.run([sys.executable, "-B", SOURCE / "codegen" / "packaging" / "foreign_packages.py",
+                               self.made, binaries, "aarch64", folder], capture_output=True, text=True)
+
+    @unittest.skipUnless(os.geteuid() == 0, "packages are installed by root")
+    def test_packages_of_another_architecture(self):
+        """Made with the native binaries, and one that is marked: what counts is what becomes of them."""
+        binaries, made = self.root / "binaries", self.root / "made"
+        command("dpkg-deb", "--extract", self.package("client", ".deb"), self.root / "native")
+        shutil.move(self.root / "native" / "usr", binaries)
+        with (binaries / "bin" / "fargpu").open("ab") as file:
+            file.write(b"the other one")
+        marked = (binaries / "bin" / "fargpu").read_bytes()
+        done = self.foreign(binaries, made)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        deb, rpm, archive = (next(made.glob(f"*{ending}")) for ending in (".deb", ".rpm", ".tar.gz"))
+        self.assertEqual(deb.name, f"fargpu-client_{self.version}_arm64.deb")
+        self.assertEqual(command("dpkg-deb", "--field", deb, "Architecture").strip(), "arm64")
+        self.assertEqual(command("dpkg-deb", "--field", deb, "Depends"),
+                         command("dpkg-deb", "--field", self.package("client", ".deb"), "Depends"))
+        asked = ("rpm", "--query", "--package", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE} %{ARCH} %{LICENSE}\n")
+        self.assertEqual(command(*asked, rpm),
+                         command(*asked, self.package("client", ".rpm")).replace("x86_64", "aarch64"))
+        for question in ("--requires", "--list"):
+            self.assertEqual(command("rpm", "--query", "--package", question, rpm),
+                             command("rpm", "--query", "--package", question, self.package("client", ".rpm")))
+        self.assertEqual(archive.name, f"fargpu-client-{self.version}-aarch64.tar.gz")
+        command("dpkg-deb", "--extract", deb, self.root / "deb")
+        command("rpm", "--root", self.root / "rpm", "--ignorearch", "--install", "--nodeps", rpm)
+        command("tar", "-C", self.root, "-xzf", archive)
+        for usr in (self.root / "deb" / "usr", self.root / "rpm" / "usr",
+                    self.root / f"fargpu-{self.version}-aarch64"):
+            self.assertLessEqual(set(IN_PACKAGE["client"]), set(self.files(usr)))
+            self.assertEqual((usr / "bin" / "fargpu").read_bytes(), marked)
+            self.assertTrue(os.access(usr / "bin" / "fargpu", os.X_OK))
+        listed = dict(reversed(line.split()) for line in (made / "SHA256SUMS").read_text().splitlines())
+        self.assertEqual(set(listed), {deb.name, rpm.name, archive.name})
+
+        (binaries / "lib" / "fargpu" / "libfargpu-nccl.so").unlink()
+        done = self.foreign(binaries, self.root / "none")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("has no lib/fargpu/libfargpu-nccl.so, which the package needs; build it too", done.stderr)
 
     def test_debug_symbols_are_found_by_build_id(self):
         with tarfile.open(self.package("debug", ".tar.gz")) as tar:

@@ -1,7 +1,9 @@
 """Several hosts: which one a job gets, and what a job does while all are full."""
 
+import tempfile
 import time
 import unittest
+from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_until
 
@@ -86,6 +88,23 @@ class Pool(SystemTest):
                 self.assertEqual([len(host.status()["leases"]) for host in hosts].count(0), 0)
                 job.send_line("on")
                 self.assertEqual(job.wait(), 0)
+
+    def test_a_waiting_job_takes_it_by_tls_too(self):
+        with tempfile.TemporaryDirectory() as folder:
+            keys = Path(folder, "keys")
+            keys.write_text(f"default:{'1b' * 32}\n", encoding="utf-8")
+            keys.chmod(0o600)
+            hosts = [self.broker("--sessions-max", "1", "--psk-file", keys, listen="tls://127.0.0.1:0")
+                     for _ in range(2)]
+            pools = [f"tls://{host.pool}" for host in hosts]
+            env = {"FARGPU_PSK_FILE": keys}
+            clients = [self.client(pool, "init", env=env) for pool in pools]
+            job = self.start([paths.FARGPU, "run", "--wait", "1min", "--", *SHOW],
+                             env={**env, "FARGPU_POOL": ",".join(pools)})
+            hosts[0].log("lease waits")
+            clients[1].finish()
+            self.assertEqual(self.host_of(job), pools[1])
+            self.assertEqual(job.wait(), 0)
 
     def test_a_waiting_program_takes_the_first_host_that_has_room(self):
         hosts, clients = self.full_hosts(2)

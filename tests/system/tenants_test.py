@@ -34,9 +34,7 @@ class Users(SystemTest):
 
     def host(self, tenants, *options):
         with settings_file(tenants) as file:
-            host = self.broker(*options, listen=f"127.0.0.1:0,unix:{self.path}", config=file)
-            host.log("listening", address=f"unix:{self.path}")
-            return host
+            return self.broker(*options, listen=f"127.0.0.1:0,unix:{self.path}", config=file)
 
     def pool(self):
         return f"unix:{self.path}"

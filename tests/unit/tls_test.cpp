@@ -153,6 +153,18 @@ TEST_CASE("tls: a full socket, and a thread that waits for what does not come") 
   waiting.join();
 }
 
+TEST_CASE("tls: what was received to its end leaves nothing to wait for") {
+  Met met = meet_by_key(key_of("s"), key_of("s"));
+  REQUIRE(met.client);
+  const auto all = noise(70'000, 4);  // more than a record
+  send(*met.server, all);
+  CHECK((receive(*met.client, all.size()) == all));
+  CHECK_FALSE(met.client->wait({.readable = true}, 20ms).readable);
+  send(*met.server, all);
+  CHECK((receive(*met.client, 1) == std::vector(all.begin(), all.begin() + 1)));
+  CHECK(met.client->wait({.readable = true}, 0ms).readable);  // the rest of a record
+}
+
 TEST_CASE("tls: control messages, read one at a time") {
   Met met = meet_by_key(key_of("s"), key_of("s"));
   REQUIRE(met.client);

@@ -21,7 +21,7 @@ using namespace fargpu::client::hand;
 extern "C" {
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxCreate(CUbox * box, const CUboxShape * shape, const char * name, CUdevice dev) {
-  return enter<Symbol::cuBoxCreate>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxCreate>([&](Thread& thread) -> CUresult {
     if (const CUresult bad = session_of(thread).captures.check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
     if (!box) return CUDA_ERROR_INVALID_VALUE;
     RemoteCall<wire::CuBoxCreate> call(thread);
@@ -42,10 +42,12 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxCreate(CUbox * box, const CUboxShape * shape
   }, [&]([[maybe_unused]] Route& route) {
     route.device(dev);
   });
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxCreate, returned, box, shape, name, dev);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxDestroy(CUbox box) {
-  return enter<Symbol::cuBoxDestroy>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxDestroy>([&](Thread& thread) -> CUresult {
     RemoteCall<wire::CuBoxDestroy> call(thread);
     if (!call) return call.error();
     auto in = call.in();
@@ -53,10 +55,12 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxDestroy(CUbox box) {
     in.setBox(handle_of(box).value());
     return call.post();
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxDestroy, returned, box);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxFill(CUdeviceptr address, unsigned char value, size_t bytes) {
-  return enter<Symbol::cuBoxFill>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxFill>([&](Thread& thread) -> CUresult {
     RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
@@ -77,10 +81,12 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill(CUdeviceptr address, unsigned char valu
   }, [&]([[maybe_unused]] Route& route) {
     route.address(address);
   });
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxFill, returned, address, value, bytes);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxFill_ptds(CUdeviceptr address, unsigned char value, size_t bytes) {
-  return enter<Symbol::cuBoxFill_ptds>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxFill_ptds>([&](Thread& thread) -> CUresult {
     RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
@@ -101,10 +107,12 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill_ptds(CUdeviceptr address, unsigned char
   }, [&]([[maybe_unused]] Route& route) {
     route.address(address);
   });
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxFill_ptds, returned, address, value, bytes);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync(CUdeviceptr address, unsigned char value, size_t bytes, CUstream hStream) {
-  return enter<Symbol::cuBoxFillAsync>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxFillAsync>([&](Thread& thread) -> CUresult {
     RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
@@ -125,10 +133,12 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync(CUdeviceptr address, unsigned char
     route.stream(hStream);
     route.address(address);
   });
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxFillAsync, returned, address, value, bytes, hStream);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync_ptsz(CUdeviceptr address, unsigned char value, size_t bytes, CUstream hStream) {
-  return enter<Symbol::cuBoxFillAsync_ptsz>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxFillAsync_ptsz>([&](Thread& thread) -> CUresult {
     RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
@@ -149,10 +159,12 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync_ptsz(CUdeviceptr address, unsigned
     route.stream(own_default(hStream));
     route.address(address);
   });
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxFillAsync_ptsz, returned, address, value, bytes, hStream);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxGetColour(CUcolour * colour, CUbox box) {
-  return enter<Symbol::cuBoxGetColour>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxGetColour>([&](Thread& thread) -> CUresult {
     if (!colour) return CUDA_ERROR_INVALID_VALUE;
     RemoteCall<wire::CuBoxGetColour> call(thread);
     if (!call) return call.error();
@@ -165,16 +177,18 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxGetColour(CUcolour * colour, CUbox box) {
     *colour = static_cast<CUcolour>(out.getColour());
     return result;
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxGetColour, returned, colour, box);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxGetSize(unsigned int * bytes, CUbox box) {
-  (void)bytes;
-  (void)box;
-  return refuse(Symbol::cuBoxGetSize);
+  const CUresult returned = refuse(Symbol::cuBoxGetSize);
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxGetSize, returned, bytes, box);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxGetSize_v2(size_t * bytes, CUbox box) {
-  return enter<Symbol::cuBoxGetSize_v2>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxGetSize_v2>([&](Thread& thread) -> CUresult {
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
     RemoteCall<wire::CuBoxGetSizeV2> call(thread);
     if (!call) return call.error();
@@ -187,10 +201,12 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxGetSize_v2(size_t * bytes, CUbox box) {
     *bytes = out.getBytes();
     return result;
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxGetSize_v2, returned, bytes, box);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxList(CUbox * boxes, size_t * count) {
-  return enter<Symbol::cuBoxList>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxList>([&](Thread& thread) -> CUresult {
     RemoteCall<wire::CuBoxList> call(thread);
     if (!call) return call.error();
     auto in = call.in();
@@ -212,56 +228,72 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxList(CUbox * boxes, size_t * count) {
     *count = static_cast<std::remove_pointer_t<decltype(count)>>(out.getCount());
     return result;
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxList, returned, boxes, count);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxOpen(CUbox box, void ** contents) {
-  return enter<Symbol::cuBoxOpen>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxOpen>([&](Thread& thread) -> CUresult {
     return hand::cuBoxOpen(thread, box, contents);
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxOpen, returned, box, contents);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxPaint(CUbox box, CUcolour colour, CUstream hStream) {
-  return enter<Symbol::cuBoxPaint>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxPaint>([&](Thread& thread) -> CUresult {
     return hand::paint(thread, box, colour, hStream);
   }, [&]([[maybe_unused]] Route& route) {
     route.stream(hStream);
   });
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxPaint, returned, box, colour, hStream);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxPaint_ptsz(CUbox box, CUcolour colour, CUstream hStream) {
-  return enter<Symbol::cuBoxPaint_ptsz>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxPaint_ptsz>([&](Thread& thread) -> CUresult {
     return hand::paint(thread, box, colour, own_default(hStream));
   }, [&]([[maybe_unused]] Route& route) {
     route.stream(own_default(hStream));
   });
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxPaint_ptsz, returned, box, colour, hStream);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxPaintBlue(CUbox box) {
-  return enter<Symbol::cuBoxPaintBlue>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxPaintBlue>([&](Thread& thread) -> CUresult {
     return hand::paint(thread, box, CU_COLOUR_BLUE, CU_STREAM_LEGACY);
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxPaintBlue, returned, box);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxPaintBlue_ptds(CUbox box) {
-  return enter<Symbol::cuBoxPaintBlue_ptds>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxPaintBlue_ptds>([&](Thread& thread) -> CUresult {
     return hand::paint(thread, box, CU_COLOUR_BLUE, CU_STREAM_PER_THREAD);
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxPaintBlue_ptds, returned, box);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxPaintRed(CUbox box) {
-  return enter<Symbol::cuBoxPaintRed>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxPaintRed>([&](Thread& thread) -> CUresult {
     return hand::paint(thread, box, CU_COLOUR_RED, CU_STREAM_LEGACY);
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxPaintRed, returned, box);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxPaintRed_ptds(CUbox box) {
-  return enter<Symbol::cuBoxPaintRed_ptds>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxPaintRed_ptds>([&](Thread& thread) -> CUresult {
     return hand::paint(thread, box, CU_COLOUR_RED, CU_STREAM_PER_THREAD);
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxPaintRed_ptds, returned, box);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxSetWeights(CUbox box, const float * weights, unsigned int count) {
-  return enter<Symbol::cuBoxSetWeights>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxSetWeights>([&](Thread& thread) -> CUresult {
     RemoteCall<wire::CuBoxSetWeights> call(thread);
     if (!call) return call.error();
     auto in = call.in();
@@ -282,14 +314,18 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxSetWeights(CUbox box, const float * weights,
     const CUresult result = call.wait();
     return result;
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxSetWeights, returned, box, weights, count);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxUnlock(CUbox box, void ** contents, const char * key) {
   (void)contents;
   (void)key;
-  return enter<Symbol::cuBoxUnlock>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuBoxUnlock>([&](Thread& thread) -> CUresult {
     return hand::paint(thread, box, CU_COLOUR_RED, nullptr);
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxUnlock, returned, box, contents, key);
+  return returned;
 }
 
 }  // extern "C"

@@ -21,25 +21,29 @@ using namespace fargpu::client::hand;
 extern "C" {
 
 FARGPU_EXPORT CUresult CUDAAPI cuInit(unsigned int Flags) {
-  return enter_before_init<Symbol::cuInit>([&]() -> CUresult { return hand::cuInit(Flags); });
+  return enter_before_init<Symbol::cuInit, hand::cuInit>(Flags);
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuProfilerStart() {
-  return refuse(Symbol::cuProfilerStart);
+  const CUresult returned = refuse(Symbol::cuProfilerStart);
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuProfilerStart, returned);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuStreamCreate(CUstream * phStream, unsigned int Flags) {
-  return enter<Symbol::cuStreamCreate>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuStreamCreate>([&](Thread& thread) -> CUresult {
     RemoteCall<wire::CuStreamCreate> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     in.setFlags(Flags);
     return call.post();
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuStreamCreate, returned, phStream, Flags);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
-  return enter<Symbol::cuStreamDestroy>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuStreamDestroy>([&](Thread& thread) -> CUresult {
     RemoteCall<wire::CuStreamDestroy> call(thread);
     if (!call) return call.error();
     auto in = call.in();
@@ -50,22 +54,28 @@ FARGPU_EXPORT CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
   }, [&]([[maybe_unused]] Route& route) {
     route.stream(hStream);
   });
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuStreamDestroy, returned, hStream);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuStreamSetAttribute(CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue * value) {
-  return enter<Symbol::cuStreamSetAttribute>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuStreamSetAttribute>([&](Thread& thread) -> CUresult {
     return hand::cuStreamSetAttribute(thread, hStream, attr, value);
   }, [&]([[maybe_unused]] Route& route) {
     route.stream(hStream);
   });
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuStreamSetAttribute, returned, hStream, attr, value);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuStreamSetAttribute_ptsz(CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue * value) {
-  return enter<Symbol::cuStreamSetAttribute_ptsz>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuStreamSetAttribute_ptsz>([&](Thread& thread) -> CUresult {
     return hand::cuStreamSetAttribute(thread, own_default(hStream), attr, value);
   }, [&]([[maybe_unused]] Route& route) {
     route.stream(own_default(hStream));
   });
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuStreamSetAttribute_ptsz, returned, hStream, attr, value);
+  return returned;
 }
 
 }  // extern "C"

@@ -21,15 +21,17 @@ using namespace fargpu::client::hand;
 extern "C" {
 
 FARGPU_EXPORT CUresult CUDAAPI cuPlanCancel(CUdeviceptr address) {
-  return enter<Symbol::cuPlanCancel>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuPlanCancel>([&](Thread& thread) -> CUresult {
     return hand::cuPlanRemove_v2(thread, address, 0);
   }, [&]([[maybe_unused]] Route& route) {
     route.address(address);
   });
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuPlanCancel, returned, address);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuPlanGet(CUplan_v1 * plan, CUdeviceptr_v1 * address, CUbox box) {
-  return enter<Symbol::cuPlanGet>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuPlanGet>([&](Thread& thread) -> CUresult {
     if (const CUresult bad = check_narrow_context(thread); bad != CUDA_SUCCESS) return bad;
     CUplan planWide{};
     CUdeviceptr addressWide{};
@@ -44,16 +46,20 @@ FARGPU_EXPORT CUresult CUDAAPI cuPlanGet(CUplan_v1 * plan, CUdeviceptr_v1 * addr
     if (address) *address = static_cast<CUdeviceptr_v1>(addressWide);
     return result;
   });
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuPlanGet, returned, plan, address, box);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuPlanGet_v2(CUplan * plan, CUdeviceptr * address, CUbox box) {
-  return enter<Symbol::cuPlanGet_v2>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuPlanGet_v2>([&](Thread& thread) -> CUresult {
     return hand::cuPlanGet_v2(thread, plan, address, box);
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuPlanGet_v2, returned, plan, address, box);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuPlanPlace(CUdeviceptr_v1 * address, unsigned int * bytes, const CUplan_v1 * plan, CUbox box) {
-  return enter<Symbol::cuPlanPlace>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuPlanPlace>([&](Thread& thread) -> CUresult {
     if (const CUresult bad = check_narrow_context(thread); bad != CUDA_SUCCESS) return bad;
     CUdeviceptr addressWide{};
     size_t bytesWide{};
@@ -72,28 +78,36 @@ FARGPU_EXPORT CUresult CUDAAPI cuPlanPlace(CUdeviceptr_v1 * address, unsigned in
     if (bytes) *bytes = narrowed(bytesWide);
     return result;
   });
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuPlanPlace, returned, address, bytes, plan, box);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuPlanPlace_v2(CUdeviceptr * address, size_t * bytes, const CUplan * plan, CUbox box) {
-  return enter<Symbol::cuPlanPlace_v2>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuPlanPlace_v2>([&](Thread& thread) -> CUresult {
     return hand::cuPlanPlace_v2(thread, address, bytes, plan, box);
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuPlanPlace_v2, returned, address, bytes, plan, box);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuPlanRemove(CUdeviceptr_v1 address, unsigned int bytes) {
-  return enter<Symbol::cuPlanRemove>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuPlanRemove>([&](Thread& thread) -> CUresult {
     if (const CUresult bad = check_narrow_context(thread); bad != CUDA_SUCCESS) return bad;
     const CUresult result = ::cuPlanRemove_v2(address, bytes);
     return result;
   });
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuPlanRemove, returned, address, bytes);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuPlanRemove_v2(CUdeviceptr address, size_t bytes) {
-  return enter<Symbol::cuPlanRemove_v2>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuPlanRemove_v2>([&](Thread& thread) -> CUresult {
     return hand::cuPlanRemove_v2(thread, address, bytes);
   }, [&]([[maybe_unused]] Route& route) {
     route.address(address);
   });
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuPlanRemove_v2, returned, address, bytes);
+  return returned;
 }
 
 }  // extern "C"

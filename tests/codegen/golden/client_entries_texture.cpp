@@ -21,7 +21,7 @@ using namespace fargpu::client::hand;
 extern "C" {
 
 FARGPU_EXPORT CUresult CUDAAPI cuTexObjectCreate(CUtexObject * object, const CUcontents * contents, const CUboxShape * shape) {
-  return enter<Symbol::cuTexObjectCreate>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuTexObjectCreate>([&](Thread& thread) -> CUresult {
     if (!object) return CUDA_ERROR_INVALID_VALUE;
     RemoteCall<wire::CuTexObjectCreate> call(thread);
     if (!call) return call.error();
@@ -48,10 +48,12 @@ FARGPU_EXPORT CUresult CUDAAPI cuTexObjectCreate(CUtexObject * object, const CUc
     *object = handle_cast<CUtexObject>(Handle(out.getObject()));
     return result;
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuTexObjectCreate, returned, object, contents, shape);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuTexObjectDestroy(CUtexObject object) {
-  return enter<Symbol::cuTexObjectDestroy>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuTexObjectDestroy>([&](Thread& thread) -> CUresult {
     RemoteCall<wire::CuTexObjectDestroy> call(thread);
     if (!call) return call.error();
     auto in = call.in();
@@ -60,10 +62,12 @@ FARGPU_EXPORT CUresult CUDAAPI cuTexObjectDestroy(CUtexObject object) {
     const CUresult result = call.wait();
     return result;
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuTexObjectDestroy, returned, object);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuTexObjectGetBox(CUbox * box, CUtexObject object) {
-  return enter<Symbol::cuTexObjectGetBox>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuTexObjectGetBox>([&](Thread& thread) -> CUresult {
     if (!box) return CUDA_ERROR_INVALID_VALUE;
     RemoteCall<wire::CuTexObjectGetBox> call(thread);
     if (!call) return call.error();
@@ -76,10 +80,12 @@ FARGPU_EXPORT CUresult CUDAAPI cuTexObjectGetBox(CUbox * box, CUtexObject object
     *box = handle_cast<CUbox>(Handle(out.getBox()));
     return result;
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuTexObjectGetBox, returned, box, object);
+  return returned;
 }
 
 FARGPU_EXPORT CUresult CUDAAPI cuTexObjectGetContents(CUcontents * contents, size_t * room, CUtexObject object) {
-  return enter<Symbol::cuTexObjectGetContents>([&](Thread& thread) -> CUresult {
+  const CUresult returned = enter<Symbol::cuTexObjectGetContents>([&](Thread& thread) -> CUresult {
     if (!contents) return CUDA_ERROR_INVALID_VALUE;
     RemoteCall<wire::CuTexObjectGetContents> call(thread);
     if (!call) return call.error();
@@ -93,6 +99,8 @@ FARGPU_EXPORT CUresult CUDAAPI cuTexObjectGetContents(CUcontents * contents, siz
     if (room) *room = static_cast<size_t>(out.getRoom());
     return result;
   }, [](Route&) {});
+  if (stats::tracing) [[unlikely]] return traced(Symbol::cuTexObjectGetContents, returned, contents, room, object);
+  return returned;
 }
 
 }  // extern "C"

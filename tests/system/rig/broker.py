@@ -39,6 +39,9 @@ class Broker:
                                 *folder, "--log-level", "debug", "--config", config, *options], env=env)
         try:
             self.port = int(self.log("listening")["port"])
+            for address in (listen or "").split(","):  # which come one after the other
+                if address.startswith("unix:"):
+                    self.log("listening", address=address)
         except AssertionError:
             self.close()
             raise
