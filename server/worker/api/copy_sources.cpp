@@ -156,8 +156,8 @@ void PeerSource::take(std::uint64_t chunk, std::span<std::byte> slot) {
 void PeerSource::end(CUresult result) {
   if (std::exchange(over_, true)) return;
   link_->forget(transfer_);
+  copy_.session.finish(copy_.call, result);  // before the program can hear that its stream is through
   if (held_) copy_.session.ordering().release(held_);
-  copy_.session.finish(copy_.call, result);
 }
 
 // --- memory of the client -------------------------------------------------------------------------------------------

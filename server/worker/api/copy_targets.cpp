@@ -180,8 +180,8 @@ void PeerTarget::end(CUresult result) {
   if (std::exchange(over_, true)) return;
   if (failure_ == CUDA_SUCCESS) failure_ = result == CUDA_SUCCESS && issued() ? result : CUDA_ERROR_DEVICE_UNAVAILABLE;
   link_->forget(transfer_);
+  copy_.session.finish(copy_.call, result);  // before the program can hear that its stream is through
   if (held_) copy_.session.ordering().release(held_);
-  copy_.session.finish(copy_.call, result);
 }
 
 // --- host blocks ----------------------------------------------------------------------------------------------------

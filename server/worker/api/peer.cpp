@@ -77,8 +77,8 @@ Outcome awaitPeer(Session& session, Call& call, wire::AwaitPeer::Reader in, Stre
   link->await(in.getNumber(), {.passed = [&session, held] { session.ordering().release(held); },
                                .lost =
                                    [&session, held, id = call.id()] {
-                                     session.ordering().release(held);
                                      session.finish(id, CUDA_ERROR_DEVICE_UNAVAILABLE);
+                                     session.ordering().release(held);
                                    }});
   return Outcome::later();
 }
