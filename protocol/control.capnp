@@ -17,8 +17,8 @@
 #                        `laneAnswer`. From then on it carries chunks of transfers, either way
 #                        (docs/internals/wire-format.md).
 #
-# A *link* goes from the worker of one host to that of another, for a program with devices of both. Its connections begin
-# with `lane` too: the first worker's broker makes them, and that worker has the key from the client
+# A *link* goes from the worker of one host to that of another, for a program with devices of both. Its connections
+# begin with `lane` too: the first worker's broker makes them, and that worker has the key from the client
 # (operations `offerPeer` and `joinPeer`). Channel 0 is the link's own connection, on which `peer` is said; the others
 # carry chunks.
 #

@@ -104,9 +104,8 @@ void Between::lost(const Session& session) {
       }
       one = own || (parked.passed && parked.reached) ? parked_.erase(one) : std::next(one);
     }
-    std::erase_if(direct_, [&](const auto& one) {
-      return one.second.source == &session || one.second.target == &session;
-    });
+    std::erase_if(direct_,
+                  [&](const auto& one) { return one.second.source == &session || one.second.target == &session; });
   }
   links_.lost(session);
   changed_.notify_all();
@@ -123,8 +122,7 @@ void Between::settle(const Session* session) {
                                  (!session || one.second.session == session || one.second.on.contains(session));
                         }) &&
            std::none_of(direct_.begin(), direct_.end(), [&](const auto& one) {
-             return one.first < before &&
-                    (!session || one.second.source == session || one.second.target == session);
+             return one.first < before && (!session || one.second.source == session || one.second.target == session);
            });
   });
 }
@@ -250,8 +248,8 @@ std::shared_ptr<Link> Between::link_for(const Copy& copy, Sides sides) {
   return links_.between(*sides.source, *sides.target);
 }
 
-// Each of the two workers gets its half. The one whose stream the program has named leads: the transfer begins when that
-// stream gets there, and the stream goes on when all bytes have landed.
+// Each of the two workers gets its half. The one whose stream the program has named leads: the transfer begins when
+// that stream gets there, and the stream goes on when all bytes have landed.
 CUresult Between::directly(Thread& thread, Stream& stream, const Copy& whole, Sides sides, Link& link) {
   Copy copy = whole;
   for (CopySide* const side : {&copy.source, &copy.target})
@@ -259,8 +257,8 @@ CUresult Between::directly(Thread& thread, Stream& stream, const Copy& whole, Si
   Session& here = *stream.context->session;
   const bool reads = &here == sides.source;
   Session& there = reads ? *sides.target : *sides.source;
-  Context* const context = context_of(there, reads ? copy.target : copy.source,
-                                      reads ? copy.target_context : copy.source_context);
+  Context* const context =
+      context_of(there, reads ? copy.target : copy.source, reads ? copy.target_context : copy.source_context);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   Stream* const other = hidden(thread, *context, Use::links);
   if (!other) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -10,7 +10,7 @@ class Calls;
 
 using LinkLost = void (*)(const Calls& by, std::uint32_t number, const std::string& why);
 
-/// Who hears of it, in a process with several sessions.
+/// What is done about it, in a process with several sessions.
 void at_link_loss(LinkLost action);
 /// The worker of these calls has lost a link.
 void tell_link_loss(const Calls& by, std::uint32_t number, const std::string& why);

@@ -19,7 +19,13 @@ std::shared_ptr<Link> Links::between(Session& from, Session& to) {
   Pair& pair = pairs_[ends];  // stays where it is
   changed_.wait(lock, [&] { return !pair.making; });
   if (pair.link && !pair.link->lost) return pair.link;
-  if (pair.refused || pair.made == made_max) return nullptr;
+  if (pair.refused) return nullptr;
+  if (pair.made == made_max) {
+    pair.refused = true;
+    log::info("copies and waits from {} to {} go through this program: their link was lost {} times", from.terms.host,
+              to.terms.host, made_max);
+    return nullptr;
+  }
   pair.making = true;
   ++pair.made;
   const auto link = std::make_shared<Link>(next_++, from, to);

@@ -55,7 +55,7 @@ class Dials::Attempt final : public std::enable_shared_from_this<Attempt> {
 
  private:
   std::string name() const { return printable(host_, 256) + ":" + std::to_string(port_); }
-  // The same for whatever there is: a client learns nothing of networks that it is not in.
+  // One text for whatever there is, so that a client learns nothing of networks that the client is not in.
   std::string unreachable() const { return "fargpud of this host cannot connect to " + name(); }
 
   void connect(const asio::ip::tcp::resolver::results_type& found) {

@@ -461,8 +461,8 @@ void Workers::admit(Worker& worker, capnp::Data::Reader key) {
 // The program's word for where the other host is: a session that tries many addresses is after something else.
 void Workers::dial(Worker& worker, wire::Dial::Reader wanted) {
   const std::string host = wanted.getHost().cStr();
-  const auto answer = [this, process = worker.process, session = worker.session, request = wanted.getRequest(),
-                       host](int descriptor, const std::string& failure) {
+  const auto answer = [this, process = worker.process, session = worker.session, request = wanted.getRequest(), host](
+                          int descriptor, const std::string& failure) {
     if (!failure.empty())
       EventLog::info("no link", {{"session", session}, {"host", printable(host, 256)}, {"reason", failure}});
     const auto found =
@@ -478,8 +478,7 @@ void Workers::dial(Worker& worker, wire::Dial::Reader wanted) {
           descriptor);
     if (descriptor >= 0) ::close(descriptor);
   };
-  if (++worker.dials > dials_of_session_max)
-    return answer(-1, "the session has connected to other hosts often enough");
+  if (++worker.dials > dials_of_session_max) return answer(-1, "the session has connected to other hosts often enough");
   dials_.dial(host, wanted.getPort(), answer);
 }
 
@@ -671,7 +670,8 @@ Workers::LaneVerdict Workers::judge_lane(std::uint64_t session, std::span<const 
   for (const Worker& worker : workers_)
     if (worker.state == Worker::State::session && worker.session == session)
       return fits(worker.lane_key) || std::any_of(worker.link_keys.begin(), worker.link_keys.end(), fits)
-                 ? LaneVerdict::rightly : LaneVerdict::by_stranger;
+                 ? LaneVerdict::rightly
+                 : LaneVerdict::by_stranger;
   for (const auto& [ended, known] : ended_lane_keys_)
     if (ended == session) return fits(known) ? LaneVerdict::too_late : LaneVerdict::by_stranger;
   return LaneVerdict::by_stranger;

@@ -86,8 +86,8 @@ class SeveralHosts(SystemTest):
         return tuple(int(bytes_) for bytes_ in found.groups())
 
     def works(self, hosts, env=None, pool=None):
-        program = self.program(hosts, "work", env={"FARGPU_LOG": "info,stats", **({"FARGPU_POOL": pool} if pool else {}),
-                                                   **(env or {})})
+        settings = {"FARGPU_LOG": "info,stats", "FARGPU_POOL": pool or self.pool(hosts), **(env or {})}
+        program = self.program(hosts, "work", env=settings)
         code = program.wait(seconds=200)
         self.assertEqual((code, program.out.text().strip()), (0, "fine"), program.err.text())
         return program

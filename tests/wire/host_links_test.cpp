@@ -68,7 +68,8 @@ TEST_CASE("copies between hosts have the same outcome by links and through the p
     const Side* const sides[] = {&one, &other};
     Block blocks[] = {{one, bytes, 1}, {other, bytes, 2}};
     std::uint64_t copied = 0;
-    for (const std::size_t length : {std::size_t{1}, std::size_t{4099}, std::size_t{300} << 10, (std::size_t{6} << 20) + 13}) {
+    for (const std::size_t length :
+         {std::size_t{1}, std::size_t{4099}, std::size_t{300} << 10, (std::size_t{6} << 20) + 13}) {
       for (const unsigned from : {0u, 1u}) {
         CAPTURE(length, from);
         const Side& source = *sides[from];
@@ -84,7 +85,9 @@ TEST_CASE("copies between hosts have the same outcome by links and through the p
           CHECK(written.now() == written.contents);
         };
         step([&](CUdeviceptr to, CUdeviceptr at) { return cuMemcpy(to, at, length); });
-        step([&](CUdeviceptr to, CUdeviceptr at) { return cuMemcpyPeer(to, target.context, at, source.context, length); });
+        step([&](CUdeviceptr to, CUdeviceptr at) {
+          return cuMemcpyPeer(to, target.context, at, source.context, length);
+        });
         for (const Side* const leader : sides) {
           step([&](CUdeviceptr to, CUdeviceptr at) {
             const CUresult result = cuMemcpyAsync(to, at, length, leader->stream);

@@ -57,9 +57,9 @@ class Host {
     MessageWriter writer;
     auto facts = writer.root<wire::HostFacts>();
     server::write_facts(fake::FakeDriver::instance().table(), devices(), facts);
-    return {.name = name_,
-            .facts = client::read_facts(facts.asReader()),
-            .begin = [this](const client::Place& place) { return begin(place); }};
+    return {.name = name_, .facts = client::read_facts(facts.asReader()), .begin = [this](const client::Place& place) {
+              return begin(place);
+            }};
   }
   bool begun() const { return worker_.joinable(); }
   std::vector<int> devices() const { return number_ == 0 ? std::vector<int>{0} : std::vector<int>{0, 1}; }
@@ -129,8 +129,7 @@ class Host {
       if (number_ == 0) options.driver_band = {fake::driver_band, fake::driver_band_bytes};
       server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
     });
-    auto session =
-        client::attach(std::move(near), {}, Remote::default_config(), name_, {}, {}, place);
+    auto session = client::attach(std::move(near), {}, Remote::default_config(), name_, {}, {}, place);
     session_ = session.get();
     return session;
   }

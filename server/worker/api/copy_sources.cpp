@@ -97,15 +97,16 @@ Outcome PeerSource::start(StreamState& stream) {
   if (!link_->failure().empty()) return leads_ ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
   link_->pin(session.driver(), *stream.context);
   if (leads_) held_ = session.ordering().hold(stream);
-  link_->receive(transfer_,
-                 {.begins =
-                      [self = shared_from_this()] {
-                        if (self->leads_) throw ProtocolError("a transfer begins at the side that does not lead");
-                        self->receive();
-                      },
-                  .lost = [self = shared_from_this()] {
-                    self->end(self->leads_ ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS);
-                  }});
+  link_->receive(transfer_, {.begins =
+                                 [self = shared_from_this()] {
+                                   if (self->leads_)
+                                     throw ProtocolError("a transfer begins at the side that does not lead");
+                                   self->receive();
+                                 },
+                             .lost =
+                                 [self = shared_from_this()] {
+                                   self->end(self->leads_ ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS);
+                                 }});
   // The program may have had the source written by what its stream waited for.
   if (leads_)
     session.completions().after(stream, Completions::Kind::signal, [self = shared_from_this()](CUresult result) {

@@ -29,8 +29,9 @@ Outcome offerPeer(Session& session, Call& call, wire::OfferPeer::Reader in) {
         *key = session.peers().admit(number);
         return CUDA_SUCCESS;
       },
-      [key](CUresult result, MessageWriter& writer) {
+      [&session, number, key](CUresult result, MessageWriter& writer) {
         auto out = writer.root<wire::OfferPeerReply>();
+        if (key->empty()) session.peers().close(number);
         if (key->empty()) out.setFailure("its fargpud does not let other hosts in");
         out.setKey({reinterpret_cast<const kj::byte*>(key->data()), key->size()});
         return result;
@@ -85,9 +86,8 @@ Outcome awaitPeer(Session& session, Call& call, wire::AwaitPeer::Reader in, Stre
 
 Outcome tellPeer(Session& session, Call&, wire::TellPeer::Reader in, StreamState& stream) {
   const auto link = link_of(session, in.getLink(), PeerLink::End::source);
-  session.completions().after(
-      stream, Completions::Kind::signal,
-      [link, number = in.getNumber()](CUresult) { link->say_passed(number); });
+  session.completions().after(stream, Completions::Kind::signal,
+                              [link, number = in.getNumber()](CUresult) { link->say_passed(number); });
   return CUDA_SUCCESS;
 }
 

@@ -18,7 +18,8 @@ WorkerLanes::~WorkerLanes() { close(); }
 void WorkerLanes::add_lane(std::shared_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before) {
   {
     const std::lock_guard lock(mutex_);
-    const bool receives = std::any_of(slots_.begin(), slots_.end(), [&](const Slots& s) { return slots_of_class(s.of); });
+    const bool receives =
+        std::any_of(slots_.begin(), slots_.end(), [&](const Slots& s) { return slots_of_class(s.of); });
     if (memory_.empty() && receives) {
       std::size_t bytes = 0;
       for (Slots& slots : slots_) {
@@ -216,8 +217,7 @@ std::span<std::byte> WorkerLanes::place(Chunk chunk, std::size_t bytes) {
   if (const auto asked = expected_.find(chunk.transfer); asked != expected_.end()) {
     if (chunk.number >= asked->second) throw ProtocolError("a chunk of the lanes that was not asked for");
   } else {
-    if (slots.unasked == early_max(slots.of))
-      throw ProtocolError("more chunks of the lanes come unasked than may");
+    if (slots.unasked == early_max(slots.of)) throw ProtocolError("more chunks of the lanes come unasked than may");
     ++slots.unasked;
     ++unasked_[chunk.transfer];
   }

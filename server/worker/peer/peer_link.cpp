@@ -36,8 +36,8 @@ void give_up_after(std::chrono::milliseconds silence, int descriptor) {
 
 }  // namespace
 
-/// The link's own connection. What is said leaves at once, by whoever says it, as far as the connection takes it; the
-/// rest by the thread that attends.
+/// The link's own connection. The thread that says something sends it at once, as far as the connection takes it; the
+/// thread that attends sends the rest.
 class PeerLink::Line final : FrameHandler {
  public:
   Line(PeerLink& link, std::shared_ptr<Channel> channel)
@@ -140,6 +140,11 @@ PeerLink::PeerLink(std::uint32_t number, End end, Waker& waker, Compression comp
           room_of(end)) {}
 
 PeerLink::~PeerLink() { close(); }
+
+std::uint64_t PeerLink::memory_of(End end) {
+  if (end == End::source) return out_bytes;
+  return limits::link_chunks * limits::lane_chunk_bytes + limits::link_small_chunks * limits::lane_small_chunk_bytes;
+}
 
 // --- connections ----------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,9 @@ class PeerLink {
   PeerLink(const PeerLink&) = delete;
   PeerLink& operator=(const PeerLink&) = delete;
 
+  /// What one takes of the host's memory.
+  static std::uint64_t memory_of(End end);
+
   std::uint32_t number() const { return number_; }
   End end() const { return end_; }
   /// Why it is of no use; empty while it is.

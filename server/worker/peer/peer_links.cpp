@@ -28,10 +28,14 @@ std::string PeerLinks::make(std::uint32_t number, PeerLink::End end) {
       std::count_if(links_.begin(), links_.end(), [](const auto& one) { return one.second.link->failure().empty(); }));
   if (made_ == limits::links_ever_max || alive == limits::links_max) return too_many;
   if (links_.contains(number)) throw ProtocolError("a link has the number of another one");
+  auto charge = HostCharge::try_take(budget_, PeerLink::memory_of(end));
+  if (!charge) return "the session may not take so much more of the host's memory";
   auto link = std::make_shared<PeerLink>(number, end, waker_, compression_, silence_);
   const std::lock_guard lock(mutex_);
   ++made_;
-  links_[number].link = std::move(link);
+  Member& member = links_[number];
+  member.charge = std::move(*charge);
+  member.link = std::move(link);
   return {};
 }
 

@@ -13,6 +13,7 @@
 
 #include "peer_link.h"
 #include "server/peer_door.h"
+#include "server/quota/host_budget.h"
 
 namespace fargpu::server {
 
@@ -27,9 +28,14 @@ struct PeerWish {
 class PeerLinks {
  public:
   /// `lost`: the client is to hear of it. `door`: null where there are no other workers.
-  PeerLinks(Waker& waker, Compression compression, std::chrono::milliseconds silence, PeerDoor* door,
-            std::function<void(std::uint32_t link, const std::string& why)> lost)
-      : waker_(waker), compression_(compression), silence_(silence), door_(door), lost_(std::move(lost)) {}
+  PeerLinks(Waker& waker, HostBudget& budget, Compression compression, std::chrono::milliseconds silence,
+            PeerDoor* door, std::function<void(std::uint32_t link, const std::string& why)> lost)
+      : waker_(waker),
+        budget_(budget),
+        compression_(compression),
+        silence_(silence),
+        door_(door),
+        lost_(std::move(lost)) {}
   ~PeerLinks() { close_all(); }
 
   // --- for the executor ---------------------------------------------------------------------------------------------
@@ -59,6 +65,7 @@ class PeerLinks {
 
  private:
   struct Member {
+    HostCharge charge;  // first: the link's memory goes before it
     std::shared_ptr<PeerLink> link;
     std::vector<std::byte> key;  // while connections may come
     std::uint32_t missing = 0;   // of its connections
@@ -68,6 +75,7 @@ class PeerLinks {
   void forget_key(Member& member);
 
   Waker& waker_;
+  HostBudget& budget_;
   const Compression compression_;
   const std::chrono::milliseconds silence_;
   PeerDoor* const door_;

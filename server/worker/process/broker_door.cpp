@@ -29,8 +29,7 @@ bool BrokerDoor::admit(std::span<const std::byte> key) {
   const std::vector<std::byte> name(key.begin(), key.end());
   std::unique_lock lock(mutex_);
   admitting_.insert(name);
-  const bool sent =
-      send_link(link_, [&](wire::WorkerMessage::Builder message) { message.setAdmit(data_of(key)); });
+  const bool sent = send_link(link_, [&](wire::WorkerMessage::Builder message) { message.setAdmit(data_of(key)); });
   const bool let_in =
       sent && changed_.wait_for(lock, limits::connect_timeout, [&] { return !admitting_.contains(name); });
   admitting_.erase(name);

@@ -193,7 +193,11 @@ class Session final : FrameHandler, Executor {
   CallCredit credit_{host_budget_};
   WorkerLanes lanes_{waker_, options_.compression,
                      [this](const ClientRequests::Chunks& wanted) { client_.want(wanted); }};
-  PeerLinks peers_{waker_, options_.compression, options_.silence, options_.peers,
+  PeerLinks peers_{waker_,
+                   host_budget_,
+                   options_.compression,
+                   options_.silence,
+                   options_.peers,
                    [this](std::uint32_t link, const std::string& why) { tell_link_lost(link, why); }};
   FrameReader reader_;
   Output output_;
