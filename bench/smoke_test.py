@@ -12,12 +12,12 @@ from on_softgpu import BUILD, OnSoftgpu
 
 class Smoke(OnSoftgpu):
     def test_every_row_has_a_figure_or_a_reason(self):
-        done = self.bench("--tiny", "--rounds", "1", "--rtt", "1", "control", "data", "S1", "S2")
+        done = self.bench("--tiny", "--rounds", "1", "--rtt", "1", "control", "data", "S1", "S2", "G2", "G3")
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("adds", done.stdout)  # what the proxy costs
         found = self.results()
         for key, goal in Goals().goals.items():
-            if Goals().rows[goal.row]["group"] in ("control", "data") or goal.row in ("S1", "S2"):
+            if Goals().rows[goal.row]["group"] in ("control", "data") or goal.row in ("S1", "S2", "G2", "G3"):
                 result = found[key]
                 if result["value"] is None:
                     self.assertNotEqual(goal.unmeasured, UNPUBLISHED, result)
@@ -27,6 +27,7 @@ class Smoke(OnSoftgpu):
             self.assertEqual(found["L7", "tcp", case]["value"], 0)
         self.assertEqual(found["L6", "tcp", ""]["value"], 1)
         self.assertEqual(found["S2", "tcp", ""]["value"], 0)
+        self.assertEqual(found["G3", "tcp", "round trips"]["value"], 0)
         self.assertGreater(found["L3", "tcp+1", "blocking"]["detail"]["T"], 1e-3)  # the proxy delays
         with open(os.path.join(self.folder.name, "results.html")) as page:
             self.assertIn("<svg", page.read())

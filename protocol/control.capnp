@@ -17,6 +17,11 @@
 #                        `laneAnswer`. From then on it carries chunks of transfers, either way
 #                        (docs/internals/wire-format.md).
 #
+# A *link* goes from the worker of one host to that of another, for a program with devices of both. Its connections
+# begin with `lane` too: the first worker's broker makes them, and that worker has the key from the client
+# (operations `offerPeer` and `joinPeer`). Channel 0 is the link's own connection, on which `peer` is said; the others
+# carry chunks.
+#
 # A session or lane whose connection broke is resumed by a further one, which also begins with `lane`. Once the worker
 # has it, the client sends `resume` and the worker answers `resumeAnswer`; then both go on where the other has received
 # (docs/internals/resuming.md).
@@ -106,6 +111,12 @@ struct Control {
     rdma @31 :RdmaEnd;                # first the worker after `attach`; first the client on a lane
     rdmaMet @32 :Text;                # whether the sender has met the other end by RDMA: empty, or why not. If both
                                       # have, everything else goes by RDMA; if not, nothing does
+
+    # --- a link between two workers of one program (docs/internals/wire-format.md) ------------------------------------
+    peer @33 :PeerWord;               # on the link's own connection, either way
+
+    # --- session connection, worker -> client, at any time after attachAnswer ----------------------------------------
+    linkLost @34 :LinkLost;
   }
 }
 
@@ -413,6 +424,23 @@ struct Arriving {
 struct LaneLost {
   # A bulk lane is of no use any more, which the worker may not have seen: it ends the session.
   text @0 :Text;
+}
+
+struct PeerWord {
+  # What the workers at the ends of a link tell each other. The *source* has joined the link, the *target* was joined:
+  # contents go from the source to the target.
+  union {
+    wanted @0 :Wanted;            # target -> source: chunks of a transfer may be sent
+    begins @1 :UInt32;            # source -> target: the stream that the transfer waits for, at the source, is there
+    landed @2 :UInt32;            # target -> source: all of the transfer lies where it belongs
+    passed @3 :UInt64;            # source -> target: the event has happened that the client gave this number
+  }
+}
+
+struct LinkLost {
+  # A link of this session's worker is of no use any more. What went by it has ended with an error.
+  link @0 :UInt32;
+  text @1 :Text;
 }
 
 struct Released {

@@ -33,6 +33,7 @@ struct CopySide {
     part,
     pull,
     lanes,
+    peer,
     // Between a program and the client, or the worker and the driver.
     host,     ///< ordinary memory at an address
     unified,  ///< memory at an address, which tells what memory it is

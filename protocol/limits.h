@@ -37,6 +37,16 @@ inline constexpr std::size_t resume_secret_bytes = 32;
 /// A connection that was closed in order is waited for no longer than this: it is how the end of a process shows.
 inline constexpr std::chrono::milliseconds resume_ended_max{5000};
 
+/// Links of a session's worker with those of other hosts, at a time and in all; lanes of each; what the two workers may
+/// have told each other that no call has asked for yet, and what one has to say that the other does not take.
+inline constexpr std::size_t links_max = 16;
+inline constexpr std::size_t links_ever_max = 64;
+inline constexpr std::uint32_t link_lanes = 4;
+inline constexpr std::size_t link_words_max = 1u << 16;
+inline constexpr std::size_t link_said_bytes_max = 16u << 20;
+/// Chunks under way on a link, of large transfers and of small ones.
+inline constexpr std::uint64_t link_chunks = 24, link_small_chunks = 32;
+
 inline constexpr std::size_t image_bytes_max = 1u << 30;  ///< one cubin, fatbin or PTX text
 /// Of libraries that are loaded before the program asks: the request that is answered, the answer, how many come with
 /// one, and wait in all.

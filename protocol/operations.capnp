@@ -216,6 +216,8 @@ struct CopySide {
                                   # gets there
     lanes @6 :UInt32;             # they travel in chunks on the bulk lanes, as the transfer of this number
                                   # (protocol/row_chunks.h)
+    peer @13 :UInt64;             # on a link to another host's worker: the link's number in the upper half, that of the
+                                  # transfer in the lower one
   }
   level @7 :UInt64;               # of an array
   x @8 :UInt64;                   # bytes
@@ -236,13 +238,16 @@ struct CopyIn {
                                   # (Control.wanted)
   inOrder @4 :Bool;               # lanes: the worker asks when what the stream was given before is complete, which may
                                   # write the source
+  leads @5 :Bool;                 # peer: the program's stream is this one. The transfer begins when the stream gets
+                                  # here, and it waits until all bytes are there. Exactly one of the two sides leads
 }
 
 struct CopyOut {
   # From the device or an array to the host. To a frame: barrier. To a block: deferred, the bytes are delivered when
-  # they are there (Control.deliver), but for a block that is shared. To lanes: either.
+  # they are there (Control.deliver), but for a block that is shared. To lanes: either. To a peer: deferred.
   stream @0 :UInt64;
   copy @1 :Copy;
+  leads @2 :Bool;                 # as in CopyIn
 }
 
 struct CopyDevice {
@@ -251,6 +256,52 @@ struct CopyDevice {
   copy @1 :Copy;
   targetContext @2 :UInt64;       # of that memory or array; 0: an array is the stream's, memory tells by its address
   sourceContext @3 :UInt64;
+}
+
+# --- links between workers -------------------------------------------------------------------------------------------
+# A link has the same number at both of its workers, which the client gives. It goes one way.
+
+struct OfferPeer {
+  # To the target's worker: it expects the connections of a link.
+  link @0 :UInt32;
+}
+struct OfferPeerReply {
+  key @0 :Data;                   # by which they are let in, each once: 48 bytes, of which 16 are shown where TLS is
+                                  # spoken. Empty: there is none, because of
+  failure @1 :Text;
+}
+
+struct JoinPeer {
+  # To the source's worker: its broker connects it with the target's, and it answers when they have met, or why they
+  # cannot.
+  link @0 :UInt32;
+  host @1 :Text;                  # of the target's broker
+  port @2 :UInt16;
+  session @3 :UInt64;             # the target's
+  key @4 :Data;                   # as the target gave it
+  encrypted @5 :Bool;             # the target's broker speaks TLS
+}
+struct JoinPeerReply {
+  failure @0 :Text;               # empty: they have met
+}
+
+struct ClosePeer {
+  # The link is needed no more, or its other end is lost. What waits for it goes on with an error.
+  link @0 :UInt32;
+}
+
+struct AwaitPeer {
+  # To the target's worker: the stream goes on when the source has said `passed` with this number.
+  stream @0 :UInt64;
+  link @1 :UInt32;
+  number @2 :UInt64;
+}
+
+struct TellPeer {
+  # To the source's worker: it says `passed` when the GPU has completed what the stream was given before.
+  stream @0 :UInt64;
+  link @1 :UInt32;
+  number @2 :UInt64;
 }
 
 # --- sharing between sessions ----------------------------------------------------------------------------------------

@@ -21,6 +21,9 @@ struct WorkerMessage {
 
     activity @11 :Activity; # what the session does, where others hear of it
     resuming @17 :Resuming; # the client's connection broke, or is back
+    admit @18 :Data;        # connections of a link by this key are let in from now on; answered by `admitted`
+    shutOut @19 :Data;      # no longer
+    dial @20 :Dial;         # a connection to another host's broker is wanted; answered by `dialled`
 
     # broker -> worker
     account @10 :Void;      # with a descriptor: the account of the session's tenant; right before `session`
@@ -31,6 +34,8 @@ struct WorkerMessage {
     unshared @15 :Data;     # a session that still has the memory of this key pays for it now
     lane @13 :Data;         # with a connection's descriptor: the first frame on it, a request to be a bulk lane,
                             # already read
+    admitted @21 :Data;
+    dialled @22 :Dialled;   # with the connection's descriptor, if there is one
     turn @12 :Turn;         # which work the session may give to its devices from now on; first, right behind `session`
   }
 }
@@ -83,6 +88,16 @@ struct Session {
   scrub @9 :Bool;           # memory that others had becomes zeros before the session sees it
   laneKey @10 :Data;        # by which the session's bulk lanes are known
   resumeSeconds @11 :UInt32;  # for which a client is waited for whose connection broke; 0: it is not
+}
+
+struct Dial {
+  request @0 :UInt64;
+  host @1 :Text;
+  port @2 :UInt16;
+}
+struct Dialled {
+  request @0 :UInt64;
+  failure @1 :Text;         # not empty: why there is no connection
 }
 
 struct Share {

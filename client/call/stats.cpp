@@ -98,6 +98,9 @@ void print(const SessionTotals& totals) {
   }
   text += fmt::format("  round trips {}, bytes sent {}, bytes received {}", round_trips(), totals.bytes_sent,
                       totals.bytes_received);
+  if (totals.bytes_direct + totals.bytes_relayed > 0)
+    text += fmt::format("\n  from host to host: bytes that went directly {}, through this program {}",
+                        totals.bytes_direct, totals.bytes_relayed);
   if (totals.lanes > 0) text += fmt::format("\n  bulk lanes {}, in use {}", totals.lanes, totals.lanes_in_use);
   const auto compressed = [&](const char* way, const CompressionCounts::Way& counts) {
     if (const std::uint64_t before = counts.before)

@@ -52,6 +52,8 @@ struct SessionTotals {
   Clock::duration ran{0};  ///< since the first cuInit
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
+  std::uint64_t bytes_direct = 0;   ///< of copies between hosts: those that went directly
+  std::uint64_t bytes_relayed = 0;  ///< and through this process
   std::size_t lanes = 0;
   std::size_t lanes_in_use = 0;  ///< to the host, at the end
 };

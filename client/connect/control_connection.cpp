@@ -342,7 +342,7 @@ ControlConnection::ControlConnection(const PoolHost& host, For whom)
     : name_(address_text(host)), address_(host), whom_(whom) {
   Line line = connect_to(host);
   channel_ = std::move(line.channel);
-  encrypted_ = line.encrypted;
+  encrypted_ = far_encrypted_ = line.encrypted;
   token_ = read_credentials().token;
   if (!token_.empty() && !line.encrypted && !line.local) {
     throw DialError::of_setting("a token would be readable on the way to " + name_ + "; write tls://" + name_ +

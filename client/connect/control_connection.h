@@ -81,6 +81,8 @@ class ControlConnection {
 
   /// Where a broker on another machine, or a socket of TLS, is spoken to in secret.
   bool encrypted() const { return encrypted_; }
+  /// Whether it speaks TLS at the address that was configured.
+  bool far_encrypted() const { return far_encrypted_; }
   const std::string& broker_version() const { return broker_version_; }
   const std::string& name() const { return name_; }
   /// Where to open the session: as configured, or at the broker's Unix socket, if it is on this machine and memory may
@@ -104,6 +106,7 @@ class ControlConnection {
   For whom_;
   std::string token_;
   bool encrypted_ = false;
+  bool far_encrypted_ = false;
   std::unique_ptr<Channel> channel_;
   std::uint32_t sequence_ = 0;
   std::string broker_version_;

@@ -104,7 +104,10 @@ void Between::lost(const Session& session) {
       }
       one = own || (parked.passed && parked.reached) ? parked_.erase(one) : std::next(one);
     }
+    std::erase_if(direct_,
+                  [&](const auto& one) { return one.second.source == &session || one.second.target == &session; });
   }
+  links_.lost(session);
   changed_.notify_all();
   for (const Parked& parked : over) end(parked);
 }
@@ -113,9 +116,14 @@ void Between::settle(const Session* session) {
   std::unique_lock lock(mutex_);
   const std::uint64_t before = next_;
   changed_.wait(lock, [&] {
-    return std::none_of(parked_.begin(), parked_.end(), [&](const auto& one) {
-      return one.first < before && (!session || one.second.session == session || one.second.on.contains(session));
-    });
+    return std::none_of(parked_.begin(), parked_.end(),
+                        [&](const auto& one) {
+                          return one.first < before &&
+                                 (!session || one.second.session == session || one.second.on.contains(session));
+                        }) &&
+           std::none_of(direct_.begin(), direct_.end(), [&](const auto& one) {
+             return one.first < before && (!session || one.second.source == session || one.second.target == session);
+           });
   });
 }
 
@@ -132,6 +140,7 @@ CUresult Between::wait(Thread& thread, Stream& stream, const Event& event) {
   if (known && (event.recorded.load() == 0 || event.complete())) return CUDA_SUCCESS;
   Stream* const witness = hidden(thread, *event.context, Use::events);
   if (!witness) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (const auto link = links_.between(there, here)) return wait_directly(thread, stream, event, *witness, *link);
   // The id is written before the worker can have heard of it.
   const auto id = std::make_shared<std::uint64_t>(0);
   if (const CUresult bad = park(
@@ -149,6 +158,32 @@ CUresult Between::wait(Thread& thread, Stream& stream, const Event& event) {
   });
   if (asked != CUDA_SUCCESS) note(*id, &Parked::passed, asked);
   here.calls.commands.flush();
+  return CUDA_SUCCESS;
+}
+
+// The program's stream waits at its worker for a word of the other one.
+CUresult Between::wait_directly(Thread& thread, Stream& stream, const Event& event, Stream& witness, Link& link) {
+  const std::uint64_t number = link.next_event();
+  RemoteCall<wire::AwaitPeer> await(thread, stream.context);
+  await.in().setStream(stream.wire());
+  await.in().setLink(link.number);
+  await.in().setNumber(number);
+  if (const CUresult bad = await.post(stream); bad != CUDA_SUCCESS) return bad;
+  // If that session is lost meanwhile, so is the link, and the stream goes on.
+  (void)within(link.from, [&] {
+    RemoteCall<wire::CuStreamWaitEvent> wait(thread, event.context);
+    wait.in().setHStream(witness.wire());
+    wait.in().setHEvent(event.handle.value());
+    wait.tell();
+    RemoteCall<wire::TellPeer> tell(thread, witness.context);
+    tell.in().setStream(witness.wire());
+    tell.in().setLink(link.number);
+    tell.in().setNumber(number);
+    tell.tell();
+    link.from.calls.commands.flush();
+    return CUDA_SUCCESS;
+  });
+  link.to.calls.commands.flush();
   return CUDA_SUCCESS;
 }
 
@@ -201,6 +236,82 @@ CUresult Between::check(Thread& thread, const Copy& copy, Sides sides) {
   return check_side(sides.target, copy.target, copy.target_context);
 }
 
+// Managed memory, and pinned memory that kernels see, has newer bytes in this process perhaps.
+std::shared_ptr<Link> Between::link_for(const Copy& copy, Sides sides) {
+  if (!sides.source || !sides.target || sides.source == sides.target) return nullptr;
+  const auto plain = [](const Session& session, const CopySide& side) {
+    if (side.in_array()) return true;
+    const auto region = session.map.find(side.begin());
+    return region && region->on_device() && !region->managed() && region->kind != Region::Kind::alias;
+  };
+  if (!plain(*sides.source, copy.source) || !plain(*sides.target, copy.target)) return nullptr;
+  return links_.between(*sides.source, *sides.target);
+}
+
+// Each of the two workers gets its half. The one whose stream the program has named leads: the transfer begins when
+// that stream gets there, and the stream goes on when all bytes have landed.
+CUresult Between::directly(Thread& thread, Stream& stream, const Copy& whole, Sides sides, Link& link) {
+  Copy copy = whole;
+  for (CopySide* const side : {&copy.source, &copy.target})
+    if (!side->in_array()) side->kind = CopySide::Kind::device;
+  Session& here = *stream.context->session;
+  const bool reads = &here == sides.source;
+  Session& there = reads ? *sides.target : *sides.source;
+  Context* const context =
+      context_of(there, reads ? copy.target : copy.source, reads ? copy.target_context : copy.source_context);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  Stream* const other = hidden(thread, *context, Use::links);
+  if (!other) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::uint64_t id;
+  {
+    const std::lock_guard lock(mutex_);
+    id = next_++;
+    direct_[id] = sides;
+  }
+  const auto over = [this, id] {
+    {
+      const std::lock_guard lock(mutex_);
+      direct_.erase(id);
+    }
+    changed_.notify_all();
+  };
+  constexpr std::uint64_t whole_slices = std::uint64_t{1} << 48;
+  const auto halves = [&](const CopyPart& part) {
+    const CopySide by_link{.kind = CopySide::Kind::peer, .place = link.place(link.next_transfer(part.shape))};
+    RemoteCall<wire::CopyIn> in(thread, reads ? other->context : stream.context);
+    in.in().setStream(reads ? other->wire() : stream.wire());
+    encode(part.shape, by_link, part.target, in.in().initCopy());
+    in.in().setLeads(!reads);
+    RemoteCall<wire::CopyOut> out(thread, reads ? stream.context : other->context);
+    out.in().setStream(reads ? stream.wire() : other->wire());
+    encode(part.shape, part.source, by_link, out.in().initCopy());
+    out.in().setLeads(reads);
+    if (const CUresult bad = reads ? out.post(stream) : in.post(stream); bad != CUDA_SUCCESS) return bad;
+    bytes_direct_ += part.shape.bytes();
+    // If that session is lost meanwhile, so is the link, and the stream goes on.
+    (void)within(there, [&] {
+      if (reads) in.tell();
+      else out.tell();
+      return CUDA_SUCCESS;
+    });
+    return CUDA_SUCCESS;
+  };
+  CUresult result;
+  try {
+    result = CopyJob{thread, stream, copy}.for_parts(whole_slices, halves);
+    here.fences.after(thread, stream, over);
+  } catch (...) {
+    over();
+    throw;
+  }
+  (void)within(there, [&] {
+    there.calls.commands.flush();
+    return CUDA_SUCCESS;
+  });
+  here.calls.commands.flush();
+  return result;
+}
+
 CUresult Between::copy(Thread& thread, Stream& stream, const Copy& whole, Sides sides) {
   if (whole.shape.empty()) return CUDA_SUCCESS;
   Session& here = *stream.context->session;
@@ -209,6 +320,8 @@ CUresult Between::copy(Thread& thread, Stream& stream, const Copy& whole, Sides 
     return refuse_use("a graph with a copy from or to another host");
   }
   if (const CUresult bad = check(thread, whole, sides); bad != CUDA_SUCCESS) return bad;
+  if (const auto link = link_for(whole, sides); link && (&here == sides.source || &here == sides.target))
+    return directly(thread, stream, whole, sides, *link);
   // Memory of the program that is not pinned is read during the call, and written before it returns.
   Copy copy = whole;
   std::shared_ptr<std::vector<std::byte>> taken;
@@ -289,7 +402,15 @@ CUresult Between::perform(Thread& thread, const Copy& copy, Sides sides) {
   Stream* const source = from ? hidden(thread, *from, Use::copies) : nullptr;
   Stream* const target = to ? hidden(thread, *to, Use::copies) : nullptr;
   if ((from && !source) || (to && !target)) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (source && target) return relay(thread, copy, *source, *target);
+  if (source && target) {
+    if (const auto link = link_for(copy, sides)) {
+      const CUresult result = directly(thread, *target, copy, sides, *link);
+      const CUresult settled = settle(thread, *target);
+      return result == CUDA_SUCCESS ? settled : result;
+    }
+    if (sides.source != sides.target) bytes_relayed_ += copy.shape.bytes();
+    return relay(thread, copy, *source, *target);
+  }
   Stream& only = source ? *source : *target;
   const CUresult result = CopyJob{thread, only, copy}.for_parts(Relay::piece_bytes, [&](const CopyPart& part) {
     return run(thread, only, part.shape, part.source, part.target);

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -11,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,11 +20,15 @@
 #include "client/copy/program_copy.h"
 #include "client/objects/context.h"
 #include "client/objects/thread.h"
+#include "links.h"
 
 namespace fargpu::client {
 
 class Session;
 
+/// Copies and waits go by a link between the two workers where there is one, and then this process has nothing to do
+/// with them. Where there is none, a stream is parked, and contents come through here.
+///
 /// Threads: any. A stream is parked for work that was given to streams before, of whichever session, so that no two can
 /// wait for each other.
 class Between {
@@ -50,6 +56,12 @@ class Between {
   void settle(const Session* session = nullptr);
   /// Streams of others go on that waited for it; the threads that made them wait have its loss as an error.
   void lost(const Session& session);
+  /// A worker says that a link is lost.
+  void link_lost(const Calls& by, std::uint32_t number, const std::string& why) { links_.lost(by, number, why); }
+
+  /// Of copies from host to host: bytes that went directly, and through this process.
+  std::uint64_t bytes_direct() const { return bytes_direct_; }
+  std::uint64_t bytes_relayed() const { return bytes_relayed_; }
 
  private:
   struct Parked {
@@ -69,6 +81,7 @@ class Between {
   enum class Use {
     copies,
     reads,   ///< of a copy whose bytes go on to another session
+    links,   ///< the side of copies by links that does not lead
     events,  ///< waits for them, which nothing else may come behind
   };
   Stream* hidden(Thread& thread, Context& context, Use use);
@@ -77,6 +90,10 @@ class Between {
   CUresult settle(Thread& thread, Stream& stream);
   CUresult relay(Thread& thread, const Copy& copy, Stream& source, Stream& target);
 
+  std::shared_ptr<Link> link_for(const Copy& copy, Sides sides);
+  CUresult directly(Thread& thread, Stream& stream, const Copy& copy, Sides sides, Link& link);
+  CUresult wait_directly(Thread& thread, Stream& stream, const Event& event, Stream& witness, Link& link);
+
   bool pinned(const CopySide& side) const;
 
   const std::function<Session*(std::uint64_t)> knowing_;
@@ -84,6 +101,9 @@ class Between {
   std::condition_variable changed_;
   std::uint64_t next_ = 1;
   std::map<std::uint64_t, Parked> parked_;
+  std::map<std::uint64_t, Sides> direct_;  // copies under way
+  Links links_;
+  std::atomic<std::uint64_t> bytes_direct_{0}, bytes_relayed_{0};
   std::mutex hiding_;  // never taken by what receives
   std::map<std::pair<Context*, Use>, Handle> hidden_;
   std::map<std::pair<Session*, Use>, std::unique_ptr<JobThread>> jobs_;

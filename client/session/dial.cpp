@@ -188,6 +188,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   Terms terms;
   terms.host = host_name;
   terms.origin = place.origin;
+  terms.peer = place.peer;
   terms.session_id = answer.getSessionId();
   const bool shares_memory = answer.getRingBytes() > 0;
   terms.lanes = shares_memory ? 0 : config.lanes;  // large copies go through memory then
@@ -291,7 +292,9 @@ std::unique_ptr<Session> attach_by(const Ticket& ticket, const ControlConnection
     if (rdma.required) throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, broker.name() + ": no RDMA: " + rdma.why_not);
     log::info("{}: the session goes by TCP and not by RDMA: {}", broker.name(), rdma.why_not);
   }
-  auto session = attach(std::move(channel), shown, config, broker.name(), connect, rdma, place);
+  Place there = place;
+  if (host.socket.empty()) there.peer = {host.host, host.port, broker.far_encrypted()};
+  auto session = attach(std::move(channel), shown, config, broker.name(), connect, rdma, there);
   const auto& devices = session->terms.facts.devices;
   const auto served =
       std::count_if(devices.begin(), devices.end(), [](const Device& device) { return device.worker_ordinal >= 0; });

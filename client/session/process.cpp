@@ -14,6 +14,7 @@
 #include "client/memory/conflicts.h"
 #include "client/memory/system_calls.h"
 #include "client/call/remote_call.h"
+#include "link_news.h"
 #include "pool.h"
 #include "pool_dial.h"
 #include "session.h"
@@ -111,6 +112,9 @@ void Process::take(std::unique_ptr<Pool> pool) {
   set_usual(nullptr);
   Calls::set_first([]() -> Calls& { return process().pool()->first().calls; });
   pool->at_begin([](Session& session) { process().take(&session); });
+  at_link_loss([](const Calls& by, std::uint32_t number, const std::string& why) {
+    if (Pool* const several = process().pool()) several->between.link_lost(by, number, why);
+  });
   Pool::set_of_process(pool.get());
   pool_.store(pool.release(), std::memory_order_release);
 }
@@ -269,6 +273,10 @@ void Process::at_exit() noexcept {
       totals.lanes += session.lanes.open_lanes();
       totals.lanes_in_use += session.lanes.lanes_in_use();
     });
+    if (const Pool* const several = pool()) {
+      totals.bytes_direct = several->between.bytes_direct();
+      totals.bytes_relayed = several->between.bytes_relayed();
+    }
     stats::print(totals);
   }
   trace::finish();

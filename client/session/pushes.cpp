@@ -8,6 +8,7 @@
 #include "client/call/waiting_prints.h"
 #include "client/call/remote_call.h"
 #include "cuda_facts.h"
+#include "link_news.h"
 #include "protocol/errors.h"
 #include "protocol/text.h"
 #include "waits.h"
@@ -51,6 +52,9 @@ void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
       return;
     }
     case wire::Control::NOTICE: log::warn("{}: {}", host_, printable(push.getNotice().cStr(), 512)); return;
+    case wire::Control::LINK_LOST:
+      tell_link_loss(parts_.calls, push.getLinkLost().getLink(), push.getLinkLost().getText().cStr());
+      return;
     case wire::Control::SETTLED: parts_.calls.credit.settled(push.getSettled().getBytes()); return;
     case wire::Control::GOODBYE:
       throw ChannelClosed(host_ + " ended the session: " + printable(push.getGoodbye().getText().cStr(), 512));

@@ -38,6 +38,7 @@
 #include "client/stream/fences.h"
 #include "client/stream/stream_waits.h"
 #include "client/stream/streams.h"
+#include "place.h"
 #include "protocol/channel.h"
 #include "protocol/limits.h"
 #include "pushes.h"
@@ -62,6 +63,7 @@ struct Terms {
   std::uint64_t credit_bytes = limits::credit_bytes;            ///< for calls that the worker may have to keep
   Compression compression = Compression::never;                 ///< of contents of memory
   bool one_process = false;                                     ///< the worker's (tests)
+  PeerPlace peer;                                               ///< for links of other hosts with this one
   std::function<std::shared_ptr<Channel>()> open_lane;          ///< connects one; null where there are none
 };
 

@@ -142,6 +142,11 @@ const std::vector<Entry>& entries() {
        "Address at which Prometheus reads metrics, by HTTP at /metrics; empty for none"},
       {"sandbox", &Settings::sandbox, "true",
        "Restrict workers: they start no programs, trace no processes, and have no networks, mounts or new privileges"},
+      {"peers", &Settings::peers, "none",
+       "Networks of other GPU hosts that this one may connect to, for copies and waits between them: addresses such as "
+       "10.1.0.0/16,fd00:1::/32, none or all. A program names the hosts, so name no network whose machines are not to "
+       "be tried from here. With none, contents go through the program's process; a fargpud that listens on the "
+       "loopback alone connects there in any case"},
       {"rdma_networks", &Settings::rdma_networks, rdma::Networks::usual,
        "Networks on which clients may use RDMA, which is not encrypted: addresses such as 10.1.0.0/16,fd00:1::/32, "
        "none "
@@ -362,6 +367,8 @@ void check(const Settings& settings) {
   rdma::Networks networks;
   if (std::string error; !rdma::Networks::parse(settings.rdma_networks, networks, error))
     throw SettingsError("rdma_networks is '" + settings.rdma_networks + "': " + error);
+  if (std::string error; !rdma::Networks::parse(settings.peers, networks, error))
+    throw SettingsError("peers is '" + settings.peers + "': " + error);
   auto transports = rdma::Transports::cards;
   if (!rdma::parse_transports(settings.rdma_transports, transports))
     throw SettingsError("rdma_transports is '" + settings.rdma_transports + "'; use cards, tcp or memory");

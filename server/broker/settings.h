@@ -48,6 +48,7 @@ struct Settings {
   std::string worker;          ///< path of fargpu-worker
   std::string log_level;
   std::string log_format;       ///< text or json
+  std::string peers;            ///< networks of other hosts to which workers may have links
   std::string rdma_networks;    ///< to whose clients workers offer RDMA
   std::string rdma_transports;  ///< cards, tcp or memory
 

@@ -77,6 +77,9 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
                      Admissions::wait_bounds, admissions.waits, admissions.waited_seconds);
   text.add("fargpu_worker_failures_total", "counter", "Workers that ended by a fault.", of_host,
            static_cast<double>(workers_.faults()));
+  text.add("fargpu_links_refused_total", "counter",
+           "Connections to other hosts that sessions wanted and `peers` does not allow.", of_host,
+           static_cast<double>(workers_.dials().refused()));
   text.add("fargpu_workers_warm", "gauge", "Workers that are ready for a session.", of_host,
            static_cast<double>(std::count_if(workers_.all().begin(), workers_.all().end(), [](const Worker& worker) {
              return worker.state == Worker::State::ready;

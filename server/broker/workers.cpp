@@ -107,6 +107,7 @@ Workers::Workers(asio::io_context& io, const Settings& settings)
       settings_(settings),
       shares_(descriptor_limit() / 4,
               [this](pid_t heir, int device, std::uint64_t bytes, bool pays) { charge(heir, device, bytes, pays); }),
+      dials_(io, settings),
       scheduling_(io, rules_of(settings)),
       retry_(io),
       watch_(io) {}
@@ -327,6 +328,21 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       require(Worker::State::session);
       answer(worker, message.getFetch());
       return;
+    case wire::WorkerMessage::ADMIT:
+      require(Worker::State::session);
+      admit(worker, message.getAdmit());
+      return;
+    case wire::WorkerMessage::SHUT_OUT: {
+      require(Worker::State::session);
+      const auto key = message.getShutOut();
+      const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(key.begin()), key.size());
+      std::erase_if(worker.link_keys, [&](const auto& known) { return same_secret(known, bytes); });
+      return;
+    }
+    case wire::WorkerMessage::DIAL:
+      require(Worker::State::session);
+      dial(worker, message.getDial());
+      return;
     case wire::WorkerMessage::ENDED:
       require(Worker::State::session);
       end_session(worker, printable(message.getEnded().cStr(), 512),
@@ -390,6 +406,7 @@ void Workers::end_session(Worker& worker, const std::string& reason, SessionEnd 
     if (!error && late != workers_.end()) kill(*late);
   });
   shares_.remove_all(worker.process);
+  worker.link_keys.clear();
   ended_lane_keys_.emplace_back(worker.session, std::move(worker.lane_key));
   if (ended_lane_keys_.size() > ended_lane_keys_max) ended_lane_keys_.pop_front();
   EventLog::info(
@@ -432,6 +449,38 @@ void Workers::look() {
     kill(worker);
   }
   if (sessions() > 0) watch();
+}
+
+void Workers::admit(Worker& worker, capnp::Data::Reader key) {
+  if (key.size() != limits::lane_name_bytes + 32 || worker.link_keys.size() == limits::links_max)
+    throw ProtocolError("the worker lets in more links than there can be");
+  const auto* const bytes = reinterpret_cast<const std::byte*>(key.begin());
+  worker.link_keys.emplace_back(bytes, bytes + key.size());
+  send_link(worker.link->native_handle(), [&](wire::WorkerMessage::Builder answer) { answer.setAdmitted(key); });
+}
+
+// The program's word for where the other host is: a session that tries many addresses is after something else.
+void Workers::dial(Worker& worker, wire::Dial::Reader wanted) {
+  const std::string host = wanted.getHost().cStr();
+  const auto answer = [this, process = worker.process, session = worker.session, request = wanted.getRequest(), host](
+                          int descriptor, const std::string& failure) {
+    if (!failure.empty())
+      EventLog::info("no link", {{"session", session}, {"host", printable(host, 256)}, {"reason", failure}});
+    const auto found =
+        std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+    if (found != workers_.end() && found->state == Worker::State::session && found->session == session)
+      send_link(
+          found->link->native_handle(),
+          [&](wire::WorkerMessage::Builder message) {
+            auto dialled = message.initDialled();
+            dialled.setRequest(request);
+            dialled.setFailure(failure);
+          },
+          descriptor);
+    if (descriptor >= 0) ::close(descriptor);
+  };
+  if (++worker.dials > dials_of_session_max) return answer(-1, "the session has connected to other hosts often enough");
+  dials_.dial(host, wanted.getPort(), answer);
 }
 
 // A session asks for a thing whose handle it has from the one that shares it. The worker of that one has told the thing
@@ -621,7 +670,9 @@ Workers::LaneVerdict Workers::judge_lane(std::uint64_t session, std::span<const 
   };
   for (const Worker& worker : workers_)
     if (worker.state == Worker::State::session && worker.session == session)
-      return fits(worker.lane_key) ? LaneVerdict::rightly : LaneVerdict::by_stranger;
+      return fits(worker.lane_key) || std::any_of(worker.link_keys.begin(), worker.link_keys.end(), fits)
+                 ? LaneVerdict::rightly
+                 : LaneVerdict::by_stranger;
   for (const auto& [ended, known] : ended_lane_keys_)
     if (ended == session) return fits(known) ? LaneVerdict::too_late : LaneVerdict::by_stranger;
   return LaneVerdict::by_stranger;

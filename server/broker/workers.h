@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "control.capnp.h"
+#include "dials.h"
 #include "lease.h"
 #include "server/worker_link.h"
 #include "scheduling.h"
@@ -79,6 +80,8 @@ struct Worker {
   std::uint64_t calls = 0;
   std::vector<std::uint64_t> driver_bytes;  ///< what the driver took besides, when it was last looked at
   std::vector<std::byte> lane_key;
+  std::vector<std::vector<std::byte>> link_keys;  ///< of connections that other hosts' workers may make
+  std::uint32_t dials = 0;                        ///< to other hosts, so far
   bool told_to_stop = false;
   std::uint64_t alive = 0;             ///< as its account said when it was last looked at
   unsigned still = 0;                  ///< for how many looks it has said the same
@@ -145,6 +148,7 @@ class Workers {
   /// Why the last worker with the standard environment could not start; empty if it could.
   const std::string& failure() const { return failure_; }
 
+  const Dials& dials() const { return dials_; }
   /// Workers that ended by a fault so far.
   std::uint64_t faults() const { return faults_; }
   /// By tenants that have had sessions.
@@ -185,6 +189,8 @@ class Workers {
     ShareKey key{};
   };
   void answer(Worker& worker, wire::Fetch::Reader fetch);
+  void admit(Worker& worker, capnp::Data::Reader key);
+  void dial(Worker& worker, wire::Dial::Reader wanted);
   void hear_sharers(const Worker& asks);
   bool lend(Worker& worker, const Asked& asked);
   void charge(pid_t heir, int device, std::uint64_t bytes, bool pays);
@@ -193,6 +199,7 @@ class Workers {
   const Settings& settings_;
   std::list<Worker> workers_;  // stable addresses
   SharedThings shares_;
+  Dials dials_;
   Scheduling scheduling_;
   std::uint64_t faults_ = 0;
   std::map<std::string, TenantTotals> totals_;

@@ -1,19 +1,23 @@
 """One program with devices of several hosts. See programs/spanning.cpp."""
 
 import os
+import pathlib
+import re
 import signal
+import tempfile
+import time
 import unittest
 
 from rig import SystemTest, fargpu, paths, wait_until
 
 
 class SeveralHosts(SystemTest):
-    def hosts(self, number=2, devices=2):
-        return [self.broker(env={"FARGPU_FAKE_DEVICES": devices, "FARGPU_FAKE_HOST": host})
+    def hosts(self, number=2, devices=2, options=(), **more):
+        return [self.broker(*options, env={"FARGPU_FAKE_DEVICES": devices, "FARGPU_FAKE_HOST": host}, **more)
                 for host in range(number)]
 
-    def pool(self, hosts):
-        return ",".join(host.pool for host in hosts)
+    def pool(self, hosts, scheme=""):
+        return ",".join(scheme + host.pool for host in hosts)
 
     def program(self, hosts, *arguments, gpus=3, span=2, env=None):
         return self.start([paths.PROGRAMS / "spanning", *arguments],
@@ -72,6 +76,81 @@ class SeveralHosts(SystemTest):
                 program = self.program(self.hosts(), "work", env={"FARGPU_TRANSPORT": transport})
                 code = program.wait(seconds=200)
                 self.assertEqual((code, program.out.text().strip()), (0, "fine"), program.err.text())
+
+    # --- from host to host -------------------------------------------------------------------------------------------
+
+    def copied(self, program):
+        """Bytes that went directly, and through the program."""
+        found = re.search(r"bytes that went directly (\d+), through this program (\d+)", program.err.text())
+        self.assertTrue(found, program.err.text())
+        return tuple(int(bytes_) for bytes_ in found.groups())
+
+    def works(self, hosts, env=None, pool=None):
+        settings = {"FARGPU_LOG": "info,stats", "FARGPU_POOL": pool or self.pool(hosts), **(env or {})}
+        program = self.program(hosts, "work", env=settings)
+        code = program.wait(seconds=200)
+        self.assertEqual((code, program.out.text().strip()), (0, "fine"), program.err.text())
+        return program
+
+    def test_copies_and_waits_go_directly(self):
+        hosts = self.hosts()
+        program = self.works(hosts)
+        directly, through = self.copied(program)
+        self.assertGreater(directly, 100 << 20)
+        self.assertEqual(through, 0)
+        self.assertEqual(program.err.text().count("go directly"), 2, program.err.text())  # one each way
+        wait_until(lambda: not any(host.sessions() for host in hosts), "the sessions have ended")
+
+    def test_with_tls(self):
+        with tempfile.TemporaryDirectory() as folder:
+            keys = pathlib.Path(folder) / "keys"
+            keys.touch(mode=0o600)
+            keys.write_text("default:" + "7a" * 32 + "\n", encoding="ascii")
+            hosts = self.hosts(options=("--psk-file", str(keys)), listen="tls://127.0.0.1:0")
+            program = self.works(hosts, {"FARGPU_PSK_FILE": str(keys)}, self.pool(hosts, "tls://"))
+            self.assertEqual(self.copied(program)[1], 0)
+
+    def test_hosts_that_may_not_connect_leave_it_to_the_program(self):
+        # One that strangers can reach connects nowhere, unless its settings say so.
+        hosts = self.hosts(options=("--insecure",), listen="127.0.0.1:0,0.0.0.0:0")
+        program = self.works(hosts)
+        self.assertEqual(self.copied(program)[0], 0)
+        lines = [line for line in program.err.text().splitlines() if "go through this program" in line]
+        self.assertEqual(len(lines), 2, program.err.text())
+        for line in lines:
+            self.assertIn("may not connect to 127.0.0.1:", line)
+            self.assertIn("its setting `peers`", line)
+        self.assertIn("setting `peers`", hosts[0].log("no link")["reason"])
+
+    def test_hosts_connect_where_their_settings_say_so(self):
+        hosts = self.hosts(options=("--insecure", "--peers", "10.0.0.0/8,127.0.0.0/8"), listen="127.0.0.1:0,0.0.0.0:0")
+        self.assertEqual(self.copied(self.works(hosts))[1], 0)
+
+    def test_a_host_that_stands_still_in_the_middle_of_a_copy(self):
+        hosts = self.hosts(options=("--silence-seconds", "3", "--handshake-seconds", "3"))
+        program = self.program(hosts, "rounds")
+        _, place = self.line(program)
+        program.send_line("copy")
+        answer, place = self.line(program, place)
+        self.assertEqual(answer, "first 0 last 0")
+        for worker in hosts[1].sessions():
+            os.kill(worker["worker"], signal.SIGSTOP)
+            self.addCleanup(self.go_on, worker["worker"])
+        began = time.monotonic()
+        program.send_line("copy")
+        program.err.find(lambda text: "is lost" in text, seconds=60)
+        answer, place = self.line(program, place)
+        self.assertLess(time.monotonic() - began, 40)
+        program.send_line("")
+        answer, place = self.line(program, place)
+        self.assertEqual(answer, "first 0 last 46")
+
+    @staticmethod
+    def go_on(process):
+        try:
+            os.kill(process, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
 
     # --- failures ----------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,19 @@ ContextState* context_of(Session& session, std::uint64_t named, const CopySide& 
   return there ? there : stream.context;
 }
 
+// The link of a copy, by the number in the upper half; which goes the right way, if it is one.
+std::shared_ptr<PeerLink> link_of(Session& session, std::uint64_t place, PeerLink::End end) {
+  auto link = session.peers().find(static_cast<std::uint32_t>(place >> 32));
+  if (!link || link->end() != end) throw ProtocolError("a copy on a link that there is not");
+  return link;
+}
+
+// The side of a copy is not carried out, and the other one waits for it.
+void refuse_transfer(Session& session, std::uint64_t place) {
+  if (const auto link = session.peers().find(static_cast<std::uint32_t>(place >> 32)))
+    link->fail("the side of a copy was refused");
+}
+
 // Starts a copy to the device. Whatever it answers but success and `later`, what came with the call is still to be
 // given up.
 Outcome start_copy_in(Session& session, Call& call, wire::CopyIn::Reader in) {
@@ -41,6 +54,10 @@ Outcome start_copy_in(Session& session, Call& call, wire::CopyIn::Reader in) {
     case CopySide::Kind::lanes:
       return std::make_shared<LaneSource>(copy)->start(*stream, static_cast<std::uint32_t>(source.place), in.getEarly(),
                                                        in.getInOrder());
+    case CopySide::Kind::peer:
+      return std::make_shared<PeerSource>(copy, link_of(session, source.place, PeerLink::End::target),
+                                          static_cast<std::uint32_t>(source.place), in.getLeads())
+          ->start(*stream);
     case CopySide::Kind::part:
     case CopySide::Kind::pull: return std::make_shared<PulledSource>(copy, source)->start(*stream);
     default: return CUDA_ERROR_INVALID_VALUE;
@@ -60,6 +77,7 @@ void drop_copyIn(Session& session, Call& call) {
   const auto source = in.getCopy().getSource().getPlace();
   if (source.isPart()) session.client().release_part(source.getPart());
   if (source.isLanes()) session.lanes().refuse(source.getLanes(), in.getEarly());
+  if (source.isPeer()) refuse_transfer(session, source.getPeer());
 }
 
 namespace {
@@ -78,6 +96,10 @@ Outcome start_copy_out(Session& session, Call& call, wire::CopyOut::Reader in) {
     case CopySide::Kind::block: return BlockTarget{copy}.start(*stream, target.place);
     case CopySide::Kind::lanes:
       return std::make_shared<LaneTarget>(copy, static_cast<std::uint32_t>(target.place))->start();
+    case CopySide::Kind::peer:
+      return std::make_shared<PeerTarget>(copy, link_of(session, target.place, PeerLink::End::source),
+                                          static_cast<std::uint32_t>(target.place), in.getLeads())
+          ->start(*stream);
     default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
@@ -93,6 +115,7 @@ Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
 void drop_copyOut(Session& session, Call& call) {
   const auto target = call.in<wire::CopyOut>().getCopy().getTarget().getPlace();
   if (target.isLanes()) session.client().end_transfer(target.getLanes());
+  if (target.isPeer()) refuse_transfer(session, target.getPeer());
 }
 
 Outcome copyDevice(Session& session, Call& call, wire::CopyDevice::Reader in) {

@@ -87,6 +87,80 @@ void LaneSource::take(std::uint64_t chunk, std::span<std::byte> slot) {
   session.finish(copy_.call, failure_);
 }
 
+// --- links with other hosts -----------------------------------------------------------------------------------------
+
+// Of the two sides of a copy the one that leads tells the program that a link is lost; the other one goes quietly.
+Outcome PeerSource::start(StreamState& stream) {
+  Session& session = copy_.session;
+  if (lane_class(transfer_) != lane_class(copy_.shape))
+    throw ProtocolError("a transfer on a link with a number of the other class");
+  if (!link_->failure().empty()) return leads_ ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+  link_->pin(session.driver(), *stream.context);
+  if (leads_) held_ = session.ordering().hold(stream);
+  link_->receive(transfer_, {.begins =
+                                 [self = shared_from_this()] {
+                                   if (self->leads_)
+                                     throw ProtocolError("a transfer begins at the side that does not lead");
+                                   self->receive();
+                                 },
+                             .lost =
+                                 [self = shared_from_this()] {
+                                   self->end(self->leads_ ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS);
+                                 }});
+  // The program may have had the source written by what its stream waited for.
+  if (leads_)
+    session.completions().after(stream, Completions::Kind::signal, [self = shared_from_this()](CUresult result) {
+      self->failure_ = result;
+      self->receive();
+    });
+  return Outcome::later();
+}
+
+void PeerSource::receive() {
+  if (over_) return;
+  if (std::exchange(begun_, true)) throw ProtocolError("a transfer on a link begins twice");
+  link_->lanes().receive(
+      transfer_, chunks_, /*early=*/0, /*in_order=*/false,
+      [self = shared_from_this()](std::uint64_t chunk, std::span<std::byte> slot) { self->take(chunk, slot); });
+}
+
+void PeerSource::take(std::uint64_t chunk, std::span<std::byte> slot) {
+  Session& session = copy_.session;
+  StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
+  CUresult result = failure_;
+  if (result == CUDA_SUCCESS && (!stream || !session.contexts().make_current(*stream->context)))
+    result = CUDA_ERROR_INVALID_HANDLE;
+  if (result == CUDA_SUCCESS) {
+    const RowChunks::Part part = chunks_.part(chunk);
+    result = copy_rows_in(session, *stream, part.shape, copy_.target.from(part.column, part.row, 0), slot.data());
+  }
+  const auto give = [link = link_, transfer = transfer_, slot] { link->lanes().give(transfer, slot); };
+  if (result == CUDA_SUCCESS) {
+    session.ordering().submitted(*stream);
+    session.completions().after(*stream, Completions::Kind::release, [give](CUresult) { give(); });
+  } else {
+    failure_ = result;
+    give();
+  }
+  if (--missing_ > 0) return;
+  if (leads_ || failure_ != CUDA_SUCCESS) {
+    if (!leads_) link_->say_landed(transfer_);
+    return end(failure_);
+  }
+  session.completions().after(*stream, Completions::Kind::signal, [self = shared_from_this()](CUresult done) {
+    if (self->over_) return;
+    self->link_->say_landed(self->transfer_);
+    self->end(done);
+  });
+}
+
+void PeerSource::end(CUresult result) {
+  if (std::exchange(over_, true)) return;
+  link_->forget(transfer_);
+  copy_.session.finish(copy_.call, result);  // before the program can hear that its stream is through
+  if (held_) copy_.session.ordering().release(held_);
+}
+
 // --- memory of the client -------------------------------------------------------------------------------------------
 
 PulledSource::PulledSource(const CopyToDevice& copy, const CopySide& source)

@@ -16,6 +16,7 @@
 
 namespace fargpu::server {
 
+class PeerLink;
 class Session;
 struct StreamState;
 
@@ -63,6 +64,37 @@ class LaneSource : public std::enable_shared_from_this<LaneSource> {
   std::uint64_t missing_ = 0;  // chunks
   std::uint64_t held_ = 0;
   CUresult failure_ = CUDA_SUCCESS;
+};
+
+/// At the worker of another host, which sends them by a link when it is asked. If this copy leads, that is when its
+/// stream gets here, and the stream is held until all are there; if not, it is when the other side's stream has got to
+/// its place.
+class PeerSource : public std::enable_shared_from_this<PeerSource> {
+ public:
+  PeerSource(const CopyToDevice& copy, std::shared_ptr<PeerLink> link, std::uint32_t transfer, bool leads)
+      : copy_(copy),
+        link_(std::move(link)),
+        transfer_(transfer),
+        leads_(leads),
+        chunks_(lane_chunks(copy.shape)),
+        missing_(chunks_.count()) {}
+  Outcome start(StreamState& stream);
+
+ private:
+  void receive();
+  void take(std::uint64_t chunk, std::span<std::byte> slot);
+  void end(CUresult result);
+
+  const CopyToDevice copy_;
+  const std::shared_ptr<PeerLink> link_;
+  const std::uint32_t transfer_;
+  const bool leads_;
+  const RowChunks chunks_;
+  std::uint64_t missing_;  // chunks
+  std::uint64_t held_ = 0;
+  CUresult failure_ = CUDA_SUCCESS;
+  bool begun_ = false;
+  bool over_ = false;
 };
 
 /// In memory of the client, which is asked for them when the stream gets there. The stream is held until they are

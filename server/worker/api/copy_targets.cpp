@@ -6,6 +6,8 @@
 
 #include "copy_sides.h"
 #include "protocol/limits.h"
+#include "protocol/errors.h"
+#include "server/worker/peer/peer_link.h"
 #include "server/worker/session/session.h"
 
 namespace fargpu::server {
@@ -24,48 +26,52 @@ Outcome SentTarget::start() {
   return Outcome::later();
 }
 
-// Gives as much to the driver as there is room for. True when there is nothing left to give.
 bool SentTarget::issue() {
-  while (next_ < chunks_.count() && failure_ == CUDA_SUCCESS) {
-    bool room = true;
-    failure_ = issue_next(room);
-    if (!room) return false;
+  while (next_ < allowed_ && failure_ == CUDA_SUCCESS) {
+    bool has_room = true;
+    failure_ = issue_next(has_room);
+    if (!has_room) return false;
   }
-  issued_ = true;
-  if (open_ == 0) finish();
+  issued_ = next_ == chunks_.count() || failure_ != CUDA_SUCCESS;
+  if (issued_ && open_ == 0) finish();
   return true;
 }
 
-CUresult SentTarget::issue_next(bool& room) {
+SentTarget::Room SentTarget::room(StreamState& stream) {
+  const std::shared_ptr<Staging> staging = stream.context->staging;
+  if (!staging->ready()) return {};
+  return {&staging->out(), staging};
+}
+
+CUresult SentTarget::issue_next(bool& has_room) {
   Session& session = copy_.session;
   StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   session.contexts().make_current(*stream->context);  // a driver that refuses this refuses the copy
-  const std::shared_ptr<Staging> staging = stream->context->staging;
-  if (!staging->ready()) return CUDA_ERROR_OUT_OF_MEMORY;
+  const Room place = room(*stream);
+  if (!place.ring) return CUDA_ERROR_OUT_OF_MEMORY;
   const RowChunks::Part part = chunks_.part(next_);
-  const auto bytes = staging->out().take(part.shape.bytes());
-  room = bytes.has_value();
-  if (!room) return CUDA_SUCCESS;
+  const auto bytes = place.ring->take(part.shape.bytes());
+  has_room = bytes.has_value();
+  if (!has_room) return CUDA_SUCCESS;
   const CUresult result =
       copy_rows_out(session, *stream, part.shape, copy_.source.from(part.column, part.row, 0), bytes->data());
   if (result != CUDA_SUCCESS) {
-    staging->out().give(*bytes);
+    place.ring->give(*bytes);
     return result;
   }
   session.ordering().submitted(*stream);
   ++open_;
   session.completions().after(*stream, Completions::Kind::delivery,
-                              [self = shared_from_this(), staging, bytes = *bytes, chunk = next_](CUresult done) {
-                                self->arrived(chunk, bytes, staging, done);
+                              [self = shared_from_this(), place, bytes = *bytes, chunk = next_](CUresult done) {
+                                self->arrived(chunk, bytes, place, done);
                               });
   ++next_;
   return CUDA_SUCCESS;
 }
 
-void SentTarget::arrived(std::uint64_t chunk, std::span<std::byte> bytes, const std::shared_ptr<Staging>& staging,
-                         CUresult result) {
-  const auto give = [staging, bytes] { staging->out().give(bytes); };
+void SentTarget::arrived(std::uint64_t chunk, std::span<std::byte> bytes, const Room& room, CUresult result) {
+  const auto give = [room, bytes] { room.ring->give(bytes); };
   if (result == CUDA_SUCCESS && failure_ == CUDA_SUCCESS) {
     send(chunk, bytes, give);
   } else {
@@ -95,6 +101,88 @@ void LaneTarget::send(std::uint64_t chunk, std::span<const std::byte> bytes, std
 }
 
 void LaneTarget::fail() { copy_.session.client().end_transfer(transfer_); }
+
+// --- links with other hosts -----------------------------------------------------------------------------------------
+
+PeerTarget::PeerTarget(const CopyToHost& copy, std::shared_ptr<PeerLink> link, std::uint32_t transfer, bool leads)
+    : SentTarget(copy, lane_chunks(copy.shape)), link_(std::move(link)), transfer_(transfer), leads_(leads) {
+  allowed_ = 0;
+}
+
+// Of the two sides of a copy the one that leads tells the program of an error; the other one goes quietly.
+Outcome PeerTarget::start(StreamState& stream) {
+  Session& session = copy_.session;
+  if (lane_class(transfer_) != lane_class(copy_.shape))
+    throw ProtocolError("a transfer on a link with a number of the other class");
+  if (!link_->failure().empty()) return leads_ ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+  if (leads_) {
+    held_ = session.ordering().hold(stream);
+    session.completions().after(stream, Completions::Kind::signal,
+                                [self = self()](CUresult result) { self->begin(result); });
+  }
+  link_->send(transfer_,
+              {.wanted = [self = self()](std::uint32_t chunks) { self->wanted(chunks); },
+               .landed = [self = self()] { self->landed(); },
+               .lost = [self = self()] { self->end(self->leads_ ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS); }});
+  return Outcome::later();
+}
+
+SentTarget::Room PeerTarget::room(StreamState& stream) {
+  link_->pin(copy_.session.driver(), *stream.context);
+  if (!link_->failure().empty()) return {};
+  return {&link_->out(), link_};
+}
+
+void PeerTarget::begin(CUresult result) {
+  if (over_) return;
+  begun_ = true;
+  failure_ = result;
+  if (failure_ != CUDA_SUCCESS) finish();
+  else link_->say_begins(transfer_);
+}
+
+void PeerTarget::landed() {
+  if (!leads_ || !issued()) throw ProtocolError("a transfer has landed that was not sent");
+  end(CUDA_SUCCESS);
+}
+
+void PeerTarget::wanted(std::uint64_t chunks) {
+  if (over_) return;
+  if (!begun_ || chunks > chunks_.count()) throw ProtocolError("chunks of a transfer are wanted that it has not");
+  allowed_ = std::max(allowed_, chunks);
+  if (chunks == 0 || retrying_) return;
+  if (issue()) return;
+  retrying_ = true;
+  copy_.session.retries().add([self = self()] {
+    if (!self->over_ && !self->issue()) return false;
+    self->retrying_ = false;
+    return true;
+  });
+}
+
+void PeerTarget::send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) {
+  link_->lanes().send({transfer_, static_cast<std::uint32_t>(chunk)}, bytes, std::move(release));
+}
+
+// What cannot be read fails the link: the other end waits for it.
+void PeerTarget::finish() {
+  if (over_) return;
+  if (failure_ != CUDA_SUCCESS) {
+    const CUresult failure = failure_;
+    end(failure);
+    link_->fail("a copy cannot be read at its source");
+  } else if (!leads_) {
+    end(CUDA_SUCCESS);
+  }
+}
+
+void PeerTarget::end(CUresult result) {
+  if (std::exchange(over_, true)) return;
+  if (failure_ == CUDA_SUCCESS) failure_ = result == CUDA_SUCCESS && issued() ? result : CUDA_ERROR_DEVICE_UNAVAILABLE;
+  link_->forget(transfer_);
+  copy_.session.finish(copy_.call, result);  // before the program can hear that its stream is through
+  if (held_) copy_.session.ordering().release(held_);
+}
 
 // --- host blocks ----------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@
 
 namespace fargpu::server {
 
+class PeerLink;
 class Session;
 struct StreamState;
 
@@ -37,26 +38,38 @@ class SentTarget : public std::enable_shared_from_this<SentTarget> {
   Outcome start();
 
  protected:
+  /// Gives as much to the driver as there is room for. True when there is nothing left to give now.
+  bool issue();
+  /// All chunks were given.
+  bool issued() const { return issued_; }
+
   const CopyToHost copy_;
+  const RowChunks chunks_;
+  std::uint64_t allowed_ = chunks_.count();  ///< chunks that may be given yet
+  std::uint64_t held_ = 0;
+  CUresult failure_ = CUDA_SUCCESS;
+
+  /// Where chunks lie meanwhile, and what keeps that there. No ring: there is no memory for it.
+  struct Room {
+    StagingRing* ring = nullptr;
+    std::shared_ptr<void> keeper;
+  };
 
  private:
+  virtual Room room(StreamState& stream);
   /// Sends a chunk; `release` when it has left.
   virtual void send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) = 0;
   /// No more chunks come.
   virtual void fail() {}
+  /// All chunks were sent, or none will be any more.
+  virtual void finish();
 
-  bool issue();
-  CUresult issue_next(bool& room);
-  void arrived(std::uint64_t chunk, std::span<std::byte> bytes, const std::shared_ptr<Staging>& staging,
-               CUresult result);
-  void finish();
+  CUresult issue_next(bool& has_room);
+  void arrived(std::uint64_t chunk, std::span<std::byte> bytes, const Room& room, CUresult result);
 
-  const RowChunks chunks_;
   std::uint64_t next_ = 0;
   std::size_t open_ = 0;
   bool issued_ = false;
-  std::uint64_t held_ = 0;
-  CUresult failure_ = CUDA_SUCCESS;
 };
 
 /// Data frames before the reply.
@@ -78,6 +91,32 @@ class LaneTarget final : public SentTarget {
   void fail() override;
 
   const std::uint32_t transfer_;
+};
+
+/// A transfer on a link to the worker of another host, which asks for the chunks when there is room for them there. If
+/// this copy leads, the transfer begins when its stream gets here, and the stream waits until all has landed.
+class PeerTarget final : public SentTarget {
+ public:
+  PeerTarget(const CopyToHost& copy, std::shared_ptr<PeerLink> link, std::uint32_t transfer, bool leads);
+  Outcome start(StreamState& stream);
+
+ private:
+  Room room(StreamState& stream) override;
+  void send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) override;
+  void finish() override;
+  void begin(CUresult result);
+  void wanted(std::uint64_t chunks);
+  void landed();
+  void end(CUresult result);
+
+  std::shared_ptr<PeerTarget> self() { return std::static_pointer_cast<PeerTarget>(shared_from_this()); }
+
+  const std::shared_ptr<PeerLink> link_;
+  const std::uint32_t transfer_;
+  const bool leads_;
+  bool begun_ = !leads_;
+  bool retrying_ = false;
+  bool over_ = false;
 };
 
 /// What the worker has of a host block; from there the bytes are delivered to the client, but for a block that is

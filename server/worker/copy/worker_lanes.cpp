@@ -7,9 +7,6 @@
 namespace fargpu::server {
 namespace {
 
-/// Besides those for early chunks.
-constexpr std::uint64_t asked_max(LaneClass of) { return of == LaneClass::small ? 64 : 72; }
-constexpr std::size_t slots_of_class(LaneClass of) { return asked_max(of) + early_chunks_of(of); }
 /// The client hears of so many new chunks at once, unless it would have nothing to send.
 constexpr std::uint64_t asked_at_once = 4;
 constexpr std::size_t receiving_max = 4096;  // held back work is bounded too
@@ -21,7 +18,9 @@ WorkerLanes::~WorkerLanes() { close(); }
 void WorkerLanes::add_lane(std::shared_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before) {
   {
     const std::lock_guard lock(mutex_);
-    if (memory_.empty()) {
+    const bool receives =
+        std::any_of(slots_.begin(), slots_.end(), [&](const Slots& s) { return slots_of_class(s.of); });
+    if (memory_.empty() && receives) {
       std::size_t bytes = 0;
       for (Slots& slots : slots_) {
         bytes += slots_of_class(slots.of) * chunk_bytes_of(slots.of);
@@ -72,7 +71,7 @@ void WorkerLanes::refuse(std::uint32_t transfer, std::uint32_t early) {
 }
 
 void WorkerLanes::begin(std::uint32_t transfer, const RowChunks& chunks, std::uint32_t early, Taker taker) {
-  if (early > std::min<std::uint64_t>(early_chunks_of(lane_class(transfer)), chunks.count()))
+  if (early > std::min<std::uint64_t>(early_max(lane_class(transfer)), chunks.count()))
     throw ProtocolError("a copy on the lanes of which " + std::to_string(early) + " chunks come unasked");
   if (receiving_.size() == receiving_max) throw ProtocolError("too many copies on the lanes at once");
   const auto [place, is_new] = receiving_.try_emplace(transfer, chunks);
@@ -199,6 +198,15 @@ void WorkerLanes::close() {
   lanes_.close();
 }
 
+// Slots that the GPU is still to copy from stay where they are for as long as this lives.
+void WorkerLanes::forget_all() {
+  receiving_.clear();
+  early_.clear();
+  const std::lock_guard lock(mutex_);
+  landed_.clear();
+  left_.clear();
+}
+
 // A slot becomes free without any help of the client: no more are asked for than there are, but for early chunks of
 // calls that have begun meanwhile, and those go when the GPU gets there.
 std::span<std::byte> WorkerLanes::place(Chunk chunk, std::size_t bytes) {
@@ -209,8 +217,7 @@ std::span<std::byte> WorkerLanes::place(Chunk chunk, std::size_t bytes) {
   if (const auto asked = expected_.find(chunk.transfer); asked != expected_.end()) {
     if (chunk.number >= asked->second) throw ProtocolError("a chunk of the lanes that was not asked for");
   } else {
-    if (slots.unasked == early_chunks_of(slots.of))
-      throw ProtocolError("more chunks of the lanes come unasked than may");
+    if (slots.unasked == early_max(slots.of)) throw ProtocolError("more chunks of the lanes come unasked than may");
     ++slots.unasked;
     ++unasked_[chunk.transfer];
   }

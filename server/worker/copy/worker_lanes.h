@@ -24,6 +24,15 @@
 
 namespace fargpu::server {
 
+/// How many chunks may be asked for at a time, of each class; and whether others come unasked, besides.
+struct LaneRoom {
+  std::array<std::uint64_t, lane_classes> asked;  // by LaneClass
+  bool early = true;
+
+  /// Of a session's own lanes.
+  static constexpr LaneRoom of_client() { return {.asked = {72, 64}}; }
+};
+
 /// Chunks that arrive lie in slots of memory of their own until the GPU has copied them. So that every chunk that
 /// arrives finds a slot, a client sends only what the worker has asked for: chunks of transfers whose calls are being
 /// executed, so that nothing but the GPU keeps their slots from becoming free. Few chunks, the *early* ones, come
@@ -37,8 +46,8 @@ class WorkerLanes final : ChunkHandler {
   using Ask = std::function<void(const ClientRequests::Chunks&)>;
 
   /// The waker brings the executor to collect().
-  WorkerLanes(Waker& waker, Compression compression, Ask ask)
-      : waker_(waker), ask_(std::move(ask)), lanes_(*this, compression) {}
+  WorkerLanes(Waker& waker, Compression compression, Ask ask, const LaneRoom& room = LaneRoom::of_client())
+      : waker_(waker), ask_(std::move(ask)), room_(room), lanes_(*this, compression) {}
   ~WorkerLanes() override;
 
   /// Takes a lane. Any thread. Throws SystemError if there is no memory for it.
@@ -50,7 +59,7 @@ class WorkerLanes final : ChunkHandler {
 
   /// The slots are pinned in the current context, unless they are already; copies from them are slower otherwise.
   void pin(DriverTable& driver, const ContextState& context);
-  /// The context is about to go.
+  /// The context is about to go, or the lanes are.
   void context_closes(DriverTable& driver, const ContextState& context);
 
   /// `taker` gets the chunks of this transfer, each once, from collect(). The first `early` come unasked, the others
@@ -73,6 +82,8 @@ class WorkerLanes final : ChunkHandler {
 
   /// Ends the lanes.
   void close();
+  /// After that: nothing more is heard of transfers, of which some may have come or left.
+  void forget_all();
 
  private:
   /// Slots of one class of transfers.
@@ -109,8 +120,13 @@ class WorkerLanes final : ChunkHandler {
   void arrived(const Landed& landed);
   void forget_complete(std::map<std::uint32_t, Receiving>::iterator receiving);
 
+  std::uint32_t early_max(LaneClass of) const { return room_.early ? early_chunks_of(of) : 0; }
+  std::uint64_t asked_max(LaneClass of) const { return room_.asked[static_cast<std::size_t>(of)]; }
+  std::size_t slots_of_class(LaneClass of) const { return asked_max(of) + early_max(of); }
+
   Waker& waker_;
   const Ask ask_;
+  const LaneRoom room_;
   // Used by the executor only.
   std::map<std::uint32_t, Receiving> receiving_;  // until all chunks have come and been given back
   std::vector<Landed> early_;                     // their transfer has not begun

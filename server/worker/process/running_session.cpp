@@ -37,6 +37,16 @@ void RunningSession::take_lane(std::unique_ptr<Channel> lane, const LaneWish& wi
   server::take_lane(session_, std::move(lane), wish);
 }
 
+std::optional<PeerWish> RunningSession::read_peer(std::span<const std::byte> lane_message) const {
+  const std::lock_guard lock(mutex_);
+  return session_ ? session_->peers().read(lane_message) : std::nullopt;
+}
+
+void RunningSession::take_peer(std::unique_ptr<Channel> channel, const PeerWish& wish) {
+  const std::lock_guard lock(mutex_);
+  if (session_) session_->peers().take(std::move(channel), wish);
+}
+
 std::optional<std::uint64_t> RunningSession::rounds() const {
   const std::lock_guard lock(mutex_);
   if (!session_) return std::nullopt;

@@ -1,10 +1,12 @@
 #pragma once
 // The session of this process, for threads that are not its own.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "protocol/channel.h"
@@ -14,6 +16,7 @@ namespace fargpu::server {
 
 class Session;
 struct LaneWish;
+struct PeerWish;
 
 /// What the session is told before it runs is kept for it; of turns the last one counts. Threads: any.
 class RunningSession {
@@ -26,6 +29,9 @@ class RunningSession {
   void notify(const std::string& line);
   /// A connection that asks to be a bulk lane.
   void take_lane(std::unique_ptr<Channel> lane, const LaneWish& wish);
+  /// A connection that asks to be one of a link with another host's worker; nothing if it asks for something else.
+  std::optional<PeerWish> read_peer(std::span<const std::byte> lane_message) const;
+  void take_peer(std::unique_ptr<Channel> channel, const PeerWish& wish);
   /// Session::rounds(); nothing while no session runs.
   std::optional<std::uint64_t> rounds() const;
 

@@ -45,7 +45,12 @@ int fail(int link, const std::string& text) {
 
 }  // namespace
 
-WorkerProcess::WorkerProcess(WorkerOptions options) : options_(std::move(options)), exchange_(options_.link) {}
+WorkerProcess::WorkerProcess(WorkerOptions options)
+    : options_(std::move(options)),
+      exchange_(options_.link),
+      door_(options_.link, [this](std::unique_ptr<Channel> channel) {
+        return pace(std::move(channel), bandwidth_, /*first=*/false);
+      }) {}
 
 int WorkerProcess::run() {
   try {
@@ -215,6 +220,7 @@ void WorkerProcess::complete_options() {
   session.launch_threads = std::min(options_.launch_threads, 3 * std::thread::hardware_concurrency() / 8);
   session.silence = std::chrono::seconds(options_.silence_seconds);
   session.exchange = &exchange_;
+  session.peers = &door_;
   session.report = [this](const SessionUsage& used) { tell_usage(used); };
   session.turns.asks = true;
   session.turns.tell = [this](const scheduler::Activity& activity, std::uint64_t number, scheduler::Time since) {
@@ -266,6 +272,8 @@ void WorkerProcess::hear(wire::WorkerMessage::Reader message, Descriptor descrip
   switch (message.which()) {
     case wire::WorkerMessage::FETCHED: exchange_.heard(message.getFetched(), std::move(descriptor)); return;
     case wire::WorkerMessage::UNSHARED: exchange_.heard_unshared(message.getUnshared()); return;
+    case wire::WorkerMessage::ADMITTED: door_.heard_admitted(bytes_of(message.getAdmitted())); return;
+    case wire::WorkerMessage::DIALLED: door_.heard(message.getDialled(), std::move(descriptor)); return;
     case wire::WorkerMessage::LANE: hear_lane(bytes_of(message.getLane()), std::move(descriptor)); return;
     case wire::WorkerMessage::TURN: {
       const auto told = message.getTurn();
@@ -284,10 +292,29 @@ void WorkerProcess::hear(wire::WorkerMessage::Reader message, Descriptor descrip
 
 void WorkerProcess::hear_lane(std::span<const std::byte> lane_message, Descriptor descriptor) {
   if (descriptor.number() < 0) return;
+  if (const auto peer = running_.read_peer(lane_message)) return meet_peer(std::move(descriptor), *peer);
   if (encrypted_lanes_) return encrypted_lanes_->asked(std::move(descriptor), lane_message);
   const LaneWish wish = read_lane(lane_message, attach_.lane_key);
   give_lane(make_socket_channel(descriptor.release(), wish.channel == 0 ? "the client" : "the client's bulk lane"),
             wish);
+}
+
+// On a thread of its own, because a handshake takes as long as the other end likes.
+void WorkerProcess::meet_peer(Descriptor descriptor, const PeerWish& wish) {
+  if (peers_met_ >= limits::links_max) return;
+  ++peers_met_;
+  std::thread([this, wish, number = descriptor.release()] {
+    try {
+      const std::string peer = "another host's worker";
+      const std::span<const std::byte> key(wish.key);
+      auto channel = wish.encrypted ? accept_by_key(number, peer, key.first(limits::lane_name_bytes),
+                                                    key.subspan(limits::lane_name_bytes))
+                                    : make_socket_channel(number, peer);
+      running_.take_peer(pace(std::move(channel), bandwidth_, /*first=*/false), wish);
+    } catch (const std::exception&) {  // it was not that worker after all, or it is gone
+    }
+    --peers_met_;
+  }).detach();
 }
 
 // Meeting by RDMA takes as long as the other end likes, and nothing waits for it here.

@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "broker_door.h"
 #include "driver_table.h"
 #include "encrypted_lanes.h"
 #include "link_exchange.h"
@@ -89,6 +90,7 @@ class WorkerProcess {
   bool hear_broker();
   void hear(wire::WorkerMessage::Reader message, Descriptor descriptor);
   void hear_lane(std::span<const std::byte> lane_message, Descriptor descriptor);
+  void meet_peer(Descriptor descriptor, const PeerWish& wish);
   void give_lane(std::unique_ptr<Channel> lane, const LaneWish& wish);
   void hand_lane_over(std::unique_ptr<Channel> lane, const LaneWish& wish);
   void tell_resuming(const Resumption::Break* what, const std::string& peer);
@@ -112,6 +114,8 @@ class WorkerProcess {
   std::optional<EncryptedLanes> encrypted_lanes_;  // if the session speaks TLS
   std::atomic<unsigned> lanes_handed_over_{0};     // to RDMA, at this moment
   LinkExchange exchange_;
+  BrokerDoor door_;
+  std::atomic<unsigned> peers_met_{0};  // connections of links with other hosts, just now
   RunningSession running_;
   std::atomic<unsigned> claims_{0};  // connections that say whose they are just now
 };

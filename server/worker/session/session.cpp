@@ -68,6 +68,7 @@ Session::~Session() {
   ended_ = true;
   ordering_.wait_for_launches();
   lanes_.close();
+  peers_.close_all();
   attended_graphs_.end();
   for (ContextState* const context : contexts_.all()) close_context(*context);
 }
@@ -118,6 +119,14 @@ bool Session::tell_notice() {
   return true;
 }
 
+void Session::tell_link_lost(std::uint32_t link, const std::string& why) {
+  output_.control([&](wire::Control::Builder control) {
+    auto lost = control.initLinkLost();
+    lost.setLink(link);
+    lost.setText(why);
+  });
+}
+
 // One round: read and execute, collect, look for completions, send. Returns whether anything happened.
 bool Session::round() {
   rounds_.fetch_add(1, std::memory_order_relaxed);
@@ -128,6 +137,7 @@ bool Session::round() {
   progress |= blocking_calls_.collect();
   progress |= collect_parts();
   progress |= lanes_.collect();
+  progress |= peers_.collect();
   progress |= look_for_completions(heard);
   progress |= ordering_.poll();
   progress |= retries_.poll();
@@ -422,6 +432,7 @@ CUresult Session::close_context(ContextState& context) {
   completions_.abandon(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   context.staging->unpin();
   lanes_.context_closes(driver_, context);
+  peers_.context_closes(driver_, context);
   host_blocks_.context_closes(context.id);
   graph_parts_.context_closes(driver_, context.id);
   for (const CUevent event : context.free_events) driver_.cuEventDestroy_v2(event);

@@ -36,6 +36,7 @@
 #include "server/worker/objects/user_objects.h"
 #include "server/worker/order/ordering.h"
 #include "server/worker/order/waits.h"
+#include "server/worker/peer/peer_links.h"
 
 namespace fargpu::server {
 
@@ -67,6 +68,7 @@ struct SessionOptions {
   Compression compression = Compression::never;  ///< of contents of memory that go to the client
   std::size_t output_bytes_max = 512u << 20;     ///< that may wait for the client before nothing more is read from it
   Exchange* exchange = nullptr;                  ///< null: nothing is shared with other sessions
+  PeerDoor* peers = nullptr;                     ///< null: there are no links with workers of other hosts
   TurnOptions turns;
   std::vector<std::vector<CUdevResource>> parts;  ///< of each device: the groups of multiprocessors
                                                   ///< that are the session's; empty: all are
@@ -131,6 +133,7 @@ class Session final : FrameHandler, Executor {
   Output& output() { return output_; }
   ClientRequests& client() { return client_; }
   WorkerLanes& lanes() { return lanes_; }
+  PeerLinks& peers() { return peers_; }
   const SessionOptions& options() const { return options_; }
   /// For what passes beside the frames.
   Channel& channel() { return channel_; }
@@ -169,6 +172,7 @@ class Session final : FrameHandler, Executor {
   void tell_full(HostBudget::Bound bound);
   void tell_full(const Ledger::Refusal& refusal);
   bool tell_notice();
+  void tell_link_lost(std::uint32_t link, const std::string& why);
   void end(const std::string& why);
   bool tell_usage(bool now);  // false if it was too soon
   bool round();
@@ -189,6 +193,12 @@ class Session final : FrameHandler, Executor {
   CallCredit credit_{host_budget_};
   WorkerLanes lanes_{waker_, options_.compression,
                      [this](const ClientRequests::Chunks& wanted) { client_.want(wanted); }};
+  PeerLinks peers_{waker_,
+                   host_budget_,
+                   options_.compression,
+                   options_.silence,
+                   options_.peers,
+                   [this](std::uint32_t link, const std::string& why) { tell_link_lost(link, why); }};
   FrameReader reader_;
   Output output_;
   Prints prints_{driver_, output_, options_.printed};

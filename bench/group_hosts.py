@@ -1,0 +1,77 @@
+"""Two hosts in one program: G2 and G3. Both are brokers of this machine, with the same devices: what goes from the one
+to the other goes by TCP all the same."""
+
+import os
+
+from machine import Failed, per_unit
+from rounds import field, in_sets, middle, ratios, spread
+
+LANES = 4  # of a link (limits::link_lanes)
+PING_BYTES = 64
+HOSTS = {"FARGPU_HOSTS": "2"}
+
+
+def run(bench):
+    if "tcp" not in bench.machine.kinds or not bench.wants("G2", "G3"):
+        return
+    with bench.attempt(("G2", "tcp"), ("G3", "tcp", "time"), ("G3", "tcp", "round trips")):
+        pool = ",".join(bench.machine.broker(name) for name in ("host.one", "host.other"))
+        loopback = bench.machine.transports([])[0]
+        if bench.wants("G2"):
+            copying(bench, pool, loopback)
+        if bench.wants("G3"):
+            waiting(bench, pool, loopback)
+
+
+def program(bench):
+    return [os.path.join(bench.machine.bench, "hosts")]
+
+
+def copying(bench, pool, loopback):
+    """A copy from host to host, and what as many plain sockets carry, in turn."""
+    size, copies = bench.sizes.bytes, bench.sizes.copies
+
+    def parts(stack):
+        hosts = stack.enter_context(bench.machine.asked(program(bench), pool, HOSTS))
+        plain = stack.enter_context(bench.machine.plain(loopback))
+        turns = {"T": lambda: hosts.ask("copy", bytes=size, count=copies),
+                 "S": lambda: plain.ask("stream", streams=LANES, memory="whole", bytes=size, count=copies,
+                                        direction="htod")}
+        for turn in turns.values():
+            turn()  # warms up, and makes the link
+        return turns
+
+    found = in_sets(bench, parts)
+    rates = {f"{name} GB/s": size / 1e9 / middle(found[name], "copy") for name in found}
+    bench.results.add("G2", "tcp", rounds=ratios(found["S"], found["T"], "copy"),
+                      detail={**rates, "k": LANES, "T / S": spread(ratios(found["S"], found["T"], "copy"))})
+
+
+def waiting(bench, pool, loopback):
+    """A stream that waits for an event of the other host, or of the same one, and a ping-pong, in turn."""
+    count = max(10, bench.sizes.calls // 10)
+
+    def parts(stack):
+        hosts = stack.enter_context(bench.machine.asked(program(bench), pool, HOSTS))
+        plain = stack.enter_context(bench.machine.plain(loopback))
+        turns = {"T": lambda: hosts.ask("wait", count=count, apart=1),
+                 "N": lambda: hosts.ask("wait", count=count, apart=0),
+                 "P": lambda: plain.ask("pingpong", count=count, bytes=PING_BYTES, spin=0)}
+        for turn in turns.values():
+            turn()
+        return turns
+
+    found = in_sets(bench, parts)
+    times = zip(*(field(found[name], "seconds") for name in ("T", "N", "P")))
+    bench.results.add("G3", "tcp", case="time", rounds=[(t - n) / p for t, n, p in times],
+                      detail={name: middle(found[name], "seconds") for name in found})
+
+    def trips(apart):
+        few, many = (bench.machine.counters(program(bench), pool, [("wait", {"count": number, "apart": apart})], HOSTS)
+                     for number in (10, 110))
+        return per_unit(few, many, 100)[0]
+
+    apart, beside = trips(1), trips(0)
+    if beside < 1:
+        raise Failed(f"the program waits at the end of each round, and {beside:g} round trips are counted")
+    bench.results.add("G3", "tcp", apart - beside, case="round trips", detail={"apart": apart, "beside": beside})

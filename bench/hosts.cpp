@@ -1,0 +1,97 @@
+// Two hosts in one program: how fast bytes go from a device of the one to a device of the other, and how long a stream
+// of the one waits for an event of the other. Told what to do as asked.h says. The devices are the first and the last;
+// `apart=0` names the first one twice.
+
+#include <cstring>
+#include <memory>
+#include <random>
+
+#include "asked.h"
+#include "cuda_program.h"
+
+namespace bench {
+namespace {
+
+struct Side {
+  explicit Side(CUdevice device) {
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    OK(cuMemAlloc(&word, 4096));
+  }
+  void make_current() const { OK(cuCtxSetCurrent(context)); }
+
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  CUdeviceptr word = 0;
+};
+
+class Hosts {
+ public:
+  Hosts() {
+    OK(cuInit(0));
+    int count = 0;
+    OK(cuDeviceGetCount(&count));
+    first_ = std::make_unique<Side>(0);
+    beside_ = std::make_unique<Side>(0);
+    other_ = std::make_unique<Side>(count - 1);
+  }
+
+  // What has arrived is compared once.
+  void copy(const Request& request, Answer& answer) {
+    const std::size_t size = request.number("bytes");
+    std::vector<std::uint64_t> sent(size / 8), read(size / 8);
+    std::mt19937_64 random(size);
+    for (std::uint64_t& value : sent) value = random();
+    first_->make_current();
+    CUdeviceptr from = 0, to = 0;
+    OK(cuMemAlloc(&from, size));
+    OK(cuMemcpyHtoD(from, sent.data(), sent.size() * 8));
+    other_->make_current();
+    OK(cuMemAlloc(&to, size));
+    OK(cuMemsetD8(to, 0, size));
+    std::vector<double> samples;
+    for (std::uint64_t i = 0; i < request.number("count"); ++i) {
+      const double begin = now();
+      OK(cuMemcpyPeerAsync(to, other_->context, from, first_->context, size, other_->stream));
+      OK(cuStreamSynchronize(other_->stream));
+      samples.push_back(now() - begin);
+    }
+    OK(cuMemcpyDtoH(read.data(), to, read.size() * 8));
+    if (read != sent) throw std::runtime_error("what has arrived is something else");
+    OK(cuMemFree(to));
+    first_->make_current();
+    OK(cuMemFree(from));
+    answer.add_samples("copy", std::move(samples));
+  }
+
+  // One stream works, the other one waits for it and works, and the program waits for that.
+  void wait(const Request& request, Answer& answer) {
+    const Side& after = request.number("apart", 1) ? *other_ : *beside_;
+    std::vector<double> samples;
+    for (std::uint64_t i = 0; i < request.number("count"); ++i) {
+      const double begin = now();
+      OK(cuMemsetD32Async(first_->word, static_cast<unsigned>(i), 1, first_->stream));
+      OK(cuEventRecord(first_->event, first_->stream));
+      OK(cuStreamWaitEvent(after.stream, first_->event, 0));
+      OK(cuMemsetD32Async(after.word, static_cast<unsigned>(i), 1, after.stream));
+      OK(cuStreamSynchronize(after.stream));
+      samples.push_back(now() - begin);
+    }
+    answer.add_samples("seconds", std::move(samples));
+  }
+
+ private:
+  std::unique_ptr<Side> first_, beside_, other_;
+};
+
+}  // namespace
+}  // namespace bench
+
+int main() {
+  bench::Hosts hosts;
+  return bench::answer_requests({{"copy", [&](const auto& request, auto& answer) { hosts.copy(request, answer); }},
+                                 {"wait", [&](const auto& request, auto& answer) { hosts.wait(request, answer); }}});
+}

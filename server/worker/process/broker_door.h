@@ -1,0 +1,51 @@
+#pragma once
+// Links with other hosts by way of the broker, because a worker in its sandbox connects to nobody.
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "server/exchange.h"
+#include "server/peer_door.h"
+#include "server/worker_link.h"
+
+namespace fargpu::server {
+
+class BrokerDoor final : public PeerDoor {
+ public:
+  /// `wrap`: puts what paces a connection around it.
+  using Wrap = std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)>;
+  BrokerDoor(int link, Wrap wrap) : link_(link), wrap_(std::move(wrap)) {}
+
+  bool admit(std::span<const std::byte> key) override;
+  void shut_out(std::span<const std::byte> key) override;
+  std::unique_ptr<Channel> connect(const PeerAddress& address, std::uint32_t channel) override;
+
+  // What the broker answers.
+  void heard_admitted(std::span<const std::byte> key);
+  void heard(wire::Dialled::Reader dialled, Descriptor descriptor);
+
+ private:
+  struct Answer {
+    std::string failure;
+    Descriptor descriptor;
+  };
+  Descriptor dial(const PeerAddress& address);
+
+  const int link_;
+  const Wrap wrap_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t request_ = 0;
+  std::map<std::uint64_t, std::optional<Answer>> dialling_;
+  std::set<std::vector<std::byte>> admitting_;  // until the broker has said so
+};
+
+}  // namespace fargpu::server
