@@ -97,10 +97,10 @@ std::string argument_text(Symbol symbol, std::span<const std::uint64_t> argument
     const ParameterFacts& facts = parameters[i];
     const std::uint64_t raw = arguments[i];
     const char* const name = word(facts.name);
-    const bool pointed =
-        facts.place != Place::itself && raw != 0 && (facts.place == Place::in || result == CUDA_SUCCESS);
+    const bool pointed = facts.place != fargpu::Place::itself && raw != 0 &&
+                         (facts.place == fargpu::Place::in || result == CUDA_SUCCESS);
     all += all.empty() ? "" : ", ";
-    if (facts.place == Place::itself) all += fmt::format("{}={}", name, writer.value(facts, raw));
+    if (facts.place == fargpu::Place::itself) all += fmt::format("{}={}", name, writer.value(facts, raw));
     else if (!pointed) all += fmt::format("{}={}", name, Writer::address(raw));
     else if (facts.value == Value::record) all += fmt::format("{}={}", name, writer.value(facts, raw));
     else if (facts.count >= 0)
