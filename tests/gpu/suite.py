@@ -19,6 +19,11 @@ PROGRAMS = os.path.join(HERE, "programs")
 JOBS = max(8, os.cpu_count() // 2)  # processes at once, where a group has many small ones
 
 
+def without_words(text):
+    """A program's output, without the lines that fargpu writes beside it."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("fargpu: "))
+
+
 class Suite:
     def __init__(self, options):
         self.stage, self.out, self.kept = (os.path.abspath(path)
@@ -163,16 +168,17 @@ class Suite:
         return cases
 
     def same_cases(self, name, cases, timeout, extra=None):
-        """Each case's exit code and output are equal. Where they are not, the local run is repeated: what does not
-        repeat itself need only end alike."""
+        """Each case's exit code and output are equal, without what fargpu says. Where they are not, the local run is
+        repeated: what does not repeat itself need only end alike."""
         def answer(case):
             label, command = case
             runs = [self.local, self.remote]
-            found = [f"exit {code}: {text}" for code, _, text in (run(label, command, timeout, extra) for run in runs)]
+            found = [f"exit {code}: {without_words(text)}"
+                     for code, _, text in (run(label, command, timeout, extra) for run in runs)]
             if found[0] != found[1]:
                 code, _, text = self.local(label + ".again", command, timeout, extra)
                 varies = f"exit {code}: {text}" != found[0]
-                if varies and [text.split(":")[0] for text in found] == [f"exit {code}"] * 2:
+                if varies and [one.split(":")[0] for one in found] == [f"exit {code}"] * 2:
                     varying.append(label)
                     found[1] = found[0]
             return found
