@@ -617,7 +617,7 @@ struct Link {
   remoteBus @6 :UInt32;
   remotePciDevice @7 :UInt32;
   remotePciDeviceId @8 :UInt32;
-  remoteBusId @9 :Text;           # as NVML writes it: that of a switch which a virtual machine does not see is no address
+  remoteBusId @9 :Text;           # as NVML writes it: no address where a virtual machine does not see the switch
   remoteBusIdLegacy @10 :Text;
 }
 

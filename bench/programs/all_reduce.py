@@ -135,7 +135,8 @@ def main():
                           NCCL_DEBUG_FILE=os.path.join(folder, "%p"))
         try:
             ranks = {"processes": in_processes, "threads": in_threads}[kind](torch.cuda.device_count(), largest)
-            answer = {"ranks": len(ranks), "seconds": {size: max(rank[0][size] for rank in ranks) for size in ranks[0][0]},
+            answer = {"ranks": len(ranks),
+                      "seconds": {size: max(rank[0][size] for rank in ranks) for size in ranks[0][0]},
                       "right": all(rank[1] for rank in ranks)}
         except Exception as error:  # noqa: BLE001 - which one it is, is the answer
             answer = {"failed": f"{type(error).__name__}: {error}"[:300]}

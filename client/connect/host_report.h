@@ -17,8 +17,8 @@ struct Link {
   static constexpr unsigned capabilities_max = 6;  ///< NVML_NVLINK_CAP_COUNT
 
   unsigned version = 0;
-  unsigned capabilities = 0;                ///< a bit for each nvmlNvLinkCapability_t
-  unsigned remote_type = 0;                 ///< nvmlIntNvLinkDeviceType_t
+  unsigned capabilities = 0;                 ///< a bit for each nvmlNvLinkCapability_t
+  unsigned remote_type = 0;                  ///< nvmlIntNvLinkDeviceType_t
   std::optional<std::size_t> remote_device;  ///< what is at the other end, by its number, if it is one of the devices
   unsigned remote_domain = 0, remote_bus = 0, remote_pci_device = 0, remote_pci_device_id = 0;
   std::string remote_bus_id, remote_bus_id_legacy;

@@ -52,8 +52,7 @@ Return give_remote(DeviceHandle handle, unsigned number, Info* out) noexcept {
 }  // namespace
 
 NVML_EXPORT Return nvmlDeviceGetNvLinkState(DeviceHandle device, unsigned number, unsigned* active) {
-  return with_link(device, number,
-                   [&](const Host&, const report::Link* link) { return give(link ? 1u : 0u, active); });
+  return with_link(device, number, [&](const Host&, const report::Link* link) { return give(link ? 1u : 0u, active); });
 }
 NVML_EXPORT Return nvmlDeviceGetNvLinkVersion(DeviceHandle device, unsigned number, unsigned* version) {
   return with_active_link(device, number,

@@ -63,8 +63,8 @@ void DeviceWatch::ask(const std::shared_ptr<State>& state) {
     if (!state->io) return;
     state->wanted = false;
     state->asking_since = Clock::now();
-    State::Answer answer{.at = {}, .uuids = state->uuids, .readings = {}, .processes = {}, .distances = {},
-                         .links = {}};
+    State::Answer answer{
+        .at = {}, .uuids = state->uuids, .readings = {}, .processes = {}, .distances = {}, .links = {}};
     lock.unlock();
     for (unsigned i = 0; i < answer.uuids.size(); ++i) {
       answer.readings.push_back(state->nvml.read(bytes_of(answer.uuids[i])));
