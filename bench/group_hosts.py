@@ -1,30 +1,73 @@
-"""Two hosts in one program: G2 and G3. Both are brokers of this machine, with the same devices: what goes from the one
-to the other goes by TCP all the same."""
+"""Two hosts in one program: G1 to G3. Both are brokers of this machine. Where it has two devices, each has one of them;
+what goes from the one to the other goes by TCP all the same."""
 
 import os
+import subprocess
 
-from machine import Failed, per_unit
+from machine import Failed, Transport, per_unit
 from rounds import field, in_sets, middle, ratios, spread
 
 LANES = 4  # of a link (limits::link_lanes)
+LINE = 2000  # MB/s, of each host's line in G1
+LINE_RTT = 0.001  # seconds
 PING_BYTES = 64
 HOSTS = {"FARGPU_HOSTS": "2"}
 
 
 def run(bench):
-    if "tcp" not in bench.machine.kinds or not bench.wants("G2", "G3"):
+    if "tcp" not in bench.machine.kinds or not bench.wants("G1", "G2", "G3"):
         return
-    with bench.attempt(("G2", "tcp"), ("G3", "tcp", "time"), ("G3", "tcp", "round trips")):
-        pool = ",".join(bench.machine.broker(name) for name in ("host.one", "host.other"))
+    with bench.attempt(("G1", "tcp"), ("G2", "tcp"), ("G3", "tcp", "time"), ("G3", "tcp", "round trips")):
+        brokers = [bench.machine.broker(name, *(["--devices", str(number)] if two_devices() else []))
+                   for number, name in enumerate(("host.one", "host.other"))]
+        pool = ",".join(brokers)
         loopback = bench.machine.transports([])[0]
+        if bench.wants("G1"):
+            uploading(bench, brokers)
         if bench.wants("G2"):
             copying(bench, pool, loopback)
         if bench.wants("G3"):
             waiting(bench, pool, loopback)
 
 
+def two_devices():
+    try:
+        return subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60).stdout.count("GPU ") > 1
+    except OSError:
+        return False
+
+
 def program(bench):
     return [os.path.join(bench.machine.bench, "hosts")]
+
+
+def uploading(bench, brokers):
+    """To both hosts at once, and to each alone, each by a line of its own; and what a plain socket loses by such a
+    line."""
+    machine = bench.machine
+    lines = [machine.proxy(to, LINE_RTT, LINE) for to in brokers]
+    plain_line = Transport("", LINE_RTT, "", tuple(machine.proxy(machine.socket_server(), LINE_RTT, LINE).split(":")))
+    size, copies = bench.sizes.bytes, bench.sizes.copies
+
+    def parts(stack):
+        hosts = stack.enter_context(machine.asked(program(bench), ",".join(lines), HOSTS))
+        plain = stack.enter_context(machine.plain(plain_line))
+        turns = {to: lambda to=to: hosts.ask("upload", to=to, bytes=size, count=copies)
+                 for to in ("both", "first", "other")}
+        turns["S"] = lambda: plain.ask("stream", streams=LANES, memory="whole", bytes=size, count=copies,
+                                       direction="htod")
+        for turn in turns.values():
+            turn()
+        return turns
+
+    found = in_sets(bench, parts)
+    shares = [(2 / both["upload"]) / (1 / first["upload"] + 1 / other["upload"])
+              for both, first, other in zip(found["both"], found["first"], found["other"])]
+    rates = {f"{to} GB/s": size * (2 if to == "both" else 1) / 1e9 / middle(found[to], "upload")
+             for to in ("both", "first", "other")}
+    line = size / 1e9 / middle(found["S"], "copy")
+    bench.results.add("G1", "tcp", rounds=shares,
+                      detail={**rates, "S GB/s": line, "the proxy loses": 1 - line * 1e3 / LINE})
 
 
 def copying(bench, pool, loopback):

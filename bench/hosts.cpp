@@ -1,6 +1,6 @@
-// Two hosts in one program: how fast bytes go from a device of the one to a device of the other, and how long a stream
-// of the one waits for an event of the other. Told what to do as asked.h says. The devices are the first and the last;
-// `apart=0` names the first one twice.
+// Two hosts in one program: how fast bytes go from the program to the devices of both, and from a device of the one to
+// a device of the other, and how long a stream of the one waits for an event of the other. Told what to do as asked.h
+// says. The devices are the first and the last; `apart=0` names the first one twice.
 
 #include <cstring>
 #include <memory>
@@ -67,6 +67,47 @@ class Hosts {
     answer.add_samples("copy", std::move(samples));
   }
 
+  // From pinned memory, to the devices that `to` names: `first`, `other` or `both` at once. What has arrived is compared
+  // once.
+  void upload(const Request& request, Answer& answer) {
+    const std::size_t size = request.number("bytes");
+    struct Upload {
+      const Side& side;
+      void* from = nullptr;
+      CUdeviceptr to = 0;
+    };
+    std::vector<Upload> uploads;
+    if (request.text("to") != "other") uploads.push_back({*first_});
+    if (request.text("to") != "first") uploads.push_back({*other_});
+    std::mt19937_64 random(size);
+    for (Upload& upload : uploads) {
+      upload.side.make_current();
+      OK(cuMemHostAlloc(&upload.from, size, 0));
+      OK(cuMemAlloc(&upload.to, size));
+      for (std::size_t i = 0; i < size / 8; ++i) static_cast<std::uint64_t*>(upload.from)[i] = random();
+    }
+    std::vector<double> samples;
+    for (std::uint64_t i = 0; i < request.number("count"); ++i) {
+      const double begin = now();
+      for (const Upload& upload : uploads) {
+        upload.side.make_current();
+        OK(cuMemcpyHtoDAsync(upload.to, upload.from, size, upload.side.stream));
+      }
+      for (const Upload& upload : uploads) OK(cuStreamSynchronize(upload.side.stream));
+      samples.push_back(now() - begin);
+    }
+    std::vector<std::byte> read(size);
+    for (const Upload& upload : uploads) {
+      upload.side.make_current();
+      OK(cuMemcpyDtoH(read.data(), upload.to, size));
+      if (std::memcmp(read.data(), upload.from, size) != 0)
+        throw std::runtime_error("what has arrived is something else");
+      OK(cuMemFree(upload.to));
+      OK(cuMemFreeHost(upload.from));
+    }
+    answer.add_samples("upload", std::move(samples));
+  }
+
   // One stream works, the other one waits for it and works, and the program waits for that.
   void wait(const Request& request, Answer& answer) {
     const Side& after = request.number("apart", 1) ? *other_ : *beside_;
@@ -92,6 +133,7 @@ class Hosts {
 
 int main() {
   bench::Hosts hosts;
-  return bench::answer_requests({{"copy", [&](const auto& request, auto& answer) { hosts.copy(request, answer); }},
+  return bench::answer_requests({{"upload", [&](const auto& request, auto& answer) { hosts.upload(request, answer); }},
+                                 {"copy", [&](const auto& request, auto& answer) { hosts.copy(request, answer); }},
                                  {"wait", [&](const auto& request, auto& answer) { hosts.wait(request, answer); }}});
 }
