@@ -29,8 +29,11 @@ namespace fargpu::client {
 namespace {
 
 constexpr std::uint64_t page_bytes = 4096;
-// Up to here comparing is cheap, and sees at once what running kernels and the program write.
-constexpr std::uint64_t compared_bytes_max = 1u << 20;
+// For blocks up to here the flag of their allocation says that kernels use them.
+constexpr std::uint64_t mapped_by_flag_max = 1u << 20;
+// Comparing costs no fault, and no round trip when the program looks, but every launch and wait goes through all of what
+// is compared: some 50 us a MiB. So larger blocks are paged, and whatever would make the sum larger than that.
+constexpr std::uint64_t compared_bytes_max = 256u << 10, compared_sum_max = 512u << 10;
 
 std::uint64_t round_up(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
 std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
@@ -131,7 +134,7 @@ CUresult HostMemory::hold(Thread& thread, Region region, bool for_kernels) {
   parts_.map.add(region);
   if (shared) return CUDA_SUCCESS;
   // Large ones wait for more than a flag to say so, for copies from and to blocks that kernels use are slower.
-  if (!for_kernels || region.bytes > compared_bytes_max) return CUDA_SUCCESS;
+  if (!for_kernels || region.bytes > mapped_by_flag_max) return CUDA_SUCCESS;
   std::uint64_t device_address;
   const CUresult result = map(thread, region.base, device_address);
   if (result != CUDA_SUCCESS) {
@@ -209,7 +212,8 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     RemoteCall<wire::OpenHostBlock> call(thread);
     auto in = call.in();
     in.setAddress(block->base);
-    const bool paged = block->owned && block->bytes > compared_bytes_max;
+    const bool paged = block->owned && (block->bytes > compared_bytes_max ||
+                                        compared_bytes_ + block->bytes > compared_sum_max);
     in.setBytes(paged ? round_up(block->bytes) : block->bytes);
     in.setMapped(true);
     in.setDevice(seen_at);
@@ -235,6 +239,7 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     block->shadow = std::move(shadow);
     mapped_.fetch_add(1);
     if (!paged) compared_.fetch_add(1);
+    if (!paged && block->owned) compared_bytes_ += block->bytes;
     parts_.map.update(block->base, [&](Region& r) { r.device_address = seen_at; });
     if (!block->owned) {
       parts_.map.add({.kind = Region::Kind::alias,
@@ -501,6 +506,7 @@ void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker, F
     });
     if (block->device_address != 0) mapped_.fetch_sub(1);
     if (block->compared()) compared_.fetch_sub(1);
+    if (block->compared() && block->owned) compared_bytes_ -= block->bytes;
   }
   parts_.lanes.forget(block->base, block->base + block->bytes);
   parts_.stream_waits.forget(block->base, block->bytes);

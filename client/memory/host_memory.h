@@ -1,9 +1,9 @@
 #pragma once
 // Pinned and registered host memory. The program's bytes stay in this process; the worker keeps a copy of a block only
 // while it must remember what a copy out wrote there (semantics: a copy from pinned memory reads what the memory holds
-// when the stream gets there), or when kernels use the block ("mapped"). Of small mapped blocks, and of all that the
-// program registered, both sides compare what they have with what the other is known to have, at launches and
-// synchronisations, and exchange what changed; large blocks of the host window are paged (HostPages). Where the worker
+// when the stream gets there), or when kernels use the block ("mapped"). Of a few small mapped blocks, and of all that
+// the program registered, both sides compare what they have with what the other is known to have, at launches and
+// synchronisations, and exchange what changed; other blocks of the host window are paged (HostPages). Where the worker
 // shares memory with this process all of that is only for what the program registered: blocks of the host window are
 // the same pages on both sides.
 
@@ -184,6 +184,7 @@ class HostMemory {
     bool operator==(const Expected&) const = default;
   };
   std::vector<Expected> expected_;
+  std::uint64_t compared_bytes_ = 0;  // of the blocks of the window that are compared
   std::atomic<unsigned> mapped_{0};
   std::atomic<unsigned> compared_{0};  // of these, those that are compared
   HostPages pages_;
