@@ -393,7 +393,8 @@ void Workers::take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts,
   if (on_facts) on_facts();
 }
 
-// What it had of the device is there until its process has ended, which it is made to do.
+// What it had of the device is there until its process has ended, which it is made to do. Until then it pays for what
+// others have of it, too: nothing is counted twice.
 void Workers::end_session(Worker& worker, const std::string& reason, SessionEnd end) {
   worker.state = Worker::State::ending;
   TenantTotals& totals = totals_[worker.lease->lease().tenant];
@@ -405,7 +406,6 @@ void Workers::end_session(Worker& worker, const std::string& reason, SessionEnd 
         std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
     if (!error && late != workers_.end()) kill(*late);
   });
-  shares_.remove_all(worker.process);
   worker.link_keys.clear();
   ended_lane_keys_.emplace_back(worker.session, std::move(worker.lane_key));
   if (ended_lane_keys_.size() > ended_lane_keys_max) ended_lane_keys_.pop_front();
@@ -522,7 +522,7 @@ bool Workers::lend(Worker& worker, const Asked& asked) {
   const SharedThing* const thing = shares_.lend(key, worker.process, [&](pid_t process) {
     const auto other =
         std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
-    return other != workers_.end() && may_share(worker, *other);
+    return other != workers_.end() && other->state == Worker::State::session && may_share(worker, *other);
   });
   if (!thing) return false;
   const bool sent = send_link(
