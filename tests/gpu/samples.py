@@ -33,7 +33,8 @@ def without_measured_tables(text):
     for line in text.splitlines():
         row = TABLE_ROW.fullmatch(line)
         measured = bool(MEASURED.search(line)) or measured and bool(row or re.fullmatch(r"[\sDGPUC\\\d]*", line))
-        lines.append(re.sub(NUMBER, "#", line) if row and measured else line)
+        # Columns are as wide as their numbers.
+        lines.append(" ".join(re.sub(NUMBER, "#", line).split()) if row and measured else line)
     return "\n".join(lines)
 
 
