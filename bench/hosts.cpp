@@ -67,8 +67,8 @@ class Hosts {
     answer.add_samples("copy", std::move(samples));
   }
 
-  // From pinned memory, to the devices that `to` names: `first`, `other` or `both` at once. What has arrived is compared
-  // once.
+  // From pinned memory, to the devices that `to` names: `first`, `other` or `both` at once. What has arrived is
+  // compared once.
   void upload(const Request& request, Answer& answer) {
     const std::size_t size = request.number("bytes");
     struct Upload {

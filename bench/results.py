@@ -235,7 +235,7 @@ def shown(name, value):
     """A number as people read it; names say what it is."""
     if not isinstance(value, float):
         return str(value)
-    if name.endswith(("GB/s", "round trips", "launches/s", "CPU s/GB", "bytes")):
+    if name.endswith(("GB/s", "round trips", "launches/s", "CPU s/GB", "bytes", "%")):
         return f"{value:.4g}"
     for scale, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
         if abs(value * scale) >= 1:

@@ -31,8 +31,8 @@ namespace {
 constexpr std::uint64_t page_bytes = 4096;
 // For blocks up to here the flag of their allocation says that kernels use them.
 constexpr std::uint64_t mapped_by_flag_max = 1u << 20;
-// Comparing costs no fault, and no round trip when the program looks, but every launch and wait goes through all of what
-// is compared: some 50 us a MiB. So larger blocks are paged, and whatever would make the sum larger than that.
+// Comparing costs no fault, and no round trip when the program looks, but every launch and wait goes through all of
+// what is compared: some 50 us a MiB. So larger blocks are paged, and whatever would make the sum larger than that.
 constexpr std::uint64_t compared_bytes_max = 256u << 10, compared_sum_max = 512u << 10;
 
 std::uint64_t round_up(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
@@ -212,8 +212,8 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     RemoteCall<wire::OpenHostBlock> call(thread);
     auto in = call.in();
     in.setAddress(block->base);
-    const bool paged = block->owned && (block->bytes > compared_bytes_max ||
-                                        compared_bytes_ + block->bytes > compared_sum_max);
+    const bool paged =
+        block->owned && (block->bytes > compared_bytes_max || compared_bytes_ + block->bytes > compared_sum_max);
     in.setBytes(paged ? round_up(block->bytes) : block->bytes);
     in.setMapped(true);
     in.setDevice(seen_at);

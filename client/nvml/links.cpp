@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "link_fields.h"
 #include "state.h"
 
 namespace fargpu::client::nvml {
@@ -50,6 +51,17 @@ Return give_remote(DeviceHandle handle, unsigned number, Info* out) noexcept {
 }
 
 }  // namespace
+
+// NCCL asks a device of compute capability 9.0 or higher for its links' state by this way alone.
+std::optional<unsigned> link_field(const report::Device& device, unsigned field, unsigned number) {
+  constexpr unsigned link_count = 91, link_state = 165, link_version = 166;
+  if (device.links.empty()) return std::nullopt;
+  if (field == link_count) return static_cast<unsigned>(device.links.size());
+  if (number >= links_max) return std::nullopt;
+  const auto link = device.links.find(number);
+  if (field == link_state) return link == device.links.end() ? 0u : 1u;
+  return field == link_version && link != device.links.end() ? std::optional(link->second.version) : std::nullopt;
+}
 
 NVML_EXPORT Return nvmlDeviceGetNvLinkState(DeviceHandle device, unsigned number, unsigned* active) {
   return with_link(device, number, [&](const Host&, const report::Link* link) { return give(link ? 1u : 0u, active); });

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "link_fields.h"
 #include "state.h"
 
 namespace fargpu::client::nvml {
@@ -128,13 +129,15 @@ NVML_EXPORT Return nvmlDeviceGetFieldValues(DeviceHandle device, int count, Fiel
       FieldValue& value = values[i];
       const auto* const field =
           std::find_if(std::begin(fields), std::end(fields), [&](const Field& f) { return f.id == value.fieldId; });
-      const auto reading = field == std::end(fields) ? std::nullopt : host.devices[number].reading(field->kind);
+      const Device& of = host.devices[number];
+      const auto reading = field == std::end(fields) ? std::nullopt : of.reading(field->kind);
+      const auto link = link_field(of, value.fieldId, value.scopeId);
       value.timestamp = now.tv_sec * 1'000'000ll + now.tv_usec;
       value.latencyUsec = 0;
-      value.nvmlReturn = reading ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
-      if (!reading) continue;
-      value.valueType = field->type;
-      value.value.ullVal = static_cast<unsigned long long>(*reading);
+      value.nvmlReturn = reading || link ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+      if (!reading && !link) continue;
+      value.valueType = reading ? field->type : value_unsigned_int;
+      value.value.ullVal = reading ? static_cast<unsigned long long>(*reading) : *link;
     }
     return NVML_SUCCESS;
   });

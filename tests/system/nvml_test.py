@@ -212,13 +212,21 @@ for number in (0, 1):
     assert nvml.nvmlDeviceGetNvLinkRemotePciInfo_v2(handle, number, ctypes.byref(pci)) == 0
     assert nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, number, ctypes.byref(short)) == 0
     said.append([pci.text.decode(), pci.legacy.decode(), pci.bus, short.legacy.decode(), short.text.decode()])
+class Field(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_uint), ("link", ctypes.c_uint), ("time", ctypes.c_longlong),
+                ("latency", ctypes.c_longlong), ("type", ctypes.c_int), ("result", ctypes.c_int),
+                ("value", ctypes.c_ulonglong)]
+fields = (Field * 6)(Field(91), Field(165, 0), Field(165, 3), Field(165, 18), Field(166, 1), Field(166, 3))
+assert nvml.nvmlDeviceGetFieldValues(handle, 6, fields) == 0
+said.append([[f.result, f.value] for f in fields])
 print(json.dumps(said))
 """
         done = run([sys.executable, "-c", program], env=environment(host))
         self.assertEqual(done.code, 0, done.out + done.err)
         self.assertEqual(json.loads(done.out),
                          [["FFFFFFFF:FFFF:FF", "FFFFFFF:FFFF:FF", 0xffffffff, "FFFFFFF:FFFF:FF", ""],
-                          ["00000000:02:00.0", "0000:02:00.0", 2, "0000:02:00.0", ""]])
+                          ["00000000:02:00.0", "0000:02:00.0", 2, "0000:02:00.0", ""],
+                          [[0, 3], [0, 1], [0, 0], [NOT_SUPPORTED, 0], [0, 4], [NOT_SUPPORTED, 0]]])
 
     def test_devices_and_programs(self):
         host = self.host()
