@@ -57,8 +57,8 @@ constexpr EnvironmentVariable all[] = {
      "compresses. on: whatever becomes smaller. off: nothing"},
     {"FARGPU_LANES", "half as many as processors, 1 to 8",
      "Connections that large copies over TCP are divided among, at most 16. Of the default number, as many are used as "
-     "the line turns out to need. With 1, only copies go by it that no thread waits for; with 0, all go by the "
-     "session's own"},
+     "the line turns out to need. With 1, copies that a thread waits for go by the session's own connection where the "
+     "host's resume_seconds is 0; with 0, all do"},
     {"FARGPU_SPIN_US", "20000; 0 with fewer than four processors",
      "Microseconds for which a waiting thread busy-waits before it sleeps. It sleeps at once where the program asked "
      "for blocking waits (cudaDeviceScheduleBlockingSync), and soon where other threads need all processors"},

@@ -9,8 +9,10 @@
 namespace fargpu::client {
 
 bool ClientLanes::takes(std::uint64_t bytes, bool awaited) {
-  // For a thread that waits, one lane would be no better than the session's connection.
-  if (wanted_ < (awaited ? 2u : 1u) || bytes < (awaited ? limits::lane_copy_bytes_min : limits::lane_row_bytes_min))
+  // For a thread that waits, one lane is no better than the session's connection, unless that copies what it sends: a
+  // lane lends it.
+  if (wanted_ < (awaited ? awaited_min_ : 1) ||
+      bytes < (awaited ? limits::lane_copy_bytes_min : limits::lane_row_bytes_min))
     return false;
   std::call_once(opened_, [this] {
     try {

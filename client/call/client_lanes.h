@@ -27,17 +27,22 @@ class ClientLanes final : ChunkHandler {
  public:
   using Open = std::function<std::shared_ptr<Channel>()>;
   using TellLost = std::function<void(const std::string& why)>;
+  struct Wish {
+    unsigned lanes = 0;
+    bool fixed = false;    ///< all of them are used, however many the line needs
+    bool resumed = false;  ///< the session's connections keep what they send, until it is received
+  };
   /// `open` connects a lane, on which each side has sent one frame, or throws. `silence`: after which lanes that bring
-  /// nothing are lost. `tell_lost` tells the worker that a lane is lost, once, on a lane's thread. `fixed`: all lanes
-  /// are used, however many the line needs.
-  ClientLanes(unsigned lanes, bool fixed, Open open, TellLost tell_lost, Compression compression,
+  /// nothing are lost. `tell_lost` tells the worker that a lane is lost, once, on a lane's thread.
+  ClientLanes(const Wish& wish, Open open, TellLost tell_lost, Compression compression,
               std::chrono::nanoseconds silence)
-      : wanted_(open ? lanes : 0),
+      : wanted_(open ? wish.lanes : 0),
+        awaited_min_(wish.resumed ? 1 : 2),
         open_(std::move(open)),
         tell_lost_(std::move(tell_lost)),
         silence_(silence),
         lanes_(*this, compression) {
-    if (fixed) lanes_.use_all();
+    if (wish.fixed) lanes_.use_all();
   }
 
   /// Whether a copy of so many bytes goes by the lanes. `awaited`: nothing else of its thread travels meanwhile. Opens
@@ -138,6 +143,7 @@ class ClientLanes final : ChunkHandler {
   void end_stragglers(Lock& lock);
 
   const unsigned wanted_;
+  const unsigned awaited_min_;  // lanes, for copies that a thread waits for
   const Open open_;
   const TellLost tell_lost_;
   const std::chrono::nanoseconds silence_;

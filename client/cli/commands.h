@@ -97,9 +97,11 @@ struct PkiOptions {
   std::string life;  ///< empty: as long as is usual for such a certificate
   std::string server, tenant;
   std::vector<std::string> hosts;
+  std::string name;  ///< of what is renewed
 };
 int init_pki(const PkiOptions& options);
 int issue_pki(const PkiOptions& options);
+int renew_pki(const PkiOptions& options);
 
 /// The hosts of --pool or FARGPU_POOL; throws std::runtime_error with the repair.
 std::vector<PoolHost> pool_hosts(const std::string& pool);

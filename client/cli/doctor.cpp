@@ -284,6 +284,7 @@ void check_host(Findings& report, const PoolHost& host) {
   }
   report.good(fmt::format("{} answers, fargpud {}", broker->name(), broker->broker_version()));
   report.good("its broker is reached " + secrecy_text(*broker));
+  bool serves = true;
   try {
     broker->ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
                 [&](wire::Control::Reader control) {
@@ -291,8 +292,11 @@ void check_host(Findings& report, const PoolHost& host) {
                   if (status.getFailure().getReason() != wire::Failure::Reason::NONE)
                     report.bad("its driver: " + printable(status.getFailure().getText().cStr(), 512),
                                "repair the driver on that host");
-                  if (status.getDraining())
-                    report.bad("it is shutting down", "wait until it is back, or name another host");
+                  serves = !status.getDraining();
+                  if (!serves && status.getState() == wire::HostState::DRAINING)
+                    report.bad("it is drained by its administrator and takes no new sessions",
+                               "use another host, or try later");
+                  else if (!serves) report.bad("it is shutting down", "wait until it is back, or name another host");
                   const auto version = static_cast<int>(status.getDriverVersion());
                   if (version < config().driver_version) {
                     report.bad(fmt::format("its driver is of CUDA level {}, this client of {}", version,
@@ -317,7 +321,7 @@ void check_host(Findings& report, const PoolHost& host) {
     report.note("no session is tried before the variable above is mended");
     return;
   }
-  check_session(report, host);
+  if (serves) check_session(report, host);
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ const std::map<std::string, const char*> examples = {
     {"fargpu pki", "fargpu pki init --folder pki"},
     {"fargpu pki init", "fargpu pki init --folder pki"},
     {"fargpu pki issue", "fargpu pki issue --folder pki --server gpuhost --host gpuhost.example.org"},
+    {"fargpu pki renew", "fargpu pki renew --folder pki gpuhost"},
 };
 
 void complete(CLI::App& app, const std::string& name) {

@@ -162,6 +162,9 @@ int main(int argc, char** argv) {
   pki_issue->add_option("--server", pki.server, "Name of a GPU host");
   pki_issue->add_option("--host", pki.hosts, "Names and addresses by which clients reach it");
   pki_issue->add_option("--tenant", pki.tenant, "Tenant of the clients");
+  CLI::App* const pki_renew =
+      pki_verb("renew", "365d", "Make a certificate anew, for the same key and names, before it ends");
+  pki_renew->add_option("name", pki.name, "What --server or --tenant said when it was issued")->required();
 
   app.footer("`fargpu COMMAND --help` tells more of each, `fargpu variables` the variables of the environment.");
   run_command->footer(
@@ -239,6 +242,7 @@ int main(int argc, char** argv) {
     if (token_revoke->parsed()) return cli::revoke_token(token);
     if (pki_init->parsed()) return cli::init_pki(pki);
     if (pki_issue->parsed()) return cli::issue_pki(pki);
+    if (pki_renew->parsed()) return cli::renew_pki(pki);
     return cli::doctor(doctor);
   };
   try {

@@ -24,8 +24,8 @@ std::string repair_of(const DialError& error) {
 std::string repair_of_session(const DialError& error) {
   switch (error.reason) {
     case wire::Failure::Reason::DENIED:
-      return "ask for what this host gives (FARGPU_GPUS, FARGPU_MEM, FARGPU_COMPUTE, FARGPU_PRIORITY; they count here "
-             "too), or ask its operator";
+      return "do what that line says, or ask for what this host gives (FARGPU_GPUS, FARGPU_MEM, FARGPU_COMPUTE, "
+             "FARGPU_PRIORITY; they count here too)";
     case wire::Failure::Reason::NONE: return "look at the log of fargpud there";
     default: return repair_of(error);
   }

@@ -106,6 +106,12 @@ void warn_of(const std::string& policy, const std::string& host) {
   }
 }
 
+/// A host that does not answer may be back at any time; a name that is none is a slip.
+void warn_of_names(const std::vector<DialError>& errors) {
+  for (const DialError& error : errors)
+    if (error.unknown_name) std::cerr << "fargpu: warning: " << error.what() << "\n";
+}
+
 /// One line that says of each host what was wrong. Of several exit codes the one counts that waiting mends, then one
 /// that is meant.
 int refused(const std::vector<DialError>& errors) {
@@ -129,6 +135,7 @@ int take_lease(const std::vector<PoolHost>& hosts) {
   };
   if (const auto found = next()) {
     warn_of(policy, found->broker->name());
+    warn_of_names(search.errors());
     found->broker->bequeath();
     ::setenv("FARGPU_POOL", pool_text(found->host).c_str(), 1);
     return 0;
@@ -252,7 +259,7 @@ int run(const RunOptions& options) {
   }
   prepend("LD_LIBRARY_PATH", folder.string());
   ::setenv("TRITON_LIBCUDA_PATH", folder.c_str(), 1);  // Triton looks through the loader's cache otherwise
-  // How the host's devices are wired is not known here, and without wires NCCL goes through memory of the program. Its
+  // How the host's PCI is wired is not known here, and without wires NCCL goes through memory of the program. The
   // driver knows which devices reach each other, and NCCL asks it too.
   ::setenv("NCCL_P2P_LEVEL", "SYS", 0);
   // NCCL takes devices of several hosts for devices of one machine.

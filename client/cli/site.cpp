@@ -54,8 +54,10 @@ int create_token(const TokenOptions& options) {
                 << (entry.expires ? "is good until " + site::time_text(entry.expires) : "never expires") << "\n";
   std::cerr << "fargpu: this is shown once; keep it in a file that only its user can read, and name that in "
                "FARGPU_TOKEN_FILE\n"
-            << "fargpu: it counts at hosts whose settings have [tenant." << options.tenant << "] and token_file = \""
-            << options.file << "\"\n";
+            << "fargpu: it counts at hosts with token_file = \"" << options.file << "\""
+            << (options.tenant == "default" ? ", whose settings have no tenants or [tenant.default]"
+                                            : " and [tenant." + options.tenant + "] in their settings")
+            << "\n";
   return 0;
 }
 
@@ -87,16 +89,40 @@ int init_pki(const PkiOptions& options) {
   return 0;
 }
 
+namespace {
+
+// An authority's end is told to nobody else: clients alone know it.
+void warn_of_authority(const PkiOptions& options, const site::PkiFiles& files) {
+  const auto end = site::expiry(std::filesystem::path(options.folder) / "ca.crt");
+  if (end < site::expiry(files.certificate))
+    std::cerr << "fargpu: the authority ends first, on " << site::time_text(end)
+              << ": from then on nobody trusts this certificate; make another authority (`fargpu pki init` in another "
+                 "folder) before that\n";
+}
+
+}  // namespace
+
+int renew_pki(const PkiOptions& options) {
+  const site::PkiFiles files = site::renew(options.folder, options.name, life_of(options, std::chrono::days(365)));
+  warn_of_authority(options, files);
+  std::cout << files.certificate.string() << "   is good until " << site::time_text(site::expiry(files.certificate))
+            << "; the key is the same. Copy it to where the old one is used; fargpud reads its own again on SIGHUP\n"
+            << site::fingerprint(files.certificate) << "   FARGPU_FINGERPRINT, for clients without FARGPU_CA\n";
+  return 0;
+}
+
 int issue_pki(const PkiOptions& options) {
   if (options.server.empty() == options.tenant.empty())
     throw std::runtime_error("give either --server NAME with its --host names, or --tenant NAME");
   const std::chrono::days life = life_of(options, std::chrono::days(365));
   if (!options.tenant.empty()) {
     const site::PkiFiles files = site::issue_client(options.folder, options.tenant, life);
+    warn_of_authority(options, files);
     std::cout << files.certificate.string() << "   FARGPU_CERT\n" << files.key.string() << "   FARGPU_KEY\n";
     return 0;
   }
   const site::PkiFiles files = site::issue_server(options.folder, options.server, options.hosts, life);
+  warn_of_authority(options, files);
   std::cout << files.certificate.string() << "   tls_certificate of fargpud\n"
             << files.key.string() << "   tls_key of fargpud\n"
             << site::fingerprint(files.certificate) << "   FARGPU_FINGERPRINT, for clients without FARGPU_CA\n";

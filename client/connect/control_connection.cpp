@@ -144,10 +144,12 @@ Socket connect_socket(const PoolHost& host) {
   asio::ip::tcp::resolver resolver(io);
   asio::error_code resolved;
   const auto endpoints = resolver.resolve(host.host, std::to_string(host.port), resolved);
-  if (resolved)
-    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
-                    "no address for host '" + host.host + "' (" + resolved.message() + "); check FARGPU_POOL")
-        .with_repair("correct FARGPU_POOL, or have the name put into DNS or /etc/hosts");
+  if (resolved) {
+    DialError error(CUDA_ERROR_SYSTEM_NOT_READY, "no address for host '" + host.host + "' (" + resolved.message() +
+                                                     "); check FARGPU_POOL, whose hosts are separated by commas");
+    error.unknown_name = true;
+    throw std::move(error).with_repair("correct FARGPU_POOL, or have the name put into DNS or /etc/hosts");
+  }
   const auto deadline = std::chrono::steady_clock::now() + limits::connect_timeout;
   bool local = false;
   for (const auto& endpoint : endpoints) {

@@ -32,6 +32,7 @@ struct DialError : std::runtime_error {
   CUresult result;
   wire::Failure::Reason reason;  ///< the broker's, if it gave one
   bool setting = false;
+  bool unknown_name = false;  ///< there is no host of that name
   bool tls = false;
   bool nobody_listens = false;  ///< the machine is there, and no broker
   std::string repair;           ///< what mends just this, for `fargpu doctor`; empty where its reason tells

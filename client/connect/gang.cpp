@@ -100,6 +100,17 @@ std::string wish_text(const LeaseOptions& wish) {
   return so_many(wish.gpus, "GPU") + (wish.memory_bytes > 0 ? " with " + bytes_text(wish.memory_bytes) : "");
 }
 
+// Why the others do not count.
+std::string silent_text(const std::vector<DialError>& errors) {
+  std::string text;
+  for (const DialError& error : errors) {
+    std::string_view what = error.what();
+    if (what.ends_with(doctor_hint)) what.remove_suffix(doctor_hint.size());
+    text += "; " + std::string(what);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::vector<GangMember> take_gang(const std::vector<PoolHost>& hosts, const LeaseOptions& wish, const Check& check) {
@@ -117,9 +128,10 @@ std::vector<GangMember> take_gang(const std::vector<PoolHost>& hosts, const Leas
         return take(std::move(parts), wish, check, until);
       failure.emplace(
           CUDA_ERROR_SYSTEM_NOT_READY,
-          fmt::format("no {} of the pool have {} free together ({} of all hosts that answer); ask for fewer, "
-                      "allow more with --hosts, or wait with --wait",
-                      so_many(wish.hosts, "host"), wish_text(wish), so_many(free, "GPU")),
+          fmt::format("no {} of the pool have {} free together ({} of all hosts that answer{}); ask for fewer, {}or "
+                      "wait with --wait",
+                      so_many(wish.hosts, "host"), wish_text(wish), so_many(free, "GPU"),
+                      silent_text(contacts.errors()), wish.hosts < hosts.size() ? "allow more with --hosts, " : ""),
           wire::Failure::Reason::NO_CAPACITY);
     } catch (const DialError& error) {
       failure = error;

@@ -209,6 +209,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
                                      .secret = copy_of(answer.getResumeSecret()),
                                      .host = host_name,
                                      .time = std::chrono::milliseconds(answer.getResumeMs())});
+    terms.resumes = resumption != nullptr;
     terms.open_lane = [connect = std::move(connect), session = terms.session_id, key = std::move(key), host_name,
                        resumption, devices = by_rdma.end ? rdma.devices : nullptr]() -> std::shared_ptr<Channel> {
       const std::uint32_t number = resumption ? resumption->next_lane() : 0;

@@ -42,8 +42,8 @@ Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::na
           *channel_, pushes_, spin, [this] { service_.wake(); }, terms.compression, terms.worker_opcodes,
           terms.credit_bytes, contexts, captures, *this),
       lanes(
-          terms.lanes, terms.lanes_fixed, terms.open_lane, [this](const std::string& why) { tell_lane_lost(why); },
-          terms.compression, terms.silence),
+          {.lanes = terms.lanes, .fixed = terms.lanes_fixed, .resumed = terms.resumes}, terms.open_lane,
+          [this](const std::string& why) { tell_lane_lost(why); }, terms.compression, terms.silence),
       streams(captures, terms.origin),
       fences(calls),
       callbacks([this](std::uint64_t number) { pushes_.function_done(number); },

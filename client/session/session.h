@@ -60,6 +60,7 @@ struct Terms {
   std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the worker is taken for dead
   unsigned lanes = 0;                                           ///< bulk lanes wanted
   bool lanes_fixed = false;                                     ///< all of them are used, whatever the line carries
+  bool resumes = false;                                         ///< its connections outlive a break
   std::uint64_t credit_bytes = limits::credit_bytes;            ///< for calls that the worker may have to keep
   Compression compression = Compression::never;                 ///< of contents of memory
   bool one_process = false;                                     ///< the worker's (tests)

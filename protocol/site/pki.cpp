@@ -51,7 +51,9 @@ void write_new(const std::filesystem::path& path, const std::string& text, int m
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   if (descriptor < 0) {
     throw PkiError(errno == EEXIST
-                       ? path.string() + " is there already; remove it first, or take another name or folder"
+                       ? path.string() +
+                             " is there already; `fargpu pki renew` makes its certificate anew, and another "
+                             "name or folder is for another one"
                        : "cannot write " + path.string() + " " + why_unwritten(errno));
   }
   const bool written = write_all(descriptor, text);
@@ -86,6 +88,30 @@ void extend(X509* certificate, X509* issuer, int kind, const std::string& value)
           "cannot add '" + value + "' to a certificate");
 }
 
+// A number that no other certificate has, and a time that begins now.
+void begin_life(X509* certificate, std::chrono::days life) {
+  unsigned char serial[16];
+  if (::getrandom(serial, sizeof(serial), 0) != sizeof(serial)) throw PkiError("no random numbers");
+  serial[0] &= 0x7F;
+  const std::unique_ptr<BIGNUM, Freed<BN_free>> number(BN_bin2bn(serial, sizeof(serial), nullptr));
+  BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(certificate));
+  constexpr long clock_differences = 300;
+  X509_gmtime_adj(X509_getm_notBefore(certificate), -clock_differences);
+  X509_time_adj_ex(X509_getm_notAfter(certificate), static_cast<int>(life.count()), 0, nullptr);
+}
+
+void sign(X509* certificate, X509* issuer, EVP_PKEY* issuer_key) {
+  require(X509_set_issuer_name(certificate, X509_get_subject_name(issuer)) == 1 &&
+              X509_sign(certificate, issuer_key, EVP_sha256()) > 0,
+          "cannot sign a certificate");
+}
+
+std::string pem_of(X509* certificate) {
+  const Bio text(BIO_new(BIO_s_mem()));
+  PEM_write_bio_X509(text.get(), certificate);
+  return text_of(text.get());
+}
+
 /// A certificate before it is signed, with a new key.
 struct Draft {
   Key key{EVP_EC_gen("P-256")};
@@ -95,14 +121,7 @@ struct Draft {
     require(key && certificate, "cannot make a key");
     X509* const c = certificate.get();
     X509_set_version(c, X509_VERSION_3);
-    unsigned char serial[16];
-    if (::getrandom(serial, sizeof(serial), 0) != sizeof(serial)) throw PkiError("no random numbers");
-    serial[0] &= 0x7F;
-    const std::unique_ptr<BIGNUM, Freed<BN_free>> number(BN_bin2bn(serial, sizeof(serial), nullptr));
-    BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(c));
-    constexpr long clock_differences = 300;
-    X509_gmtime_adj(X509_getm_notBefore(c), -clock_differences);
-    X509_time_adj_ex(X509_getm_notAfter(c), static_cast<int>(life.count()), 0, nullptr);
+    begin_life(c, life);
     X509_NAME_add_entry_by_txt(X509_get_subject_name(c), "CN", MBSTRING_UTF8,
                                reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
     X509_set_pubkey(c, key.get());
@@ -111,15 +130,13 @@ struct Draft {
   PkiFiles sign_and_write(X509* issuer, EVP_PKEY* issuer_key, const std::filesystem::path& folder,
                           const std::string& name) {
     X509* const c = certificate.get();
-    require(X509_set_issuer_name(c, X509_get_subject_name(issuer)) == 1 && X509_sign(c, issuer_key, EVP_sha256()) > 0,
-            "cannot sign a certificate");
-    const Bio certificate_text(BIO_new(BIO_s_mem())), key_text(BIO_new(BIO_s_mem()));
-    PEM_write_bio_X509(certificate_text.get(), c);
+    sign(c, issuer, issuer_key);
+    const Bio key_text(BIO_new(BIO_s_mem()));
     PEM_write_bio_PrivateKey(key_text.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr);
     PkiFiles files{folder / (name + ".crt"), folder / (name + ".key")};
     write_new(files.key, text_of(key_text.get()), 0600);
     try {
-      write_new(files.certificate, text_of(certificate_text.get()), 0644);
+      write_new(files.certificate, pem_of(c), 0644);
     } catch (const PkiError&) {
       ::unlink(files.key.c_str());  // a key without its certificate would stand in the way of the next try
       throw;
@@ -183,6 +200,27 @@ PkiFiles issue_client(const std::filesystem::path& folder, const std::string& na
   require_name(name);
   Draft draft(name, life);
   return issue(draft, folder, name, "clientAuth");
+}
+
+PkiFiles renew(const std::filesystem::path& folder, const std::string& name, std::chrono::days life) {
+  require_name(name);
+  const PkiFiles files{folder / (name + ".crt"), folder / (name + ".key")};
+  if (!std::filesystem::exists(files.certificate))
+    throw PkiError("there is no " + files.certificate.string() + " to renew; `fargpu pki issue` makes one");
+  const Certificate certificate = read_certificate(files.certificate);
+  const Certificate authority = read_certificate(folder / "ca.crt");
+  const Key authority_key = read_key(folder / "ca.key");
+  begin_life(certificate.get(), life);
+  sign(certificate.get(), authority.get(), authority_key.get());
+  const std::filesystem::path fresh = folder / ("." + name + ".crt.new");
+  ::unlink(fresh.c_str());  // of a try that was cut short
+  write_new(fresh, pem_of(certificate.get()), 0644);
+  if (::rename(fresh.c_str(), files.certificate.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(fresh.c_str());
+    throw PkiError("cannot write " + files.certificate.string() + " " + why_unwritten(error));
+  }
+  return files;
 }
 
 std::vector<std::chrono::sys_seconds> expiries(const std::filesystem::path& path) {

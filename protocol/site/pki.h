@@ -28,6 +28,8 @@ PkiFiles issue_server(const std::filesystem::path& folder, const std::string& na
                       const std::vector<std::string>& hosts, std::chrono::days life);
 /// NAME.crt and NAME.key of a client, which the common name stands for.
 PkiFiles issue_client(const std::filesystem::path& folder, const std::string& name, std::chrono::days life);
+/// NAME.crt anew, for the same key, names and use: it takes the old one's place at once, or not at all.
+PkiFiles renew(const std::filesystem::path& folder, const std::string& name, std::chrono::days life);
 /// When each of the certificates in a file of PEM ends, in their order. Throws PkiError if the file holds none.
 std::vector<std::chrono::sys_seconds> expiries(const std::filesystem::path& certificates);
 /// When a certificate ends with its chain: with the first of them.

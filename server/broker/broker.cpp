@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "event_log.h"
 #include "host_facts.h"
@@ -106,6 +107,7 @@ void Broker::warn_of_tenants() {
                        "a lease has its own multiprocessors only while it has its turn, and the others' are idle then; "
                        "sm_partitions goes with policy = \"free\""}});
   }
+  warn_of_ways_in();
   try {
     for (const site::TokenEntry& stray : identity_->strays(leases_.tenants()))
       EventLog::warn(
@@ -116,6 +118,11 @@ void Broker::warn_of_tenants() {
   } catch (const site::TokenError& error) {
     EventLog::error("no tokens", {{"reason", error.what()}});
   }
+}
+
+void Broker::warn_of_ways_in() const {
+  if (const std::string complaint = identity_->complaint(leases_.tenants()); !complaint.empty())
+    EventLog::warn("no way in", {{"meaning", complaint}});
 }
 
 void Broker::reload() {
@@ -180,6 +187,7 @@ void Broker::check() {
     may_be_in_use([&] { MetricsServer::check(io_, address, settings_.insecure); });
   for (const ListenAddress& address : parse_listen(settings_.listen))
     may_be_in_use([&] { listeners_.check(address, tls_ != nullptr); });
+  warn_of_ways_in();
   expiry_watch_.look();
 }
 
@@ -296,11 +304,7 @@ std::string Broker::administer(const ClientFacts& by, wire::AdministrationReques
 }
 
 void Broker::stop(const std::string& why, std::chrono::seconds patience) {
-  if (stopping()) {  // the second word ends it now
-    workers_.kill_all();
-    finish_stop("told twice");
-    return;
-  }
+  if (stopping()) return end_sessions(why);  // the second word ends them now
   state_.stop(std::chrono::system_clock::now() + patience);
   // However long its unit lets it take.
   service_manager_.tell(fmt::format("STOPPING=1\nEXTEND_TIMEOUT_USEC={}\nSTATUS=ends running sessions",
@@ -309,37 +313,34 @@ void Broker::stop(const std::string& why, std::chrono::seconds patience) {
     workers_.notify_all(fmt::format("this host shuts down; this session ends in {} s", patience.count()));
   leases_.wake();
   EventLog::info("draining", {{"reason", why}, {"sessions", workers_.sessions()}, {"seconds", patience.count()}});
-  const auto stop = [this, why] {
-    workers_.stop_all("the host's fargpud is shutting down");
-    if (workers_.all().empty()) {
-      finish_stop("no session left");
-      return;
-    }
-    stop_timer_.expires_after(stop_patience);
-    stop_timer_.async_wait([this](const asio::error_code& error) {
-      if (error) return;
-      workers_.kill_all();
-      finish_stop("workers did not end by themselves");
-    });
-  };
-  if (workers_.sessions() == 0) {
-    stop();
-    return;
-  }
+  if (workers_.sessions() == 0) return end_sessions(why);
   // Look once a second whether the last session has ended.
   const auto deadline = std::chrono::steady_clock::now() + patience;
   const auto look = std::make_shared<std::function<void()>>();
-  *look = [this, deadline, stop, look] {
-    if (workers_.sessions() == 0 || std::chrono::steady_clock::now() >= deadline) {
-      stop();
-      return;
-    }
+  *look = [this, deadline, why, look] {
+    if (workers_.sessions() == 0 || std::chrono::steady_clock::now() >= deadline) return end_sessions(why);
     stop_timer_.expires_after(std::chrono::milliseconds(200));
     stop_timer_.async_wait([look](const asio::error_code& error) {
       if (!error) (*look)();
     });
   };
   (*look)();
+}
+
+// Once told so, clients do not come back. A third word does not wait for them.
+void Broker::end_sessions(const std::string& why) {
+  if (std::exchange(ending_sessions_, true)) {
+    workers_.end_all("the host's fargpud was told again and again to stop");
+    return finish_stop("told again: " + why);
+  }
+  workers_.stop_all("the host's fargpud is shutting down");
+  if (workers_.all().empty()) return finish_stop("no session left");
+  stop_timer_.expires_after(stop_patience);
+  stop_timer_.async_wait([this](const asio::error_code& error) {
+    if (error) return;
+    workers_.kill_all();
+    finish_stop("workers did not end by themselves");
+  });
 }
 
 void Broker::finish_stop(const std::string& why) {

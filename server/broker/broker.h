@@ -63,6 +63,7 @@ class Broker {
   static constexpr auto giving_back_max = std::chrono::seconds(3);
 
   void warn_of_tenants();
+  void warn_of_ways_in() const;
   void take_identity(std::unique_ptr<Identity> identity);
   /// A connection has come in.
   template <class Socket>
@@ -80,6 +81,7 @@ class Broker {
   /// Why not; empty when it is done.
   std::string administer(const ClientFacts& by, wire::AdministrationRequest::Reader request);
   bool stopping() const { return state_.at(std::chrono::system_clock::now()) == ServiceState::State::stopping; }
+  void end_sessions(const std::string& why);
   void finish_stop(const std::string& why);
   /// Why no session can begin now; empty if one can.
   std::string trouble() const;
@@ -100,6 +102,7 @@ class Broker {
   Listeners listeners_;
   asio::signal_set signals_;
   asio::steady_timer stop_timer_;
+  bool ending_sessions_ = false;
   const ServiceManager service_manager_;  // before workers start, which do not inherit its socket
   ExpiryWatch expiry_watch_;
   ServiceState state_;

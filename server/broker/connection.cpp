@@ -639,6 +639,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       co_return;
     }
     client.peer = client_.peer;
+    client.by_loopback = here_;
     client.shares_memory = by_socket_ && attach.getSharedMemory();
     deadline_.cancel();
     const std::uint64_t id = broker_.next_session_++;
@@ -658,6 +659,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       co_return;
     }
     client.peer = client_.peer;
+    client.by_loopback = here_;
     deadline_.cancel();
     const std::uint64_t id = broker_.next_session_++;
     if (!broker_.workers_.begin_session(*worker, id, client,

@@ -20,7 +20,7 @@ struct Named {
 };
 constexpr Named named[] = {
     {"tls_certificate", &Settings::tls_certificate, site::expiry,
-     "make another one with `fargpu pki issue --server`, and send fargpud SIGHUP"},
+     "renew it (`fargpu pki renew`), and send fargpud SIGHUP"},
     {"tls_client_ca", &Settings::tls_client_ca, site::authority_expiry,
      "make another authority with `fargpu pki init`, and certificates by it"},
 };

@@ -4,6 +4,7 @@
 #include <pwd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -65,7 +66,11 @@ std::string KnownBy::text() const {
   }
 }
 
-Identity::Identity(const Settings& settings) : token_file_(settings.token_file), tokens_(settings.token_file) {
+Identity::Identity(const Settings& settings)
+    : token_file_(settings.token_file),
+      asks_certificates_(!settings.tls_client_ca.empty()),
+      has_keys_(!settings.psk_file.empty()),
+      tokens_(settings.token_file) {
   require_readable("token_file", settings.token_file);
   require_readable("psk_file", settings.psk_file);
   require_readable("tls_certificate", settings.tls_certificate);
@@ -114,6 +119,10 @@ Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants)
     return {"", fmt::format("{} says '{}', which is no tenant of this host; ask its operator", by, printable(name))};
   };
   if (!shown.token.empty()) {
+    if (token_file_.empty())
+      return {"",
+              "this host takes no tokens (its settings have no token_file); unset FARGPU_TOKEN and "
+              "FARGPU_TOKEN_FILE, or ask its operator"};
     try {
       const auto found = tokens_.find(shown.token);
       if (!found) return {"", "the token is not known here, or was revoked; ask for another one (FARGPU_TOKEN_FILE)"};
@@ -132,7 +141,7 @@ Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants)
     return known(tenants.find(shown.key_identity), "the key", shown.key_identity,
                  {Kind::KEY, shown.key_identity, std::nullopt});
   if (shown.encrypted) {
-    return {"", "this host asks for credentials; set FARGPU_TOKEN_FILE, or FARGPU_CERT and FARGPU_KEY"};
+    return {"", "this host asks for credentials; " + ways_in()};
   }
   if (shown.user) {
     // These users can read the keys and end the workers anyway.
@@ -146,10 +155,31 @@ Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants)
                             *shown.user)};
   }
   if (const Tenant* const everybody = tenants.find("default")) return {everybody->name, "", false, {}};
-  return {"",
-          "this host serves only clients with credentials; set FARGPU_TOKEN_FILE, or connect to its tls:// "
-          "address with "
-          "FARGPU_CERT and FARGPU_KEY"};
+  return {"", "this host serves only clients with credentials, at its tls:// address; " + ways_in()};
+}
+
+// What a client can show here: other credentials would not be looked at.
+std::string Identity::ways_in() const {
+  std::string ways;
+  const auto add = [&](bool taken, const char* way) {
+    if (taken) ways += (ways.empty() ? "set " : ", or ") + std::string(way);
+  };
+  add(!token_file_.empty(), "FARGPU_TOKEN_FILE");
+  add(asks_certificates_, "FARGPU_CERT and FARGPU_KEY");
+  add(has_keys_, "FARGPU_PSK_FILE");
+  return ways.empty()
+             ? "and its settings name none that it takes (token_file, tls_client_ca, psk_file): ask its operator"
+             : ways;
+}
+
+std::string Identity::complaint(const Tenants& tenants) const {
+  const auto users = std::any_of(tenants.all().begin(), tenants.all().end(),
+                                 [](const auto& entry) { return !entry.second.users.empty(); });
+  if (!tenants.configured() || tenants.find("default") || users || !token_file_.empty() || asks_certificates_ ||
+      has_keys_)
+    return "";
+  return "the settings have tenants, and none of token_file, tls_client_ca and psk_file: no client can say by the "
+         "network whose it is";
 }
 
 }  // namespace fargpu::server

@@ -52,10 +52,15 @@ class Identity {
   /// Tokens that stand for no tenant of these. Throws TokenError.
   std::vector<site::TokenEntry> strays(const Tenants& tenants) const;
   Judgement judge(const ShownCredentials& shown, const Tenants& tenants);
+  /// Why no client of the network can be any of these tenants; empty if one can.
+  std::string complaint(const Tenants& tenants) const;
 
  private:
+  std::string ways_in() const;
+
   TlsContext context_;
   const std::string token_file_;
+  const bool asks_certificates_, has_keys_;
   site::TokenBook tokens_;
 };
 

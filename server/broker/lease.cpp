@@ -353,17 +353,17 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
   std::string free;
   for (const unsigned device : allowed) {
     if (left.fits(device, wish, wanted_groups(tenant, wish, device))) fitting.push_back(device);
-    free += fmt::format("{}GPU {}: {}", free.empty() ? "" : ", ", device,
-                        share_text(left.bytes[device], left.percent[device]));
+    free += fmt::format("{}GPU {} has {} and {}%", free.empty() ? "" : ", ", device, bytes_text(left.bytes[device]),
+                        left.percent[device]);
     if (tenant.sm_partitions)
       free += fmt::format(" and {} of {} of {} multiprocessors", left.sm_groups[device],
                           so_many(sm_groups_[device], "group"), sm_group_size);
   }
   if (fitting.size() < count) {
     return LeaseRefusal{true,
-                        fmt::format("{} on {} is asked for, but free are {}{}; try later",
+                        fmt::format("{} on {} is asked for, but {} free{}; try later",
                                     share_text(wish.memory_bytes, wish.compute_percent), each_of(count), free,
-                                    earlier.empty() ? "" : " beside what others have waited for"),
+                                    earlier.empty() ? "" : ", less what is kept for those that wait already"),
                         Shortage::devices};
   }
   std::stable_sort(fitting.begin(), fitting.end(),

@@ -120,10 +120,10 @@ const std::vector<Entry>& entries() {
        "Seconds that a worker may take to initialise the driver; at most 60"},
       {"silence_seconds", &Settings::silence_seconds, "30",
        "Seconds of silence after which a worker takes its connection for broken, and a client its own"},
-      {"resume_seconds", &Settings::resume_seconds, "0",
+      {"resume_seconds", &Settings::resume_seconds, "60",
        "Seconds for which a session waits for its client when their connection has broken, 5 at most if the connection "
-       "was closed in order, as by the end of the client; 0: the session ends with its connection. Tenants may have "
-       "their own"},
+       "was closed in order, as by the end of the client; 0: the session ends with its connection, as it does for "
+       "clients that come by the loopback unless this is set. Tenants may have their own"},
       {"drain_seconds", &Settings::drain_seconds, "30",
        "On SIGTERM: seconds that running sessions may go on. Read again on SIGHUP"},
       {"policy", &Settings::policy, "free",
@@ -534,6 +534,17 @@ std::vector<ListenAddress> parse_listen(const std::string& text, const std::stri
   if (addresses.empty())
     throw SettingsError(setting + " is empty; give host:port" + (setting == "listen" ? " or unix:/path" : ""));
   return addresses;
+}
+
+std::uint64_t Settings::resume_seconds_of(bool by_loopback) const {
+  const bool standard = std::any_of(origins.begin(), origins.end(), [](const Origin& origin) {
+    return origin.name == "resume_seconds" && origin.from == "default";
+  });
+  return by_loopback && standard ? 0 : resume_seconds;
+}
+
+bool is_setting(const std::string& name) {
+  return std::any_of(entries().begin(), entries().end(), [&](const Entry& entry) { return entry.name == name; });
 }
 
 std::vector<int> parse_devices(const std::string& text) {

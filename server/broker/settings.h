@@ -35,7 +35,7 @@ struct Settings {
   std::uint64_t refusals_per_address_max = 0;
   std::uint64_t start_seconds = 0;
   std::uint64_t silence_seconds = 0;
-  std::uint64_t resume_seconds = 0;
+  std::uint64_t resume_seconds = 60;
   std::uint64_t drain_seconds = 0;
   std::string policy;  ///< how devices are divided: see server/scheduler
   std::uint64_t quantum_ms = 0;
@@ -61,6 +61,10 @@ struct Settings {
   std::vector<std::string> arguments;          ///< of the command line, to read all of it again
   std::vector<Origin> origins;                 ///< for --show-config
   std::vector<std::string> unknown_variables;  ///< misspelt perhaps: they have no effect
+
+  /// `resume_seconds` for a client that comes by the loopback, or not. A connection by the loopback breaks with its
+  /// process alone, or with a tunnel that ends here, so that the default does not count for it.
+  std::uint64_t resume_seconds_of(bool by_loopback) const;
 };
 
 /// What the command line decides besides settings.
@@ -85,5 +89,7 @@ struct ListenAddress {
 /// `setting`: whose value it is, for words about it.
 std::vector<ListenAddress> parse_listen(const std::string& text, const std::string& setting = "listen");
 std::vector<int> parse_devices(const std::string& text);
+/// Whether the host has a setting of that name.
+bool is_setting(const std::string& name);
 
 }  // namespace fargpu::server

@@ -39,6 +39,10 @@ class Reading {
     for (const auto& [key, value] : table_) {
       const std::string written(key.str());
       if (std::find(known.begin(), known.end(), written) != known.end()) continue;
+      if (is_setting(written))
+        throw SettingsError(place_of(file_, key) + ": '" + written + "' is a setting of the host and not of tenant '" +
+                            name_ +
+                            "'; what stands below [tenant.NAME] is of that tenant, so move it above the first of them");
       throw SettingsError(
           place_of(file_, key) + ": tenant '" + name_ + "' has no setting '" + written + "'" + perhaps(written, known) +
           "; there are memory, host_memory, bandwidth, compute, weight, sessions, devices, priority, "

@@ -608,8 +608,8 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
             session.setKernelSecondsMax(
                 static_cast<std::uint32_t>(lease.kernel_seconds_max.value_or(settings_.kernel_seconds_max)));
             session.setLaneKey(data(worker.lane_key));
-            session.setResumeSeconds(
-                static_cast<std::uint32_t>(lease.resume_seconds.value_or(settings_.resume_seconds)));
+            session.setResumeSeconds(static_cast<std::uint32_t>(
+                lease.resume_seconds.value_or(settings_.resume_seconds_of(client.by_loopback))));
             session.setScrub(settings_.scrub == "always" || (settings_.scrub == "tenants" && lease.among_tenants));
           },
           opening.descriptor);
@@ -769,6 +769,12 @@ void Workers::stop_all(const std::string& why) {
       if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) when_ready(nullptr, why);
     }
   }
+}
+
+void Workers::end_all(const std::string& why) {
+  for (Worker& worker : workers_)
+    if (worker.state == Worker::State::session) end_session(worker, why, SessionEnd::stopped);
+  kill_all();
 }
 
 void Workers::kill_all() {

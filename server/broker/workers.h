@@ -38,6 +38,7 @@ struct ClientFacts {
   std::string tenant;
   std::string identity;        ///< by what the host knows it, for the log: "token anna"
   bool shares_memory = false;  ///< with its worker
+  bool by_loopback = false;
 };
 
 /// What a worker is started with, and what it can therefore serve.
@@ -127,6 +128,8 @@ class Workers {
   void notify_all(const std::string& line);
   /// No new workers; sessions are told to end, workers without one end now.
   void stop_all(const std::string& why);
+  /// All sessions end now, which the log tells, and the processes are killed.
+  void end_all(const std::string& why);
   void kill_all();
 
   /// Processes that have ended (after SIGCHLD).

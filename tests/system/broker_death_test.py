@@ -112,8 +112,9 @@ class InGoodOrder(SystemTest):
         host.terminate()
         self.assertEqual(host.wait(), 0)
         wait_gone(worker)
-        client.says("the session is lost")  # an idle one is not asked by sync
+        client.says("the host's fargpud is shutting down")
         self.assertEqual(client.ask("sync"), "DEVICE_UNAVAILABLE")
+        self.assertEqual(len(host.logged("session ended")), 1)
 
     def test_interrupt_gives_sessions_no_time(self):
         host = self.broker("--drain-seconds", "60")

@@ -353,6 +353,42 @@ class Identity(SystemTest):
         self.assert_works(host, {"FARGPU_CA": other / "ca.crt", "FARGPU_TOKEN": token}, "lab")
         self.assert_lives(running)
 
+    def test_a_renewed_certificate(self):
+        host = self.host()
+        token = self.token("t")
+        before = [(self.pki / name).read_bytes() for name in ("gpuhost.crt", "gpuhost.key")]
+        done = fargpu("pki", "issue", "--folder", self.pki, "--server", "gpuhost", "--host", "127.0.0.1")
+        self.assertEqual(done.code, 125)
+        self.assertIn("`fargpu pki renew`", done.err)
+        self.assertIn("is good until", self.must("pki", "renew", "--folder", self.pki, "gpuhost", "--life", "10d"))
+        after = [(self.pki / name).read_bytes() for name in ("gpuhost.crt", "gpuhost.key")]
+        self.assertNotEqual(before[0], after[0])
+        self.assertEqual(before[1], after[1])
+        host.process.signal(signal.SIGHUP)
+        host.log("reloaded")
+        host.log("certificate expires")  # in ten days
+        self.assert_works(host, self.trusting(token=token), "lab")
+        done = fargpu("pki", "renew", "--folder", self.pki, "nobody")
+        self.assertEqual(done.code, 125)
+        self.assertIn("there is no", done.err)
+        self.assertEqual(sorted(path.name for path in self.pki.iterdir()),
+                         ["ca.crt", "ca.key", "gpuhost.crt", "gpuhost.key"])
+
+    def test_an_authority_that_ends_first(self):
+        brief = self.folder / "brief"
+        self.must("pki", "init", "--folder", brief, "--life", "5d")
+        done = fargpu("pki", "issue", "--folder", brief, "--server", "gpuhost", "--host", "127.0.0.1")
+        self.assertEqual(done.code, 0)
+        self.assertIn("the authority ends first", done.err)
+
+    def test_tenants_that_nobody_can_be(self):
+        certificate = ("--tls-certificate", self.pki / "gpuhost.crt", "--tls-key", self.pki / "gpuhost.key")
+        host = self.broker(*certificate, listen="tls://127.0.0.1:0", config=self.settings)
+        host.pool = "tls://" + host.pool
+        self.assertIn("no client can say", host.log("no way in")["meaning"])
+        self.assert_refused(host, self.trusting(token="fargpu_" + "0" * 64), "this host takes no tokens")
+        self.assert_refused(host, self.trusting(), "its settings name none that it takes")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -87,7 +87,7 @@ class Installed(SystemTest):
         user = re.search(r"^User=(.*)$", service, re.MULTILINE)[1]
         self.assertRegex(users, rf"(?m)^u {user} ")
         self.assertNotIn("DynamicUser", service)  # the keys' files would have no owner
-        self.assertIn("\nExecReload=/bin/kill -HUP $MAINPID\n", service)
+        self.assertIn("\nExecReload=/bin/sh -c 'kill -HUP $MAINPID'\n", service)
         environment = dict(line.split("=", 2)[1:] for line in service.splitlines() if line.startswith("Environment="))
         self.assertFalse([name for name in environment if name.startswith("FARGPUD_")])
         cache = re.search(r"^CacheDirectory=(.*)$", service, re.MULTILINE)[1]

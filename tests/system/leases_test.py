@@ -60,7 +60,7 @@ class Leases(SystemTest):
         since = time.monotonic()
         self.assertEqual(late.ask("init"), "SYSTEM_NOT_READY")
         self.assertLess(time.monotonic() - since, 5)
-        late.says("free are GPU 0:")
+        late.says("GPU 0 has")
         late.says("on 1 GPU is asked for")
         late.says("; try later or wait with FARGPU_WAIT")
         self.assertEqual(host.log("lease refused")["program"], "commanded")
@@ -81,7 +81,7 @@ class Leases(SystemTest):
         self.client(host, "init", env=asking(mem=most))
         second = self.client(host, env=asking(mem=most, wait="1s"))
         self.assertEqual(second.ask("init"), "SYSTEM_NOT_READY")
-        second.says("free are GPU 0:")
+        second.says("GPU 0 has")
 
     def test_who_leaves_while_waiting_gets_nothing(self):
         host = self.host_of(devices=1)
@@ -289,7 +289,7 @@ class Leases(SystemTest):
         with tempfile.TemporaryDirectory() as folder, settings_file("[tenant.lab]\ndevices = [1, 7]\n") as file:
             tokens = Path(folder, "tokens")
             made = fargpu("token", "create", "--file", tokens, "--name", "t", "--tenant", "typo", "--ttl", "1h")
-            self.assertIn(f'settings have [tenant.typo] and token_file = "{tokens}"', made.err)
+            self.assertIn(f'token_file = "{tokens}" and [tenant.typo] in their settings', made.err)
             host = self.broker("--token-file", tokens, config=file)
             self.assertEqual(host.log("no such device")["device"], "7")
             self.assertEqual(host.log("token of no tenant")["tenant"], "typo")

@@ -349,7 +349,7 @@ class Service(Operating):
                         *options])
 
     def test_settings_can_be_checked(self):
-        done = self.check("[tenant.lab]\n[tenant.ops]\n")
+        done = self.check("[tenant.default]\n[tenant.ops]\n")
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertIn("in order: 2 tenants, no TLS", done.out)
         for text, options, said in (("[tenant.lab]\nmemroy = 3\n", (), "has no setting 'memroy'"),

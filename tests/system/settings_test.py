@@ -90,6 +90,9 @@ class Settings(SystemTest):
         with settings_file("[tenant.lab]\nmemori = '1GiB'\n") as file:
             self.assertIn(f"{file} (line 2): tenant 'lab' has no setting 'memori'; perhaps 'memory' is meant",
                           self.refused(config=file).err)
+        with settings_file("[tenant.lab]\n\ndrain_seconds = 10\n") as file:
+            self.assertIn(f"{file} (line 3): 'drain_seconds' is a setting of the host and not of tenant 'lab'",
+                          self.refused(config=file).err)
         with settings_file("warm_workers = 1\nsessions_max = 'x'\n") as file:
             self.assertIn(f"{file} (line 2): sessions_max is the text \"x\"; a whole number is wanted",
                           self.refused(config=file).err)

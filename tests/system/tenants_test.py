@@ -203,7 +203,7 @@ class Bounds(SystemTest):
         host.log("lease waits")
         late = self.client(host, env=small)
         self.assertEqual(late.ask("init"), "SYSTEM_NOT_READY")
-        late.says("beside what others have waited for")
+        late.says("less what is kept for those that wait already")
         for client in running:
             self.assertEqual(client.finish(), 0)
         self.assertEqual(large.answer(), "SUCCESS")

@@ -49,8 +49,7 @@ struct Offered {
   int ends[2];
   Taken taker;
   Lanes worker{taker};
-  ClientLanes lanes{1,
-                    false,
+  ClientLanes lanes{{.lanes = 1},
                     [this] { return make_socket_channel(ends[0], "the worker"); },
                     [this](const std::string& why) { told_lost.set_value(why); },
                     Compression::never,

@@ -30,7 +30,7 @@ TEST_CASE("a certificate that has expired is refused, with its end and what to d
   ExpiryWatch::require_valid(settings, now + std::chrono::days(9));
   CHECK_THROWS_WITH(ExpiryWatch::require_valid(settings, now + std::chrono::days(11)),
                     Catch::Contains("tls_certificate: ") && Catch::Contains("host.crt has expired on 2") &&
-                        Catch::Contains("pki issue"));
+                        Catch::Contains("pki renew"));
   settings.tls_certificate.clear();
   ExpiryWatch::require_valid(settings, now + std::chrono::days(11));
   CHECK_THROWS_WITH(ExpiryWatch::require_valid(settings, now + std::chrono::days(21)),

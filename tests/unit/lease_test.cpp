@@ -91,7 +91,7 @@ TEST_CASE("leases: memory that is kept for one is not given to another, until th
   CHECK(host.leases.free_bytes(0) == 30 * gib);
   const LeaseRefusal refused = host.refusal({.gpus = 1, .memory_bytes = 31 * gib});
   CHECK(refused.may_change);
-  CHECK(mentions(refused.text, "GPU 0: 30.0 GiB and 100%, GPU 1: 30.0 GiB and 100%"));
+  CHECK(mentions(refused.text, "GPU 0 has 30.0 GiB and 100%, GPU 1 has 30.0 GiB and 100%"));
   CHECK(mentions(refused.text, "31.0 GiB on 1 GPU is asked for"));
   CHECK(mentions(host.refusal({.gpus = 2, .memory_bytes = 31 * gib}).text, "31.0 GiB on each of 2 GPUs is asked for"));
   CHECK(host.get({.gpus = 1, .memory_bytes = 30 * gib})->devices == std::vector<unsigned>{0});
@@ -171,8 +171,8 @@ TEST_CASE("leases: under sm_partitions a percentage is of multiprocessors of its
     CHECK(refused.may_change);
     CHECK(refused.shortage == Shortage::devices);
     CHECK(mentions(refused.text,
-                   "GPU 0: 79.0 GiB and 32% and 3 of 15 groups of 8 multiprocessors, GPU 1: 80.0 GiB and 72% and 0 of "
-                   "4 groups of 8"));
+                   "GPU 0 has 79.0 GiB and 32% and 3 of 15 groups of 8 multiprocessors, GPU 1 has 80.0 GiB and 72% and "
+                   "0 of 4 groups of 8"));
     CHECK(host.get({.gpus = 1, .compute_percent = 1}, "lab")->devices == Groups{0});
     small.pop_back();
     CHECK(host.get({.gpus = 2, .compute_percent = 1}, "lab")->sm_groups == SmGroups{Groups{11}, Groups{3}});
@@ -435,7 +435,7 @@ TEST_CASE("leases: who can do with what the one who waits does not need has it a
   CHECK(host.get({.gpus = 1, .memory_bytes = 30 * gib})->devices == std::vector<unsigned>{0});
   const LeaseRefusal refused = host.refusal({.gpus = 1, .memory_bytes = 31 * gib});
   CHECK(refused.may_change);
-  CHECK(mentions(refused.text, "beside what others have waited for"));
+  CHECK(mentions(refused.text, "less what is kept for those that wait already"));
   // Beside one that wants two devices of which one has more than it wants.
   large.place.reset();
   Waiting both(host, {.gpus = 2, .memory_bytes = 40 * gib});
@@ -550,7 +550,7 @@ TEST_CASE("leases: groups of multiprocessors are kept for who waits for them") {
   Waiting large(host, {.compute_percent = 50}, "lab");
   small.pop_back();
   CHECK_FALSE(large.try_again());
-  CHECK(mentions(host.refusal({.compute_percent = 1}, "lab").text, "beside what others have waited for"));
+  CHECK(mentions(host.refusal({.compute_percent = 1}, "lab").text, "less what is kept for those that wait already"));
   small.pop_back();
   REQUIRE(large.try_again());
   CHECK(large.lease->sm_groups == SmGroups{{2, 3}});

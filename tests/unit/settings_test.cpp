@@ -97,6 +97,18 @@ TEST_CASE("flags count more than variables, variables more than the file, the fi
   CHECK(origin(settings, "log_level") == "default");
 }
 
+TEST_CASE("clients by the loopback are waited for where somebody says so, and all others without a word") {
+  Told told;
+  CHECK(told.read().resume_seconds_of(/*by_loopback=*/false) == 60);
+  CHECK(told.read().resume_seconds_of(/*by_loopback=*/true) == 0);
+  for (const bool by_loopback : {false, true}) {
+    CHECK(told.read({"--resume-seconds", "60"}).resume_seconds_of(by_loopback) == 60);
+    CHECK(told.read({"--resume-seconds", "0"}).resume_seconds_of(by_loopback) == 0);
+  }
+  told.in_file("resume_seconds = 7\n");
+  CHECK(told.read().resume_seconds_of(/*by_loopback=*/true) == 7);
+}
+
 TEST_CASE("switches are set and unset at every level") {
   SECTION("file over default") { CHECK_FALSE(Told().in_file("warm_context = false").read().warm_context); }
   SECTION("variable over file") {

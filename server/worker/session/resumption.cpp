@@ -41,6 +41,11 @@ std::shared_ptr<ResumableChannel> Resumption::wrap(std::shared_ptr<Channel> conn
     watch_connection(*connection);
     hooks.broke = [this](const Break& what) { options_.tell(&what, ""); };
     hooks.impatience = [this](const Break& what) { return impatience(what); };
+  } else {
+    hooks.broke = [this](const Break& what) {
+      const std::lock_guard noting(mutex_);
+      if (what.ended) lane_ended_at_ = what.at;
+    };
   }
   auto channel = std::make_shared<ResumableChannel>(
       std::move(connection), own ? limits::resume_log_bytes : limits::resume_lane_log_bytes, std::move(hooks));
@@ -58,7 +63,10 @@ std::string Resumption::impatience(const Break& what) {
   }
   const auto passed = now - std::exchange(looked_at_, now);
   if (!options_.clock_stands()) waited_ += passed;
-  const auto most = what.ended ? std::min(options_.time, limits::resume_ended_max) : options_.time;
+  // A process that ends closes all its connections, in order but for those with bytes that it has not read.
+  constexpr auto together = std::chrono::seconds(1);
+  const bool ended = what.ended || lane_ended_at_ + together > what.at;
+  const auto most = ended ? std::min(options_.time, limits::resume_ended_max) : options_.time;
   if (waited_ < most) return "";
   return what.why + ", and the client has not come back for " + std::to_string(most.count() / 1000) + " s";
 }

@@ -58,6 +58,7 @@ class Resumption {
   // Of the session's own connection.
   ResumableChannel::Clock::time_point broken_at_{}, looked_at_{};
   ResumableChannel::Clock::duration waited_{};
+  ResumableChannel::Clock::time_point lane_ended_at_{};  // when a lane was last closed in order
 };
 
 }  // namespace fargpu::server

@@ -286,7 +286,8 @@ void Session::tell_full(const Ledger::Refusal& refusal) {
       break;
     case Bound::device:
       bound = "and device " + std::to_string(refusal.device) + " has no room for it, whatever the lease may hold";
-      repair = "ask for memory that is kept for the job (`fargpu run -m`, FARGPU_MEM), or try later";
+      repair =
+          "try later, ask for less or, where others hold it, for memory that is kept for the job (`fargpu run -m`)";
       break;
   }
   prints_.warn(asked + bound + "; " + repair + ": CUDA_ERROR_OUT_OF_MEMORY");

@@ -30,9 +30,6 @@ class Broker:
                  wrapper=()):
         # Nothing of the machine's own settings file counts, and no folder is shared with other tests.
         folder = () if "--image-folder" in options else ("--image-folder", "")
-        # Most tests are about what ends sessions; resume_test is about what does not.
-        if "--resume-seconds" not in options:
-            options = ("--resume-seconds", "0", *options)
         if paths.TRANSPORT == "ucx":
             options = (*paths.UCX_BROKER, *options)
         self.process = Process([*wrapper, paths.FARGPUD, "--driver", driver, "--listen", listen or f"127.0.0.1:{port}",
