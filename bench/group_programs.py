@@ -1,4 +1,4 @@
-"""PyTorch and JAX programs: W1 to W15, L14, B13. A process for each way, all at once; their steps take turns. What
+"""PyTorch and JAX programs: W1 to W16, L14, B13. A process for each way, all at once; their steps take turns. What
 differs from process to process, such as where its memory lies, is seen only with several sets of them."""
 
 import concurrent.futures
@@ -7,6 +7,7 @@ import dataclasses
 import statistics
 
 import programs_crowd
+import programs_known
 import programs_paced
 from machine import Failed, per_unit
 from program_steps import COMPARED, Program, beside, command_of, compared, in_processes, row_of, settings_of
@@ -34,7 +35,7 @@ def run(bench):
             with bench.attempt(*(place for name in wanted.names
                                  for place in bench.places(row_of(name)[0], case=row_of(name)[1]))):
                 workload(bench, wanted)
-    for row, measure in (("L14", programs_crowd.run), ("B13", programs_paced.run)):
+    for row, measure in (("L14", programs_crowd.run), ("B13", programs_paced.run), ("W16", programs_known.run)):
         if bench.wants(row) and "tcp" in bench.machine.kinds:
             print(f"  {row} ...", flush=True)
             measure(bench)

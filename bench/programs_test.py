@@ -9,6 +9,7 @@ import against
 import group_programs
 import program_steps
 import programs_crowd
+import programs_known
 import programs_paced
 from goals import HERE, Goals
 from machine import Machine
@@ -87,6 +88,16 @@ class Programs(OnSoftgpu):
                 self.assertGreaterEqual(result.detail["T"], rtt)
                 self.assertIn("%", result.detail["line loses"])
 
+    def test_weights_that_the_host_has_had_before(self):
+        machine = self.machine()
+        results = Results(Goals())
+        programs_known.run(Bench(machine, results, TINY, 1, [], None, set()),
+                           [sys.executable, os.path.join(HERE, "stand_in_load.py")])
+        sent, time = (results.found[f"W16 {case} tcp"] for case in ("bytes on the wire", "time"))
+        self.assertEqual((sent.unit, len(sent.rounds), sent.detail["values"]), ("%", 1, "equal"), sent)
+        self.assertLess(sent.value, 5, sent)
+        self.assertGreater(time.detail["T of the load without"], 64e6 / 1250e6)
+
     def test_weights_in_a_file_are_safetensors(self):
         path = program_steps.checkpoint(self.folder.name, 100_000_000)
         with open(path, "rb") as file:
@@ -99,7 +110,7 @@ class Programs(OnSoftgpu):
     def test_every_program_has_a_goal_and_every_goal_a_program(self):
         named = {program_steps.row_of(name) for program in group_programs.PROGRAMS for name in program.names}
         goals = {(goal.row, goal.case) for goal in Goals().goals.values() if goal.row.startswith("W")
-                 and goal.row != "W16"}
+                 and goal.row != "W16"}  # each of its loads is a program
         self.assertEqual(named, goals)
 
     def test_first_values_are_compared_with_the_local_ones_and_those_among_themselves(self):

@@ -29,6 +29,7 @@ class Sizes:
     steps_max: int = 200
     checkpoint_bytes: int = 10**9  # weights that are saved, restored and loaded
     paced_checkpoint_bytes: int = 256 << 20  # of those over a line of a fixed rate
+    known_bytes: int = 16 * 10**9  # of weights that the host has had before
     image_bytes: int = 4 << 20
     share_seconds: float = 10  # of tenants beside each other
     device_copy_mib: int = 1024  # of a tenant that copies on the device
@@ -44,8 +45,9 @@ TINY = Sizes(
     proxied_bytes=1 << 20,
     copies=2, rows_of_copies=2, session_bytes=256 << 10, several_seconds=0.05, overlaps=1, step_seconds=0.02,
     steps_max=3,
-    checkpoint_bytes=1 << 20, paced_checkpoint_bytes=1 << 20, image_bytes=64 << 10, share_seconds=0.3,
-    device_copy_mib=1, fill_blocks=2, fill_rounds=20, sessions_most=3, session_mib=1, quota_mib=32)
+    checkpoint_bytes=1 << 20, paced_checkpoint_bytes=1 << 20, known_bytes=1 << 20,
+    image_bytes=64 << 10, share_seconds=0.3, device_copy_mib=1, fill_blocks=2,
+    fill_rounds=20, sessions_most=3, session_mib=1, quota_mib=32)
 
 
 @dataclasses.dataclass

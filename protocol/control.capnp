@@ -117,6 +117,10 @@ struct Control {
 
     # --- session connection, worker -> client, at any time after attachAnswer ----------------------------------------
     linkLost @34 :LinkLost;
+
+    # --- control connection ------------------------------------------------------------------------------------------
+    contentsRequest @35 :ContentsRequest;   # client -> broker
+    contentsAnswer @36 :ContentsAnswer;     # broker -> client
   }
 }
 
@@ -272,6 +276,8 @@ struct AttachAnswer {
   resumeMs @14 :UInt32;            # for how long the worker waits for a client whose connection broke
   rdmaRefusal @15 :Text;           # why the worker offers no RDMA to a client that wants it
   origin @16 :UInt8;               # as the client said
+  contentBytes @17 :UInt64;        # so many bytes of contents the host keeps of the tenant's, and the worker hears
+                                   # words about them on the lanes (docs/internals/wire-format.md). 0: it hears none
 }
 
 struct RdmaEnd {
@@ -566,6 +572,22 @@ struct ShareChange {
   session @0 :UInt64;             # any of the lease
   computePercent @1 :UInt32;      # 0: as it is
   weight @2 :UInt32;              # 0: as it is
+}
+
+struct ContentsRequest {
+  # What the host keeps of a tenant's contents of memory.
+  tenant @0 :Text;                # empty: the client's own; another one's only for an administrator
+  clear @1 :Bool;                 # it is to keep nothing any more, until something is sent again
+}
+
+struct ContentsAnswer {
+  failure @0 :Failure;            # reason none: what follows is told
+  tenant @1 :Text;
+  bytes @2 :UInt64;               # that are kept; after `clear`: that were
+  blocks @3 :UInt64;
+  bytesMax @4 :UInt64;            # that may be; 0: nothing is kept at this host
+  knownBytes @5 :UInt64;          # that sessions of the tenant did not have to send, since the broker began
+  keptBytes @6 :UInt64;           # that they sent and the host has kept, since then
 }
 
 struct AdministrationAnswer {

@@ -1,32 +1,17 @@
 #include "lanes.h"
 
-#include <pthread.h>
-#include <signal.h>
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "errors.h"
+#include "program_memory.h"
+#include "quiet_thread.h"
 #include "resumable_channel.h"
 
 namespace fargpu {
 namespace {
-
-// Of a program that may be a stranger's: its signals are for its own threads, but for what a thread does to itself,
-// which ends the process at once where it is blocked.
-template <class Body>
-std::thread quiet_thread(const char* name, Body body) {
-  sigset_t all, before;
-  ::sigfillset(&all);
-  for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) ::sigdelset(&all, own);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  ::pthread_setname_np(thread.native_handle(), name);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
-}
 
 constexpr std::array<std::byte, 4096> zeros{};
 
@@ -35,14 +20,44 @@ constexpr std::array<std::byte, 4096> zeros{};
 constexpr std::size_t lending_queue_min = 2;
 constexpr auto lent_look = std::chrono::microseconds(20), lent_idle_max = std::chrono::microseconds(200);
 
-// The kernel sends what is not there page by page, and slowly. A kernel that cannot bring pages says so, and nothing is
-// lost.
-void bring(std::span<const std::byte> bytes) {
-  constexpr std::uintptr_t page = 4096;
-  constexpr int populate_read = 22;  // MADV_POPULATE_READ, of Linux 5.14
-  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / page * page;
-  const auto end = (reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size() + page - 1) / page * page;
-  (void)::madvise(reinterpret_cast<void*>(begin), end - begin, populate_read);
+/// What a word carries behind its header.
+struct WordBody {
+  ContentName name{};
+  std::uint64_t bytes = 0;
+};
+static_assert(sizeof(WordBody) == 40);
+
+bool has_body(ContentWord::Kind kind) { return kind == ContentWord::Kind::named || kind == ContentWord::Kind::asked; }
+
+/// In a frame's opcode: its bytes are worth keeping.
+constexpr std::uint16_t kept_bytes = 1;
+
+ContentWord read_word(const FrameHeader& header, std::span<const std::byte> message) {
+  ContentWord word{static_cast<ContentWord::Kind>(header.opcode), {header.subject, header.thread}};
+  if (header.opcode < static_cast<std::uint16_t>(ContentWord::Kind::named) ||
+      header.opcode > static_cast<std::uint16_t>(ContentWord::Kind::unknown) ||
+      message.size() != (has_body(word.kind) ? sizeof(WordBody) : 0))
+    throw ProtocolError("a frame that does not belong on a lane");
+  if (message.empty()) return word;
+  WordBody body;
+  std::memcpy(&body, message.data(), sizeof(body));
+  word.name = body.name;
+  word.bytes = body.bytes;
+  return word;
+}
+
+void send_word(Channel& channel, const ContentWord& word, std::uint32_t sequence) {
+  const WordBody body{word.name, word.bytes};
+  FrameHeader header;
+  header.kind = FrameKind::data;
+  header.opcode = static_cast<std::uint16_t>(word.kind);
+  header.sequence = sequence;
+  header.subject = word.chunk.transfer;
+  header.thread = word.chunk.number;
+  if (has_body(word.kind)) header.message_bytes = sizeof(body);
+  const std::array<Channel::Bytes, 2> pieces{std::as_bytes(std::span(&header, 1)),
+                                             std::as_bytes(std::span(&body, 1)).first(header.message_bytes)};
+  send_all(channel, pieces);
 }
 
 // Sends a whole frame. If the bytes cannot be read, `unreadable` is called, and then zeros take the place of those that
@@ -80,6 +95,9 @@ void send_frame(Channel& channel, const FrameHeader& header, std::span<const std
 
 }  // namespace
 
+void ChunkHandler::keep(std::span<const std::byte>) { throw ProtocolError("bytes to be kept, of which nobody spoke"); }
+void ChunkHandler::heard(const ContentWord&) { throw ProtocolError("a word about contents where nothing is kept"); }
+
 /// The frames of one lane.
 class Lanes::Arriving final : FrameHandler {
  public:
@@ -89,7 +107,8 @@ class Lanes::Arriving final : FrameHandler {
 
  private:
   std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte>) override {
-    if (header.kind != FrameKind::data || header.message_bytes != 0 || header.bulk_bytes > limits::lane_chunk_bytes)
+    if (header.kind != FrameKind::data || header.message_bytes != 0 || header.opcode > kept_bytes ||
+        header.bulk_bytes > limits::lane_chunk_bytes)
       throw ProtocolError("a frame that does not belong on a lane");
     std::span<std::byte> place = lanes_.handler_.place({header.subject, header.thread}, header.bulk_bytes);
     wanted_ = !place.empty();
@@ -98,9 +117,11 @@ class Lanes::Arriving final : FrameHandler {
     return std::span(unwanted_);
   }
 
-  void take(const FrameHeader& header, std::span<const std::byte>, std::span<std::byte> bulk) override {
-    if (header.kind != FrameKind::data || bulk.empty()) throw ProtocolError("a frame that does not belong on a lane");
+  void take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) override {
+    if (header.kind != FrameKind::data) throw ProtocolError("a frame that does not belong on a lane");
+    if (bulk.empty()) return lanes_.handler_.heard(read_word(header, message));
     lanes_.bytes_received_.fetch_add(reader_.wire_bytes(), std::memory_order_relaxed);
+    if (wanted_ && header.opcode == kept_bytes) lanes_.handler_.keep(bulk);
     if (wanted_) lanes_.handler_.landed({header.subject, header.thread}, bulk, !reader_.spoiled());
     lanes_.note_taken(header.detail);
   }
@@ -143,6 +164,11 @@ unsigned Lanes::in_use() const {
   return lane_count_.in_use();
 }
 
+std::optional<double> Lanes::line_rate() const {
+  const std::lock_guard lock(mutex_);
+  return line_rate_.bytes_per_second();
+}
+
 bool Lanes::resuming() const {
   const std::lock_guard lock(mutex_);
   return std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->channel->resuming(); });
@@ -164,12 +190,19 @@ bool Lanes::closed() const {
   return closed_;
 }
 
-void Lanes::send(Chunk chunk, Bytes bytes, Told told, bool absent) {
-  add_job({.chunk = chunk, .bytes = bytes, .told = std::move(told), .absent = absent});
+void Lanes::send(Chunk chunk, Bytes bytes, Told told, Sending how) {
+  add_job({.chunk = chunk, .bytes = bytes, .told = std::move(told), .how = how});
 }
 
-void Lanes::send(Chunk chunk, std::size_t bytes, Gather gather, Told told) {
-  add_job({.chunk = chunk, .gathered_bytes = bytes, .gather = std::move(gather), .told = std::move(told)});
+void Lanes::send(Chunk chunk, std::size_t bytes, Gather gather, Told told, Sending how) {
+  add_job({.chunk = chunk, .gathered_bytes = bytes, .gather = std::move(gather), .told = std::move(told), .how = how});
+}
+
+void Lanes::say(const ContentWord& word) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return;
+  words_.push_back(word);
+  wake(1);
 }
 
 void Lanes::add_job(Job job) {
@@ -189,8 +222,10 @@ void Lanes::wake(std::size_t jobs) {
   }
 }
 
-void Lanes::note_sent(std::uint64_t bytes, std::chrono::steady_clock::time_point now) {
+void Lanes::note_sent(std::uint64_t bytes, std::chrono::nanoseconds took, bool waited,
+                      std::chrono::steady_clock::time_point now) {
   const std::lock_guard lock(mutex_);
+  line_rate_.sent(bytes, took, waited, jobs_.empty() ? 1 : lane_count_.in_use());
   lane_count_.sent(bytes, !jobs_.empty(), now);
   wake(jobs_.size());  // more lanes may be in use now
 }
@@ -264,11 +299,11 @@ class Lanes::Lent {
   std::chrono::steady_clock::time_point left_at_;  // the last of them
 };
 
-// Waits for one. False when the lanes are closed. `more`: enough others wait that this one need not be copied.
-bool Lanes::next_job(Lane& lane, Job& job, Lent& lent, bool& more) {
+// Waits for one. False when the lanes are closed.
+bool Lanes::next(Lane& lane, Next& next, Lent& lent) {
   std::unique_lock lock(mutex_);
-  while (!closed_ && (jobs_.empty() || lane.number >= lane_count_.in_use())) {
-    wake(jobs_.size());  // what this lane was woken for, others do
+  while (!closed_ && ((jobs_.empty() && words_.empty()) || lane.number >= lane_count_.in_use())) {
+    wake(words_.size() + jobs_.size());  // what this lane was woken for, others do
     lane.idle = true;
     const auto woken = [&] { return closed_ || !lane.idle; };
     if (lent.empty()) {
@@ -280,9 +315,15 @@ bool Lanes::next_job(Lane& lane, Job& job, Lent& lent, bool& more) {
     }
   }
   if (closed_) return false;
-  job = std::move(jobs_.front());
+  next.word.reset();
+  if (!words_.empty()) {
+    next.word = words_.front();
+    words_.pop_front();
+    return true;
+  }
+  next.job = std::move(jobs_.front());
   jobs_.pop_front();
-  more = jobs_.size() >= lending_queue_min * lane_count_.in_use();
+  next.more = jobs_.size() >= lending_queue_min * lane_count_.in_use();
   return true;
 }
 
@@ -292,8 +333,15 @@ void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
     Compressor compressor(compression_);
     std::vector<std::byte> gathered;
     Lent lent(channel);
-    bool more = false;
-    for (Job job; next_job(lane, job, lent, more);) {
+    for (Next what; next(lane, what, lent);) {
+      if (what.word) {
+        lent.begin({}, false);
+        send_word(channel, *what.word, ++sequence);
+        bytes_sent_.fetch_add(sizeof(FrameHeader) + (has_body(what.word->kind) ? sizeof(WordBody) : 0),
+                              std::memory_order_relaxed);
+        continue;
+      }
+      Job& job = what.job;
       if (job.gather) {
         gathered.resize(job.gathered_bytes);
         if (!job.gather(gathered)) {
@@ -302,9 +350,10 @@ void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
         }
         job.bytes = gathered;
       }
-      if (job.absent) bring(job.bytes);
+      if (job.how.absent) bring_program_memory(job.bytes.data(), job.bytes.size());
       FrameHeader header;
       header.kind = FrameKind::data;
+      header.opcode = job.how.keep ? kept_bytes : 0;
       header.detail = job.ordinal;
       header.bulk_bytes = static_cast<std::uint32_t>(job.bytes.size());
       header.sequence = ++sequence;
@@ -314,11 +363,11 @@ void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
       if (!packed.empty()) mark_compressed(header, packed.size());
       const auto begin = std::chrono::steady_clock::now();
       bool waited = false;
-      lent.begin(job.bytes, more && packed.empty() && !job.gather);
+      lent.begin(job.bytes, what.more && packed.empty() && !job.gather);
       send_frame(channel, header, packed.empty() ? job.bytes : packed, waited, job.told.unreadable);
       const auto end = std::chrono::steady_clock::now();
       compressor.sent(header.bulk_bytes, !packed.empty(), end - begin, waited);
-      note_sent(header.bulk_bytes, end);
+      note_sent(header.bulk_bytes, end - begin, waited, end);
       bytes_sent_.fetch_add(sizeof(header) + padded(header.bulk_bytes), std::memory_order_relaxed);
       lent.sent(std::exchange(job, Job()));  // what it holds is not needed while the lane waits
     }
@@ -348,6 +397,7 @@ void Lanes::close() {
     const std::lock_guard lock(mutex_);
     closed_ = true;
     lanes.swap(lanes_);
+    words_.clear();
     jobs_.clear();
     for (const auto& lane : lanes) lane->work.notify_all();
   }

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -18,18 +19,14 @@
 
 #include "channel.h"
 #include "compression.h"
+#include "content_word.h"
 #include "frame_reader.h"
 #include "chunk_count.h"
 #include "lane_count.h"
 #include "limits.h"
+#include "line_rate.h"
 
 namespace fargpu {
-
-/// Which bytes of which transfer: row_chunks.h.
-struct Chunk {
-  std::uint32_t transfer = 0;
-  std::uint32_t number = 0;
-};
 
 /// What becomes of chunks that arrive. Called on the lanes' threads, several at once.
 class ChunkHandler {
@@ -40,8 +37,19 @@ class ChunkHandler {
   virtual std::span<std::byte> place(Chunk chunk, std::size_t bytes) = 0;
   /// It lies there. Not called for chunks that nobody wanted. `whole`: false if the place could not be written.
   virtual void landed(Chunk chunk, std::span<std::byte> bytes, bool whole) = 0;
+  /// Right before that: the other side thinks that these bytes are worth keeping.
+  virtual void keep(std::span<const std::byte> bytes);
+  /// A word about contents. Both throw ProtocolError unless they are overridden: nobody has agreed on such words.
+  virtual void heard(const ContentWord& word);
   /// A lane is of no use any more, and so is the session.
   virtual void lost(const std::string& why) = 0;
+};
+
+/// How a chunk is sent.
+struct Sending {
+  bool absent = false;  ///< the bytes may be in a file whose pages the process does not have yet, as of a model that is
+                        ///< mapped, so that they are brought first, many at once
+  bool keep = false;    ///< ChunkHandler::keep
 };
 
 /// One end of a session's lanes. Each has a thread that sends and one that receives. All functions may be called by any
@@ -61,6 +69,8 @@ class Lanes {
   void use_all();
   /// How many send, of late.
   unsigned in_use() const;
+  /// What the line carries, in bytes a second, once that is known.
+  std::optional<double> line_rate() const;
 
   using Bytes = std::span<const std::byte>;
   /// Called on the lane's thread, but not after close().
@@ -69,13 +79,14 @@ class Lanes {
     std::function<void()> unreadable;  ///< before that, if they cannot be read: zeros go in their place, and the other
                                        ///< side has none of these yet
   };
-  /// Sends a chunk, by whichever lane is free, from where it lies. `absent`: the bytes may be in a file whose pages the
-  /// process does not have yet, as of a model that is mapped, so that they are brought first, many at once.
-  void send(Chunk chunk, Bytes bytes, Told told, bool absent = false);
+  /// Sends a chunk, by whichever lane is free, from where it lies.
+  void send(Chunk chunk, Bytes bytes, Told told, Sending how = {});
   /// Sends a chunk of so many bytes that `gather` brings together on the lane's thread, in memory of the lane. False:
   /// they cannot be read.
   using Gather = std::function<bool(std::span<std::byte> into)>;
-  void send(Chunk chunk, std::size_t bytes, Gather gather, Told told);
+  void send(Chunk chunk, std::size_t bytes, Gather gather, Told told, Sending how = {});
+  /// Says a word, before any chunk that waits. It is none of the chunks that given() counts.
+  void say(const ContentWord& word);
 
   /// How many chunks were given to send().
   std::uint64_t given() const { return given_.load(std::memory_order_acquire); }
@@ -104,7 +115,7 @@ class Lanes {
     std::size_t gathered_bytes = 0;
     Gather gather;
     Told told;
-    bool absent = false;
+    Sending how;
   };
   struct Lane {
     std::shared_ptr<Channel> channel;
@@ -117,11 +128,18 @@ class Lanes {
   class Lent;
 
   void send_all_jobs(Lane& lane, std::uint32_t sequence);
-  bool next_job(Lane& lane, Job& job, Lent& lent, bool& more);
+  /// What a lane sends next: a word, or else a job.
+  struct Next {
+    std::optional<ContentWord> word;
+    Job job;
+    bool more = false;  // enough others wait that this one need not be copied
+  };
+  bool next(Lane& lane, Next& next, Lent& lent);
   void wake(std::size_t jobs);
   void receive_all(Channel& channel, std::uint32_t taken_before);
   void add_job(Job job);
-  void note_sent(std::uint64_t bytes, std::chrono::steady_clock::time_point now);
+  void note_sent(std::uint64_t bytes, std::chrono::nanoseconds took, bool waited,
+                 std::chrono::steady_clock::time_point now);
   void note_taken(std::uint32_t ordinal);
   bool closed() const;
 
@@ -129,8 +147,10 @@ class Lanes {
   const Compression compression_;
   std::mutex closing_;  // before mutex_
   mutable std::mutex mutex_;
+  std::deque<ContentWord> words_;
   std::deque<Job> jobs_;
   LaneCount lane_count_;
+  LineRate line_rate_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   bool closed_ = false;
   std::atomic<std::uint64_t> given_{0};

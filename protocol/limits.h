@@ -27,6 +27,8 @@ inline constexpr std::uint64_t lane_row_bytes_min = 128u << 10;
 /// Of large transfers, sent before the worker has asked for them.
 inline constexpr std::uint32_t lane_early_chunks = 24;
 inline constexpr std::uint32_t lane_early_small_chunks = 64;  ///< of small ones
+/// Words about contents that the worker has not answered, or whose bytes it still waits for, over all lanes.
+inline constexpr std::size_t content_words_max = 512;
 inline constexpr std::size_t lane_gaps_max = 4096;  ///< chunks that have overtaken one another, over all lanes
 
 /// Of what was sent and may have to be sent again: of the session's own connection, and of each lane. Client and worker

@@ -1,10 +1,12 @@
 #include "program_memory.h"
 
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 namespace fargpu {
@@ -32,6 +34,14 @@ bool read_program_memory(const void* from, void* to, std::size_t bytes) {
 }
 bool write_program_memory(const void* from, void* to, std::size_t bytes) {
   return copy_by_kernel(from, to, bytes, false);
+}
+
+void bring_program_memory(const void* memory, std::size_t bytes) {
+  constexpr std::uintptr_t page = 4096;
+  constexpr int populate_read = 22;  // MADV_POPULATE_READ, of Linux 5.14
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory) / page * page;
+  const auto end = (reinterpret_cast<std::uintptr_t>(memory) + bytes + page - 1) / page * page;
+  (void)::madvise(reinterpret_cast<void*>(begin), end - begin, populate_read);
 }
 
 }  // namespace fargpu

@@ -10,4 +10,8 @@ namespace fargpu {
 bool read_program_memory(const void* from, void* to, std::size_t bytes);
 bool write_program_memory(const void* from, void* to, std::size_t bytes);
 
+/// Has the kernel bring pages of a file that are not there, many at once; by itself it reads them page by page, and
+/// slowly. A kernel that cannot bring pages says so, and nothing is lost.
+void bring_program_memory(const void* memory, std::size_t bytes);
+
 }  // namespace fargpu

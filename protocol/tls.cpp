@@ -3,6 +3,7 @@
 #include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
+#include <openssl/x509err.h>
 #include <openssl/x509_vfy.h>
 
 #include <cstring>
@@ -67,10 +68,14 @@ Attached& attached(const TlsContext& context) {
 void use_certificate(SSL_CTX* context, const std::string& certificate, const std::string& key) {
   if (SSL_CTX_use_certificate_chain_file(context, certificate.c_str()) != 1)
     throw TlsError("certificate '" + certificate + "' cannot be used: " + tls_complaint());
-  if (SSL_CTX_use_PrivateKey_file(context, key.c_str(), SSL_FILETYPE_PEM) != 1)
+  const std::string another = "key '" + key + "' is not that of certificate '" + certificate + "'";
+  if (SSL_CTX_use_PrivateKey_file(context, key.c_str(), SSL_FILETYPE_PEM) != 1) {
+    const unsigned long error = ERR_peek_last_error();
+    if (ERR_GET_LIB(error) == ERR_LIB_X509 && ERR_GET_REASON(error) == X509_R_KEY_VALUES_MISMATCH)
+      throw TlsError(another);
     throw TlsError("key '" + key + "' cannot be used: " + tls_complaint());
-  if (SSL_CTX_check_private_key(context) != 1)
-    throw TlsError("key '" + key + "' is not that of certificate '" + certificate + "'");
+  }
+  if (SSL_CTX_check_private_key(context) != 1) throw TlsError(another);
 }
 
 // A key as OpenSSL wants it: as a session that might have been.

@@ -50,6 +50,8 @@ struct Usage {
   calls @0 :UInt64;
   busyNs @1 :List(UInt64);  # for which each device had work of the session, since it began
   waitedNs @2 :UInt64;      # for which it had work and no turn
+  knownBytes @3 :UInt64;    # of contents that the host had, and the session did not send
+  keptBytes @4 :UInt64;     # that it sent and the host has kept
 }
 
 struct Resuming {
@@ -87,6 +89,7 @@ struct Session {
   kernelSecondsMax @8 :UInt32;  # for which the GPU may complete nothing; 0 for no limit
   scrub @9 :Bool;           # memory that others had becomes zeros before the session sees it
   laneKey @10 :Data;        # by which the session's bulk lanes are known
+  contentFolder @12 :Text;  # of its tenant's contents of memory; empty for none
   resumeSeconds @11 :UInt32;  # for which a client is waited for whose connection broke; 0: it is not
 }
 

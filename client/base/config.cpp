@@ -74,6 +74,10 @@ Config read() {
   if (compress.empty() || compress == "auto") c.compression = Compression::automatic;
   else if (compress == "on") c.compression = Compression::always;
   else if (compress != "off") c.number_error = "FARGPU_COMPRESS is '" + compress + "'; use auto, on or off";
+  const std::string contents = variable("FARGPU_CONTENT_CACHE");
+  if (contents.empty() || contents == "auto") c.content_cache = ContentCache::automatic;
+  else if (contents == "on") c.content_cache = ContentCache::always;
+  else if (contents != "off") c.number_error = "FARGPU_CONTENT_CACHE is '" + contents + "'; use auto, on or off";
   c.launch_blocking = std::string(variable("CUDA_LAUNCH_BLOCKING")) == "1";
   for (const char* name : driver_variables)
     if (const char* value = environment_variable(name)) c.cuda_environment.emplace_back(name, value);

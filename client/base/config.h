@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "content_cache.h"
 #include "lease_options.h"
 #include "protocol/compression.h"
 #include "protocol/channel.h"
@@ -53,6 +54,8 @@ struct Config {
   bool lanes_fixed = false;  ///< all of them are used, whatever the line carries: FARGPU_LANES says so
   /// FARGPU_COMPRESS.
   Compression compression = Compression::never;
+  /// FARGPU_CONTENT_CACHE.
+  ContentCache content_cache = ContentCache::never;
   /// CUDA_LAUNCH_BLOCKING=1: every launch is waited for.
   bool launch_blocking = false;
   /// Client and worker are in one process, whose memory each takes for its own (tests).

@@ -55,6 +55,9 @@ constexpr EnvironmentVariable all[] = {
     {"FARGPU_COMPRESS", "auto",
      "auto: contents of memory travel compressed where that is faster, which is on slow networks and for what "
      "compresses. on: whatever becomes smaller. off: nothing"},
+    {"FARGPU_CONTENT_CACHE", "auto",
+     "auto: large copies over the network whose contents the host has kept are named instead of sent, where that is "
+     "faster. on: always. off: never, and the host keeps nothing of what this program sends"},
     {"FARGPU_LANES", "half as many as processors, 1 to 8",
      "Connections that large copies over TCP are divided among, at most 16. Of the default number, as many are used as "
      "the line turns out to need. With 1, copies that a thread waits for go by the session's own connection where the "

@@ -5,14 +5,15 @@
 
 #include "client/base/log.h"
 #include "protocol/errors.h"
+#include "protocol/program_memory.h"
 
 namespace fargpu::client {
 
-bool ClientLanes::takes(std::uint64_t bytes, bool awaited) {
-  // For a thread that waits, one lane is no better than the session's connection, unless that copies what it sends: a
-  // lane lends it.
-  if (wanted_ < (awaited ? awaited_min_ : 1) ||
-      bytes < (awaited ? limits::lane_copy_bytes_min : limits::lane_row_bytes_min))
+bool ClientLanes::takes(std::uint64_t bytes, bool awaited, bool to_worker) {
+  // For a thread that waits, one lane is no better than the session's connection, unless it has less to carry, or the
+  // connection copies what it sends: a lane lends it.
+  const bool one_will_do = !awaited || resumed_ || (to_worker && !choice_.never() && bytes >= limits::lane_large_bytes);
+  if (wanted_ < (one_will_do ? 1u : 2u) || bytes < (awaited ? limits::lane_copy_bytes_min : limits::lane_row_bytes_min))
     return false;
   std::call_once(opened_, [this] {
     try {
@@ -67,19 +68,72 @@ std::shared_ptr<const ClientLanes::Outgoing> ClientLanes::offer(const LaneRows& 
 // Under the mutex: gives the lanes what has been asked for.
 void ClientLanes::queue(std::uint32_t transfer, const std::shared_ptr<Outgoing>& outgoing) {
   for (; outgoing->queued < outgoing->asked; ++outgoing->queued) {
-    const std::uint64_t number = outgoing->queued;
-    const Chunk chunk{transfer, static_cast<std::uint32_t>(number)};
-    const Lanes::Told told{.sent = [this, transfer, outgoing] { read(transfer, *outgoing); },
-                           .unreadable = [this, outgoing] { fail(*outgoing); }};
-    if (!outgoing->forgotten && outgoing->rows.packed()) {
-      lanes_.send(chunk, outgoing->rows.place_of(number), told, !outgoing->unreadable);
-    } else {
-      const auto gather = [outgoing, number, gone = outgoing->forgotten](std::span<std::byte> into) {
-        return !gone && outgoing->rows.gather(number, into);
-      };
-      lanes_.send(chunk, outgoing->rows.bytes_of(number), gather, told);
-    }
+    queue(Chunk{transfer, static_cast<std::uint32_t>(outgoing->queued)}, outgoing);
   }
+}
+
+// Under the mutex.
+void ClientLanes::queue(const Chunk& chunk, const std::shared_ptr<Outgoing>& outgoing) {
+  using Way = ContentChoice::Way;
+  const std::uint64_t bytes = outgoing->rows.bytes_of(chunk.number);
+  const bool gone = outgoing->forgotten, packed = outgoing->rows.packed(), absent = !outgoing->unreadable;
+  const Lanes::Told told{.sent = [this, transfer = chunk.transfer, outgoing] { read(transfer, *outgoing); },
+                         .unreadable = [this, outgoing] { fail(*outgoing); }};
+  const auto gather = [outgoing, number = chunk.number, gone](std::span<std::byte> into) {
+    return !gone && outgoing->rows.gather(number, into);
+  };
+  Way way = Way::plain;
+  if (outgoing->rows.lane_class() == LaneClass::large && !choice_.never() && !gone)
+    way = choice_.next(bytes, lanes_.line_rate(), ContentChoice::Clock::now());
+  if (way == Way::asked || way == Way::named) {
+    const auto copy = [outgoing, chunk, absent](std::span<std::byte> into) {
+      const auto place = outgoing->rows.place_of(chunk.number);
+      if (absent) bring_program_memory(place.data(), place.size());
+      return read_program_memory(place.data(), into.data(), into.size());
+    };
+    if (way == Way::named) ++contents_.named;
+    if (names_.add({.chunk = chunk,
+                    .bytes = bytes,
+                    .way = way,
+                    .gather = packed ? std::function<bool(std::span<std::byte>)>(copy) : gather,
+                    .told = told}))
+      return;
+    if (way == Way::named) --contents_.named;
+    way = Way::plain;
+  }
+  const bool keep = way == Way::kept;
+  if (!gone && packed)
+    lanes_.send(chunk, outgoing->rows.place_of(chunk.number), told, {.absent = absent, .keep = keep});
+  else lanes_.send(chunk, bytes, gather, told, {.keep = keep});
+}
+
+NamedChunks::Events ClientLanes::name_events() {
+  return {.say = [this](const ContentWord& word) { lanes_.say(word); },
+          .send =
+              [this](Chunk chunk, std::span<const std::byte> bytes, bool keep, std::function<void()> sent) {
+                lanes_.send(chunk, bytes, {.sent = std::move(sent), .unreadable = {}}, {.keep = keep});
+              },
+          .hashed =
+              [this](std::uint64_t bytes, ContentChoice::Clock::duration took) {
+                const std::lock_guard lock(mutex_);
+                choice_.hashed(bytes, took);
+                contents_.hashing += took;
+              },
+          .answered = [this](ContentChoice::Way way, bool known, std::uint64_t bytes) { answered(way, known, bytes); },
+          .failed = [this](const std::string& why) { lost(why); }};
+}
+
+void ClientLanes::answered(ContentChoice::Way way, bool known, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  choice_.answered(way, known, bytes);
+  if (!known || way != ContentChoice::Way::named) return;
+  ++contents_.known;
+  contents_.known_bytes += bytes;
+}
+
+stats::ContentCounts ClientLanes::content_counts() {
+  const std::lock_guard lock(mutex_);
+  return contents_;
 }
 
 // On a lane's thread, when a chunk has left.
@@ -324,6 +378,7 @@ void ClientLanes::forget(std::uint64_t begin, std::uint64_t end) {
 void ClientLanes::end_stragglers(Lock& lock) {
   lock.unlock();
   lanes_.close();
+  names_.end();
   lock.lock();
 }
 
@@ -343,6 +398,7 @@ bool ClientLanes::close(const std::string& why) {
   }
   changed_.notify_all();
   lanes_.give_up();
+  names_.give_up();
   return first;
 }
 

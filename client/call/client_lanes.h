@@ -16,9 +16,12 @@
 
 #include <cuda.h>
 
+#include "content_choice.h"
 #include "lane_rows.h"
+#include "named_chunks.h"
 #include "protocol/channel.h"
 #include "protocol/lanes.h"
+#include "stats.h"
 
 namespace fargpu::client {
 
@@ -35,19 +38,21 @@ class ClientLanes final : ChunkHandler {
   /// `open` connects a lane, on which each side has sent one frame, or throws. `silence`: after which lanes that bring
   /// nothing are lost. `tell_lost` tells the worker that a lane is lost, once, on a lane's thread.
   ClientLanes(const Wish& wish, Open open, TellLost tell_lost, Compression compression,
-              std::chrono::nanoseconds silence)
+              std::chrono::nanoseconds silence, const ContentTerms& contents = {})
       : wanted_(open ? wish.lanes : 0),
-        awaited_min_(wish.resumed ? 1 : 2),
+        resumed_(wish.resumed),
         open_(std::move(open)),
         tell_lost_(std::move(tell_lost)),
         silence_(silence),
+        choice_(contents, NamedChunks::threads()),
         lanes_(*this, compression) {
     if (wish.fixed) lanes_.use_all();
   }
+  ~ClientLanes() override { names_.end(); }
 
-  /// Whether a copy of so many bytes goes by the lanes. `awaited`: nothing else of its thread travels meanwhile. Opens
-  /// them.
-  bool takes(std::uint64_t bytes, bool awaited);
+  /// Whether a copy of so many bytes goes by the lanes. `awaited`: nothing else of its thread travels meanwhile.
+  /// `to_worker`: its bytes may be known there. Opens them.
+  bool takes(std::uint64_t bytes, bool awaited, bool to_worker);
 
   // --- to the worker ------------------------------------------------------------------------------------------------
 
@@ -122,6 +127,7 @@ class ClientLanes final : ChunkHandler {
   std::size_t open_lanes() const { return lanes_.count(); }
   /// To the worker; LaneCount.
   unsigned lanes_in_use() const { return lanes_.in_use(); }
+  stats::ContentCounts content_counts();
   std::uint64_t bytes_sent() const { return lanes_.bytes_sent(); }
   std::uint64_t bytes_received() const { return lanes_.bytes_received(); }
 
@@ -129,11 +135,15 @@ class ClientLanes final : ChunkHandler {
   using Lock = std::unique_lock<std::mutex>;
   std::span<std::byte> place(Chunk chunk, std::size_t bytes) override;
   void landed(Chunk chunk, std::span<std::byte> bytes, bool whole) override;
+  void heard(const ContentWord& word) override { names_.heard(word); }
   void lost(const std::string& why) override;
 
   std::uint32_t next(LaneClass of) { return 2 * next_++ + static_cast<std::uint32_t>(of); }
   std::uint32_t& early_free(LaneClass of) { return early_free_[static_cast<std::size_t>(of)]; }
   void queue(std::uint32_t transfer, const std::shared_ptr<Outgoing>& outgoing);
+  void queue(const Chunk& chunk, const std::shared_ptr<Outgoing>& outgoing);
+  NamedChunks::Events name_events();
+  void answered(ContentChoice::Way way, bool known, std::uint64_t bytes);
   void read(std::uint32_t transfer, Outgoing& outgoing);
   void fail(Outgoing& outgoing);
   bool write(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk, std::span<const std::byte> bytes);
@@ -143,7 +153,7 @@ class ClientLanes final : ChunkHandler {
   void end_stragglers(Lock& lock);
 
   const unsigned wanted_;
-  const unsigned awaited_min_;  // lanes, for copies that a thread waits for
+  const bool resumed_;
   const Open open_;
   const TellLost tell_lost_;
   const std::chrono::nanoseconds silence_;
@@ -161,7 +171,10 @@ class ClientLanes final : ChunkHandler {
   std::map<const std::byte*, std::vector<std::byte>> lent_;      // of these, those that chunks arrive in
   bool ended_ = false;
   std::string why_;
-  Lanes lanes_;  // last: its threads use the rest
+  ContentChoice choice_;
+  stats::ContentCounts contents_;
+  NamedChunks names_{name_events()};  // its threads use the rest, and end first
+  Lanes lanes_;                       // last: its threads use the rest
 };
 
 }  // namespace fargpu::client

@@ -102,6 +102,10 @@ void print(const SessionTotals& totals) {
     text += fmt::format("\n  from host to host: bytes that went directly {}, through this program {}",
                         totals.bytes_direct, totals.bytes_relayed);
   if (totals.lanes > 0) text += fmt::format("\n  bulk lanes {}, in use {}", totals.lanes, totals.lanes_in_use);
+  if (const ContentCounts& contents = totals.contents; contents.named > 0)
+    text += fmt::format("\n  known contents: {} of {} blocks that were named, {} bytes not sent; {:.2g} s of hashing",
+                        contents.known, contents.named, contents.known_bytes,
+                        std::chrono::duration<double>(contents.hashing).count());
   const auto compressed = [&](const char* way, const CompressionCounts::Way& counts) {
     if (const std::uint64_t before = counts.before)
       text += fmt::format("\n  compressed {}: {} bytes as {}", way, before, counts.after.load());

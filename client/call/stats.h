@@ -45,6 +45,14 @@ std::uint64_t round_trips();
 
 using Clock = std::chrono::steady_clock;
 
+/// Of contents that were named instead of sent.
+struct ContentCounts {
+  std::uint64_t named = 0;  ///< blocks
+  std::uint64_t known = 0;  ///< of these, those that the host had
+  std::uint64_t known_bytes = 0;
+  Clock::duration hashing{0};  ///< on threads of the library's own
+};
+
 /// What of a session counts and times elsewhere.
 struct SessionTotals {
   std::string host;
@@ -56,6 +64,7 @@ struct SessionTotals {
   std::uint64_t bytes_relayed = 0;  ///< and through this process
   std::size_t lanes = 0;
   std::size_t lanes_in_use = 0;  ///< to the host, at the end
+  ContentCounts contents;
 };
 
 /// Writes one line with what people want to know first, and the tables.

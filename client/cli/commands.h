@@ -54,6 +54,15 @@ struct QuotaOptions {
 /// Without a session: shows limits, use and queue of tenants.
 int quota(const QuotaOptions& options);
 
+struct CacheOptions {
+  std::string host;
+  std::string tenant;  ///< empty: the client's own
+  bool clear = false;
+  std::string output = "table";
+};
+/// Shows what a host keeps of a tenant's contents of memory, or has it keep nothing any more.
+int cache(const CacheOptions& options);
+
 struct EndOptions {
   std::string host;
   std::uint64_t session = 0;

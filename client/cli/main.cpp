@@ -107,6 +107,17 @@ int main(int argc, char** argv) {
   for (CLI::App* const verb : {drain_command, resume_command})
     verb->add_option("--host,--pool", drain.host, "The GPU host (default: FARGPU_POOL)");
 
+  cli::CacheOptions cache;
+  CLI::App* const cache_command =
+      app.add_subcommand("cache", "Show what a host keeps of contents of memory that programs have sent, or clear it");
+  cache_command->add_flag("--clear", cache.clear, "Have the host keep nothing of them any more");
+  cache_command->add_option("--tenant", cache.tenant,
+                            "Tenant that has sent them (default: the client's own; others only for administrators)");
+  cache_command->add_option("--host,--pool", cache.host, "The GPU host (default: FARGPU_POOL)");
+  cache_command->add_option("-o,--output", cache.output, "table or json")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"table", "json"}));
+
   cli::SmiOptions smi;
   CLI::App* const smi_command =
       app.add_subcommand("smi", "Show the devices that programs would get here, and what they do");
@@ -223,8 +234,8 @@ int main(int argc, char** argv) {
               << "; see `" << help << " --help`\n";
     return cli::exit_own_error;
   }
-  for (std::string* const own :
-       {&run.pool, &list.pool, &top.pool, &policy.host, &quota.host, &end.host, &drain.host, &smi.pool, &doctor.pool})
+  for (std::string* const own : {&run.pool, &list.pool, &top.pool, &policy.host, &quota.host, &end.host, &drain.host,
+                                 &cache.host, &smi.pool, &doctor.pool})
     if (own->empty()) *own = pool;
   const auto command = [&] {
     if (run_command->parsed()) return cli::run(run);
@@ -235,6 +246,7 @@ int main(int argc, char** argv) {
     if (end_command->parsed()) return cli::end_session(end);
     if (drain_command->parsed()) return cli::drain(drain);
     if (resume_command->parsed()) return cli::resume(drain);
+    if (cache_command->parsed()) return cli::cache(cache);
     if (smi_command->parsed()) return cli::smi(smi);
     if (variables_command->parsed()) return cli::list_variables(variables);
     if (token_create->parsed()) return cli::create_token(token);

@@ -161,9 +161,9 @@ CUresult Copier::within_host() {
 
 // Whether each slice is large enough for the bulk lanes. `awaited`: the call returns when the bytes have been read, or
 // are there.
-bool Copier::goes_by_lanes(bool awaited) const {
+bool Copier::goes_by_lanes(bool awaited, bool to_worker) const {
   const CopyShape& shape = job_.copy.shape;
-  return !gathers_ && parts_.lanes.takes(CopyShape{shape.width, shape.height}.bytes(), awaited);
+  return !gathers_ && parts_.lanes.takes(CopyShape{shape.width, shape.height}.bytes(), awaited, to_worker);
 }
 
 // Whether memory that the program has registered, which is its own to unmap, is read or written when the call has
@@ -217,7 +217,7 @@ bool Copier::send_by_lanes(const SourceBytes& source, CUresult& result) {
   if (!source.pinned() && (newest != Newest::here || parts_.writers.functions())) return false;
   if (!newest || newest == Newest::at_worker) return false;
   const bool awaited = !source.pinned() || copy.done_on_return();
-  if ((awaited && newest == Newest::later) || !goes_by_lanes(awaited)) return false;
+  if ((awaited && newest == Newest::later) || !goes_by_lanes(awaited, /*to_worker=*/true)) return false;
   LaneBytes way{job_, parts_.lanes, parts_.calls.commands, awaited, newest == Newest::later, unsure(source_)};
   bool readable = true;
   result = for_slices([&](const CopyPart& slice) {
@@ -281,7 +281,7 @@ CUresult Copier::send_run(Newest newest, const CopyPart& run) {
 bool Copier::fetch_by_lanes(Memory target, CUresult& result) {
   const Copy& copy = job_.copy;
   const bool awaited = target != Memory::pinned || copy.done_on_return();
-  if (!goes_by_lanes(awaited)) return false;
+  if (!goes_by_lanes(awaited, /*to_worker=*/false)) return false;
   // Kernels see what the worker has of such memory.
   if (!awaited && parts_.host_memory.mapped(copy.target.begin())) return false;
   bool taken = true;

@@ -77,7 +77,7 @@ class Copier {
   CUresult send_by_runs(const SourceBytes& source, const CopyPart& part);
   CUresult send_run(Newest newest, const CopyPart& run);
   CUresult to_host(Memory target);
-  bool goes_by_lanes(bool awaited) const;
+  bool goes_by_lanes(bool awaited, bool to_worker) const;
   bool unsure(const Known& host) const;
   template <class Step>
   CUresult for_slices(Step&& step) const;

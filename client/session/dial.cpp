@@ -194,6 +194,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   terms.lanes = shares_memory ? 0 : config.lanes;  // large copies go through memory then
   terms.lanes_fixed = config.lanes_fixed;
   if (answer.getCompression() && !shares_memory) terms.compression = config.compression;
+  if (!shares_memory) terms.contents = {config.content_cache, answer.getContentBytes()};
   terms.one_process = config.one_process;
   std::shared_ptr<Resumption> resumption;
   if (connect && answer.hasLaneKey() && !shares_memory) {

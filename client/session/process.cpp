@@ -272,6 +272,11 @@ void Process::at_exit() noexcept {
       totals.bytes_received += session.calls.receiver.bytes_received() + session.lanes.bytes_received();
       totals.lanes += session.lanes.open_lanes();
       totals.lanes_in_use += session.lanes.lanes_in_use();
+      const stats::ContentCounts contents = session.lanes.content_counts();
+      totals.contents.named += contents.named;
+      totals.contents.known += contents.known;
+      totals.contents.known_bytes += contents.known_bytes;
+      totals.contents.hashing += contents.hashing;
     });
     if (const Pool* const several = pool()) {
       totals.bytes_direct = several->between.bytes_direct();

@@ -43,7 +43,7 @@ Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::na
           terms.credit_bytes, contexts, captures, *this),
       lanes(
           {.lanes = terms.lanes, .fixed = terms.lanes_fixed, .resumed = terms.resumes}, terms.open_lane,
-          [this](const std::string& why) { tell_lane_lost(why); }, terms.compression, terms.silence),
+          [this](const std::string& why) { tell_lane_lost(why); }, terms.compression, terms.silence, terms.contents),
       streams(captures, terms.origin),
       fences(calls),
       callbacks([this](std::uint64_t number) { pushes_.function_done(number); },

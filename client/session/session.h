@@ -63,6 +63,7 @@ struct Terms {
   bool resumes = false;                                         ///< its connections outlive a break
   std::uint64_t credit_bytes = limits::credit_bytes;            ///< for calls that the worker may have to keep
   Compression compression = Compression::never;                 ///< of contents of memory
+  ContentTerms contents;                                        ///< that the host has kept
   bool one_process = false;                                     ///< the worker's (tests)
   PeerPlace peer;                                               ///< for links of other hosts with this one
   std::function<std::shared_ptr<Channel>()> open_lane;          ///< connects one; null where there are none

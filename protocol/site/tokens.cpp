@@ -164,6 +164,10 @@ bool revoke_token(const std::filesystem::path& file, const std::string& name) {
   return true;
 }
 
+bool looks_like_token(const std::string& text) {
+  return text.starts_with(prefix) && text.size() == std::strlen(prefix) + 2 * token_random_bytes;
+}
+
 TokenEntry::Hash hash_token(const std::string& token) {
   TokenEntry::Hash hash;
   ::SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(),

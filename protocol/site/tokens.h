@@ -40,6 +40,8 @@ std::string create_token(const std::filesystem::path& file, const std::string& n
 bool revoke_token(const std::filesystem::path& file, const std::string& name);
 
 TokenEntry::Hash hash_token(const std::string& token);
+/// Whether it has the form of what `create_token` makes.
+bool looks_like_token(const std::string& text);
 /// "2026-11-20T18:40:00Z"; "never" for nothing.
 std::string time_text(const std::optional<std::chrono::sys_seconds>& time);
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "broker.h"
+#include "contents.h"
 #include "event_log.h"
 #include "host_facts.h"
 #include "mps.h"
@@ -192,6 +193,10 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
           case wire::Control::ADMINISTRATION_REQUEST:
             if (!welcome) throw ProtocolError("a request before hello");
             co_await on_administration(control.getAdministrationRequest());
+            break;
+          case wire::Control::CONTENTS_REQUEST:
+            if (!welcome) throw ProtocolError("a request before hello");
+            co_await on_contents(control.getContentsRequest());
             break;
           case wire::Control::ATTACH:
             if (transport_ == Transport::tls) throw ProtocolError("an attach on a control connection");
@@ -621,6 +626,48 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       if (refusal.empty()) return;
       failure.setReason(allowed ? wire::Failure::Reason::BAD_REQUEST : wire::Failure::Reason::DENIED);
       failure.setText(refusal);
+    });
+  }
+
+  asio::awaitable<void> on_contents(wire::ContentsRequest::Reader request) {
+    const std::string wanted = printable(request.getTenant().cStr());
+    const std::string tenant = wanted.empty() ? client_.tenant : wanted;
+    std::string refusal;
+    bool allowed = true;
+    if (tenant.empty()) {
+      refusal = "this client is of no tenant here; name one with --tenant";
+    } else if (tenant != client_.tenant && !administers()) {
+      allowed = false;
+      refusal = "only administrators of this host may look after another tenant's contents";
+    } else if (!broker_.leases_.tenants().find(tenant)) {
+      refusal = "this host has no tenant '" + tenant + "'";
+    }
+    const auto folder = refusal.empty() ? content_folder(broker_.settings_, tenant) : std::filesystem::path();
+    const FolderAccount::Used kept = kept_contents(folder);
+    if (refusal.empty() && request.getClear()) {
+      refusal = clear_contents(folder);
+      EventLog::info("contents cleared", {{"tenant", tenant},
+                                          {"peer", client_.peer},
+                                          {"identity", client_.identity},
+                                          {"bytes", kept.bytes},
+                                          {"failure", refusal}});
+    }
+    co_await send([&](wire::Control::Builder control) {
+      auto answer = control.initContentsAnswer();
+      auto failure = answer.initFailure();
+      if (!refusal.empty()) {
+        failure.setReason(allowed ? wire::Failure::Reason::BAD_REQUEST : wire::Failure::Reason::DENIED);
+        failure.setText(refusal);
+        return;
+      }
+      answer.setTenant(tenant);
+      answer.setBytes(kept.bytes);
+      answer.setBlocks(kept.files);
+      answer.setBytesMax(folder.empty() ? 0 : broker_.settings_.content_bytes_max);
+      const auto known = broker_.workers_.totals().find(tenant);
+      if (known == broker_.workers_.totals().end()) return;
+      answer.setKnownBytes(known->second.known_bytes);
+      answer.setKeptBytes(known->second.kept_bytes);
     });
   }
 

@@ -125,6 +125,10 @@ Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants)
               "FARGPU_TOKEN_FILE, or ask its operator"};
     try {
       const auto found = tokens_.find(shown.token);
+      if (!found && !site::looks_like_token(shown.token))
+        return {"",
+                "what is shown as a token is none: FARGPU_TOKEN, or the first line of the file that "
+                "FARGPU_TOKEN_FILE names, is what `fargpu token create` has printed"};
       if (!found) return {"", "the token is not known here, or was revoked; ask for another one (FARGPU_TOKEN_FILE)"};
       if (found->expired)
         return {"", fmt::format("the token '{}' has expired; ask for another one (FARGPU_TOKEN_FILE)", found->name)};

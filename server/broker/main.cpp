@@ -58,6 +58,16 @@ void check_image_folder(const Settings& settings) {
                                        {"meaning", "each session sends its GPU code again; set --image-folder"}});
 }
 
+// Without it everything works, but contents that the host has had travel again.
+void check_content_folder(const Settings& settings) {
+  if (settings.content_folder.empty() || settings.content_bytes_max == 0) return;
+  if (const std::error_code error = why_not_written(settings.content_folder, settings.worker_user))
+    EventLog::warn("no content folder",
+                   {{"folder", settings.content_folder},
+                    {"reason", error.message()},
+                    {"meaning", "programs send again what this host has had before; set --content-folder"}});
+}
+
 // To be another user, and to end its processes.
 bool may_change_user() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
@@ -146,6 +156,7 @@ int check_all(Settings settings) {
   warn_of_unknown_variables(settings);
   check_workers(settings);
   check_image_folder(settings);
+  check_content_folder(settings);
   asio::io_context io;
   Broker broker(io, settings);
   broker.check();
@@ -167,6 +178,7 @@ int serve(const Settings& settings) {
   warn_of_unknown_variables(settings);
   check_workers(settings);
   check_image_folder(settings);
+  check_content_folder(settings);
   asio::io_context io;
   Broker broker(io, settings);
   asio::signal_set signals(io, SIGTERM, SIGINT);

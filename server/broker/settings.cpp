@@ -97,6 +97,15 @@ const std::vector<Entry>& entries() {
       {"image_folder", &Settings::image_folder, default_image_folder(),
        "Folder for GPU code by content; empty for none", Entry::Names::path},
       {"image_bytes_max", &Settings::image_bytes_max, "8589934592", "Bytes kept in that folder"},
+      {"content_folder", &Settings::content_folder, "",
+       "Folder for contents of memory that programs have sent, so that they need not send them again; may be on a "
+       "tmpfs, "
+       "to be kept in memory only. Empty: below image_folder, and none without that",
+       Entry::Names::path},
+      {"content_bytes_max", &Settings::content_bytes_max, "34359738368",
+       "Bytes kept there of each tenant; those used longest ago go first, and a tenth of the disk stays free. 0: "
+       "nothing "
+       "is kept"},
       {"host_bytes_max", &Settings::host_bytes_max, "0",
        "Bytes of this host's memory that a session may take, for work that waits, GPU code and copies of pinned "
        "memory. 0 means half of the memory of the host"},

@@ -25,6 +25,8 @@ struct Settings {
   bool warm_context = false;
   std::string image_folder;
   std::uint64_t image_bytes_max = 0;
+  std::string content_folder;  ///< empty: below image_folder
+  std::uint64_t content_bytes_max = 0;
   std::uint64_t host_bytes_max = 0;
   std::uint64_t driver_bytes_max = 0;
   std::uint64_t spin_us = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "contents.h"
 #include "metrics.h"
 #include "status.h"
 
@@ -163,6 +164,14 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
              "Seconds for which devices had work of the tenant's sessions.", labels, seconds_of(totals.busy_ns));
     text.add("fargpu_tenant_throttled_seconds_total", "counter",
              "Seconds for which the tenant's sessions had work and no turn.", labels, seconds_of(totals.waited_ns));
+    text.add("fargpu_tenant_contents_bytes", "gauge", "Contents of memory that the host keeps of the tenant.", labels,
+             static_cast<double>(kept_contents(content_folder(settings_, tenant_name)).bytes));
+    text.add("fargpu_tenant_contents_known_bytes_total", "counter",
+             "Bytes that the tenant's sessions did not send, because the host had them.", labels,
+             static_cast<double>(totals.known_bytes));
+    text.add("fargpu_tenant_contents_kept_bytes_total", "counter",
+             "Bytes that the tenant's sessions have sent and the host has kept.", labels,
+             static_cast<double>(totals.kept_bytes));
     text.add("fargpu_tenant_network_bytes_total", "counter", "Bytes that the tenant's sessions have sent and received.",
              labels, static_cast<double>(moved));
   }

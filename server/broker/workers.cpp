@@ -12,6 +12,7 @@
 #include <numeric>
 #include <set>
 
+#include "contents.h"
 #include "event_log.h"
 #include "host_facts.h"
 #include "protocol/errors.h"
@@ -143,6 +144,8 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
                                      std::to_string(link_descriptor),
                                      "--image-bytes-max",
                                      std::to_string(settings_.image_bytes_max),
+                                     "--content-bytes-max",
+                                     std::to_string(settings_.content_bytes_max),
                                      "--host-bytes-max",
                                      std::to_string(host_bytes_max(settings_)),
                                      "--spin-us",
@@ -362,6 +365,10 @@ void Workers::take_usage(Worker& worker, wire::Usage::Reader usage) {
     totals.busy_ns += more(usage.getBusyNs()[i], worker.busy_ns[i]);
     worker.busy_ns[i] = usage.getBusyNs()[i];
   }
+  totals.known_bytes += more(usage.getKnownBytes(), worker.known_bytes);
+  totals.kept_bytes += more(usage.getKeptBytes(), worker.kept_bytes);
+  worker.known_bytes = usage.getKnownBytes();
+  worker.kept_bytes = usage.getKeptBytes();
   totals.waited_ns += more(usage.getWaitedNs(), worker.waited_ns);
   worker.waited_ns = usage.getWaitedNs();
 }
@@ -605,6 +612,7 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
             session.setMemoryBytes(lease.memory_bytes);
             session.setSlot(static_cast<std::uint32_t>(worker.lease->slot()));
             session.setImageFolder(image_folder(worker));
+            session.setContentFolder(content_folder(settings_, lease.tenant).string());
             session.setKernelSecondsMax(
                 static_cast<std::uint32_t>(lease.kernel_seconds_max.value_or(settings_.kernel_seconds_max)));
             session.setLaneKey(data(worker.lane_key));

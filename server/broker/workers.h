@@ -89,6 +89,8 @@ struct Worker {
   std::uint64_t resuming_since = 0;    ///< Unix time since when it waits for its client to come back; 0: it does not
   std::vector<std::uint64_t> busy_ns;  ///< for which each of its devices had work of it
   std::uint64_t waited_ns = 0;         ///< for which it had work and no turn
+  std::uint64_t known_bytes = 0;       ///< of contents that the host had, and it did not send
+  std::uint64_t kept_bytes = 0;        ///< of those that it sent and the host has kept
   /// What the session holds of the broker's device at this place.
   std::uint64_t used_bytes(unsigned place) const;
 

@@ -171,6 +171,7 @@ class Identity(SystemTest):
     def test_tokens_that_are_none(self):
         host = self.host()
         self.assert_refused(host, self.trusting(token="fargpu_" + "0" * 64), "not known here, or was revoked")
+        self.assert_refused(host, self.trusting(token="# no token"), "what is shown as a token is none")
         self.assert_refused(host, self.trusting(), "asks for credentials")
 
     def test_an_expired_token(self):

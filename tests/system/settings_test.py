@@ -111,6 +111,8 @@ class Settings(SystemTest):
     def test_an_image_folder_that_cannot_be(self):
         warned = self.broker("--image-folder", "/proc/nowhere").log("no image folder")
         self.assertEqual(warned["folder"], "/proc/nowhere")
+        warned = self.broker("--content-folder", "/proc/nowhere").log("no content folder")
+        self.assertEqual(warned["folder"], "/proc/nowhere")
 
     def test_only_the_loopback_without_a_word(self):
         for address in ("0.0.0.0:0", "[::]:0", "192.0.2.7:0", "127.0.0.1:0,0.0.0.0:0"):

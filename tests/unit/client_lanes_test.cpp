@@ -2,9 +2,15 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <condition_variable>
 #include <future>
+#include <list>
+#include <map>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,7 +34,7 @@ struct Offered {
   Offered() {
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     worker.add(make_socket_channel(ends[1], "the client"), 1, 1);
-    REQUIRE(lanes.takes(limits::lane_row_bytes_min, false));
+    REQUIRE(lanes.takes(limits::lane_row_bytes_min, false, true));
   }
   /// Offers a transfer; gives its number, and how many of its chunks go unasked.
   std::pair<std::uint32_t, std::uint32_t> offer(std::size_t bytes) {
@@ -98,4 +104,116 @@ TEST_CASE("lanes that end with their session are not told of") {
   CHECK(offered.lanes.close("the session is over"));
   offered.worker.close();
   CHECK(told.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+}
+
+// --- contents that the host has kept --------------------------------------------------------------------------------
+
+namespace {
+
+/// The worker's end where contents are kept: hears names, and takes what comes.
+struct Keeper final : ChunkHandler {
+  std::span<std::byte> place(Chunk, std::size_t bytes) override {
+    const std::lock_guard lock(mutex);
+    return places.emplace_back(bytes);
+  }
+  void keep(std::span<const std::byte> bytes) override { told_to_keep += bytes.size(); }
+  void landed(Chunk chunk, std::span<std::byte> bytes, bool) override {
+    const std::lock_guard lock(mutex);
+    CHECK(hash_image(bytes) == names[chunk.number]);
+    landed_bytes += bytes.size();
+    changed.notify_all();
+  }
+  void heard(const ContentWord& word) override {
+    const std::lock_guard lock(mutex);
+    names[word.chunk.number] = word.name;
+    words.push_back(word);
+    changed.notify_all();
+  }
+  void lost(const std::string&) override {}
+  template <class Condition>
+  bool wait(Condition&& condition) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, std::chrono::seconds(20), condition);
+  }
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::list<std::vector<std::byte>> places;
+  std::map<std::uint32_t, ContentName> names;
+  std::vector<ContentWord> words;
+  std::size_t landed_bytes = 0;
+  std::atomic<std::size_t> told_to_keep{0};
+};
+
+struct Named {
+  static constexpr std::uint32_t chunks = 6;
+  Named() {
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    worker.add(make_socket_channel(ends[1], "the client"), 1, 1);
+    REQUIRE_FALSE(lanes.takes(memory.size(), true, /*to_worker=*/false));  // one lane would be no better
+    REQUIRE(lanes.takes(memory.size(), true, /*to_worker=*/true));
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    const CopySide side = CopySide::packed_at(memory.data(), {memory.size()});
+    outgoing = lanes.offer(
+        {side, {memory.size()}, false}, true, {},
+        [&](std::uint32_t number, std::uint32_t) {
+          transfer = number;
+          return CUDA_SUCCESS;
+        },
+        result);
+    REQUIRE(outgoing);
+    lanes.wanted(transfer, chunks, false);
+    REQUIRE(keeper.wait([&] { return keeper.words.size() == chunks; }));
+  }
+  ~Named() {
+    lanes.close("the test is over");
+    worker.close();
+  }
+  std::vector<std::byte> memory = std::vector<std::byte>(chunks << 20, std::byte{5});
+  std::shared_ptr<const ClientLanes::Outgoing> outgoing;
+  std::uint32_t transfer = 0;
+  std::promise<std::string> told_lost;
+  int ends[2];
+  Keeper keeper;
+  Lanes worker{keeper};
+  ClientLanes lanes{{.lanes = 1},
+                    [this] { return make_socket_channel(ends[0], "the worker"); },
+                    [this](const std::string& why) { told_lost.set_value(why); },
+                    Compression::never,
+                    std::chrono::seconds(10),
+                    {ContentCache::always, 1u << 30}};
+};
+
+}  // namespace
+
+TEST_CASE("the program has its memory back before a name is answered, and what is unknown is sent as it was named") {
+  Named named;
+  CHECK(named.lanes.wait_read(*named.outgoing));
+  std::fill(named.memory.begin(), named.memory.end(), std::byte{9});
+  CHECK(named.lanes.bytes_sent() < 1000);
+  for (std::uint32_t n = 0; n < Named::chunks; ++n)
+    named.worker.say({n % 2 ? ContentWord::Kind::known : ContentWord::Kind::unknown, {named.transfer, n}});
+  REQUIRE(named.keeper.wait([&] { return named.keeper.landed_bytes == Named::chunks / 2 << 20; }));
+  CHECK(named.keeper.told_to_keep == Named::chunks / 2 << 20);
+  // The last answer is that a chunk is known, and nothing lands by it.
+  for (int look = 0; look < 5000 && named.lanes.content_counts().known < Named::chunks / 2; ++look)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto counts = named.lanes.content_counts();
+  CHECK(counts.named == Named::chunks);
+  CHECK(counts.known == Named::chunks / 2);
+  CHECK(counts.known_bytes == Named::chunks / 2 << 20);
+}
+
+TEST_CASE("answers about contents of which nobody asked end the session") {
+  Named named;
+  auto told = named.told_lost.get_future();
+  const Chunk first{named.transfer, 0};
+  SECTION("of another chunk") { named.worker.say({ContentWord::Kind::known, {named.transfer, Named::chunks}}); }
+  SECTION("of another transfer") { named.worker.say({ContentWord::Kind::unknown, {named.transfer + 2, 0}}); }
+  SECTION("twice") {
+    named.worker.say({ContentWord::Kind::unknown, first});
+    named.worker.say({ContentWord::Kind::known, first});
+  }
+  SECTION("that are questions") { named.worker.say({ContentWord::Kind::named, first, {}, 1}); }
+  REQUIRE(told.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+  CHECK(told.get().starts_with("a bulk lane is lost: "));
 }

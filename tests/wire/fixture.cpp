@@ -12,6 +12,7 @@
 #include "server/worker/session/attach.h"
 #include "server/worker/session/lane_requests.h"
 #include "server/worker/base/partition.h"
+#include "tests/temporary_folder.h"
 #include "tests/unit/rdma_ends.h"
 #include "tests/wrapped_channel.h"
 #include "wrap.h"
@@ -20,9 +21,17 @@ namespace fargpu::test {
 
 std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_channel;
 std::filesystem::path image_folder;
+std::filesystem::path content_folder;
 std::chrono::milliseconds resume_time{0};
 
 namespace {
+
+// For FARGPU_TEST_CONTENTS: all sessions keep contents, and name them.
+bool names_contents() { return std::getenv("FARGPU_TEST_CONTENTS") != nullptr; }
+const std::filesystem::path& contents_of_all() {
+  static const TemporaryFolder folder;
+  return folder.path;
+}
 
 // Of the session that there is.
 std::shared_ptr<server::RdmaOffer> rdma_offer;
@@ -39,6 +48,7 @@ client::Config Remote::default_config() {
   client::Config config;
   config.driver_version = toolkit_version;
   config.one_process = true;
+  if (names_contents()) config.content_cache = client::ContentCache::always;
   const char* const transport = std::getenv("FARGPU_TEST_TRANSPORT");
   if (transport && std::string(transport) == "shm") config.transport = client::Transport::shm;
   if (transport && std::string(transport) == "ucx") config.transport = client::Transport::rdma;
@@ -109,6 +119,8 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
     options.session.memory_limits = memory_limits;
     options.session.one_process = true;
     options.session.image_folder = image_folder;
+    options.session.content_folder = content_folder.empty() && names_contents() ? contents_of_all() : content_folder;
+    options.session.content_bytes_max = 1u << 30;
     options.session.launch_threads = 2;
     options.session.exchange = &shares;
     options.session.resumption = resumption_;

@@ -20,6 +20,8 @@ extern std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_ch
 
 /// Where the worker of the next sessions keeps images; with the session if it is empty.
 extern std::filesystem::path image_folder;
+/// Where workers keep contents of memory; empty: they keep none.
+extern std::filesystem::path content_folder;
 
 /// For how long the worker of the next sessions waits for a client whose connection broke; zero: not at all.
 extern std::chrono::milliseconds resume_time;

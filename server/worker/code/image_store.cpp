@@ -183,8 +183,8 @@ void ImageStore::make_room(FolderAccount::Used more) {
       const std::uint64_t most = limit - limit / 10;
       return most > needed ? most - needed : 0;
     };
-    const FolderAccount::Used left = evict({room(limit_.bytes, more.bytes), room(limit_.images, more.images)});
-    return FolderAccount::Used{left.bytes + more.bytes, left.images + more.images};
+    const FolderAccount::Used left = evict({room(limit_.bytes, more.bytes), room(limit_.files, more.files)});
+    return FolderAccount::Used{left.bytes + more.bytes, left.files + more.files};
   });
 }
 
@@ -214,16 +214,16 @@ FolderAccount::Used ImageStore::evict(FolderAccount::Used most) const {
     error.clear();
     files.push_back({entry.last_write_time(error), bytes, entry.path()});
     total.bytes += bytes;
-    ++total.images;
+    ++total.files;
   }
   std::sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.used < b.used; });
   for (const File& file : files) {
-    if (total.bytes <= most.bytes && total.images <= most.images) break;
+    if (total.bytes <= most.bytes && total.files <= most.files) break;
     std::filesystem::remove(file.path, error);
     for (const char* const suffix : {found_suffix, next_suffix})
       std::filesystem::remove(file.path.string() + suffix, error);
     total.bytes -= file.bytes;
-    --total.images;
+    --total.files;
   }
   return total;
 }

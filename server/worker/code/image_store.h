@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "folder_account.h"
 #include "protocol/image_hash.h"
+#include "server/folder_account.h"
 #include "server/quota/host_budget.h"
 
 namespace fargpu::server {

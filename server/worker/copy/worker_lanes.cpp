@@ -196,6 +196,7 @@ void WorkerLanes::close() {
   }
   changed_.notify_all();
   lanes_.close();
+  if (contents_) contents_->end();
 }
 
 // Slots that the GPU is still to copy from stay where they are for as long as this lives.
@@ -214,6 +215,18 @@ std::span<std::byte> WorkerLanes::place(Chunk chunk, std::size_t bytes) {
   Slots& slots = slots_of(chunk.transfer);
   if (bytes > chunk_bytes_of(slots.of))
     throw ProtocolError("a chunk of the lanes that is longer than its transfer's may be");
+  if (const auto named = named_.find({chunk.transfer, chunk.number}); named == named_.end()) {
+    expect_chunk(chunk);
+  } else {
+    if (named->second) throw ProtocolError("the bytes of a chunk of the lanes whose name has no answer yet");
+    named_.erase(named);
+  }
+  return take_slot(lock, slots, bytes);
+}
+
+// Under the mutex.
+void WorkerLanes::expect_chunk(Chunk chunk) {
+  Slots& slots = slots_of(chunk.transfer);
   if (const auto asked = expected_.find(chunk.transfer); asked != expected_.end()) {
     if (chunk.number >= asked->second) throw ProtocolError("a chunk of the lanes that was not asked for");
   } else {
@@ -221,6 +234,9 @@ std::span<std::byte> WorkerLanes::place(Chunk chunk, std::size_t bytes) {
     ++slots.unasked;
     ++unasked_[chunk.transfer];
   }
+}
+
+std::span<std::byte> WorkerLanes::take_slot(std::unique_lock<std::mutex>& lock, Slots& slots, std::size_t bytes) {
   changed_.wait(lock, [&] { return closed_ || !slots.free.empty(); });
   if (closed_) return {};
   const std::span<std::byte> slot = slots.free.back();
@@ -234,6 +250,90 @@ void WorkerLanes::landed(Chunk chunk, std::span<std::byte> bytes, bool) {
     landed_.push_back({chunk, bytes});
   }
   waker_.signal();
+}
+
+void WorkerLanes::keep(std::span<const std::byte> bytes) {
+  if (!contents_) return ChunkHandler::keep(bytes);
+  contents_->keep(bytes);
+}
+
+// --- contents that need not travel ----------------------------------------------------------------------------------
+
+void WorkerLanes::heard(const ContentWord& word) {
+  using Kind = ContentWord::Kind;
+  if (!contents_ || (word.kind != Kind::named && word.kind != Kind::asked)) return ChunkHandler::heard(word);
+  if (word.bytes == 0 || word.bytes > chunk_bytes_of(lane_class(word.chunk.transfer)))
+    throw ProtocolError("contents of a length that no chunk of the lanes has");
+  {
+    const std::lock_guard lock(mutex_);
+    if (named_.size() + questions_ >= limits::content_words_max)
+      throw ProtocolError("more contents are named than chunks are under way");
+  }
+  if (word.kind == Kind::named) hear_name(word);
+  else hear_question(word);
+}
+
+// A chunk that is named takes the slot that its bytes would take.
+void WorkerLanes::hear_name(const ContentWord& word) {
+  const Chunk chunk = word.chunk;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!named_.emplace(std::pair(chunk.transfer, chunk.number), true).second)
+      throw ProtocolError("a chunk of the lanes that is named twice");
+    expect_chunk(chunk);
+  }
+  const auto slot = [this, chunk, bytes = word.bytes] {
+    std::unique_lock lock(mutex_);
+    return take_slot(lock, slots_of(chunk.transfer), bytes);
+  };
+  contents_->find(word.name, word.bytes, slot,
+                  [this, chunk](std::span<std::byte> place, bool known) { found(chunk, place, known); });
+}
+
+void WorkerLanes::hear_question(const ContentWord& word) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++questions_;
+  }
+  contents_->ask(word.name, word.bytes, [this, chunk = word.chunk](bool known) {
+    {
+      const std::lock_guard lock(mutex_);
+      --questions_;
+    }
+    answer(chunk, known);
+  });
+}
+
+// On a thread of the desk.
+void WorkerLanes::found(Chunk chunk, std::span<std::byte> slot, bool known) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto named = named_.find({chunk.transfer, chunk.number});
+    if (known) {
+      named_.erase(named);
+    } else {
+      named->second = false;  // before the client hears of it, and sends the bytes
+      if (!slot.empty()) {
+        Slots& slots = slots_of(chunk.transfer);
+        slots.free.push_back({slot.data(), chunk_bytes_of(slots.of)});
+      }
+    }
+  }
+  answer(chunk, known);
+  if (!known) return changed_.notify_all();
+  try {
+    landed(chunk, slot, /*whole=*/true);
+  } catch (const std::exception& error) {  // most likely memory ran out
+    lost(error.what());
+  }
+}
+
+void WorkerLanes::answer(Chunk chunk, bool known) {
+  try {
+    lanes_.say({known ? ContentWord::Kind::known : ContentWord::Kind::unknown, chunk});
+  } catch (const std::exception& error) {
+    lost(error.what());
+  }
 }
 
 void WorkerLanes::lost(const std::string& why) {

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "driver_table.h"
@@ -20,6 +21,7 @@
 #include "protocol/lanes.h"
 #include "protocol/row_chunks.h"
 #include "server/worker/call/client_requests.h"
+#include "server/worker/contents/content_desk.h"
 #include "server/worker/objects/streams.h"
 
 namespace fargpu::server {
@@ -45,13 +47,18 @@ class WorkerLanes final : ChunkHandler {
   /// Tells the client that it may send chunks. On the executor.
   using Ask = std::function<void(const ClientRequests::Chunks&)>;
 
-  /// The waker brings the executor to collect().
-  WorkerLanes(Waker& waker, Compression compression, Ask ask, const LaneRoom& room = LaneRoom::of_client())
-      : waker_(waker), ask_(std::move(ask)), room_(room), lanes_(*this, compression) {}
+  /// The waker brings the executor to collect(). `contents`: what the host keeps of the client's tenant; null: nothing,
+  /// and there are no words about it.
+  WorkerLanes(Waker& waker, Compression compression, Ask ask, const LaneRoom& room = LaneRoom::of_client(),
+              std::unique_ptr<ContentDesk> contents = nullptr)
+      : waker_(waker), ask_(std::move(ask)), room_(room), contents_(std::move(contents)), lanes_(*this, compression) {}
   ~WorkerLanes() override;
 
   /// Takes a lane. Any thread. Throws SystemError if there is no memory for it.
   void add_lane(std::shared_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before);
+
+  /// Null: nothing is kept.
+  ContentDesk* contents() { return contents_.get(); }
 
   bool lanes_full() const { return lanes_.count() >= limits::lanes_max; }
 
@@ -112,6 +119,14 @@ class WorkerLanes final : ChunkHandler {
 
   std::span<std::byte> place(Chunk chunk, std::size_t bytes) override;
   void landed(Chunk chunk, std::span<std::byte> bytes, bool whole) override;
+  void keep(std::span<const std::byte> bytes) override;
+  void heard(const ContentWord& word) override;
+  void hear_name(const ContentWord& word);
+  void hear_question(const ContentWord& word);
+  void found(Chunk chunk, std::span<std::byte> slot, bool known);
+  void answer(Chunk chunk, bool known);
+  void expect_chunk(Chunk chunk);
+  std::span<std::byte> take_slot(std::unique_lock<std::mutex>& lock, Slots& slots, std::size_t bytes);
   void lost(const std::string& why) override;
   void begin(std::uint32_t transfer, const RowChunks& chunks, std::uint32_t early, Taker taker);
   void set_asked(std::uint32_t transfer, Receiving& receiving, std::uint64_t asked);
@@ -141,8 +156,12 @@ class WorkerLanes final : ChunkHandler {
   std::map<std::uint32_t, unsigned> unasked_;  // transfers that have not begun, and how many chunks of theirs have come
   std::vector<Landed> landed_;
   std::vector<Release> left_;
+  // Chunks that were named, and whose bytes have neither been found nor sent: whether they are still looked for.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, bool> named_;
+  std::size_t questions_ = 0;  // that are not answered
   std::string lost_why_;
   bool closed_ = false;
+  const std::unique_ptr<ContentDesk> contents_;
   Lanes lanes_;  // last: its threads use the rest
 };
 

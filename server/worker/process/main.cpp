@@ -28,7 +28,8 @@ int main(int argc, char** argv) {
   app.add_flag("--sandbox", options.sandbox, "Give up what is not needed before the driver is loaded");
   app.add_flag("--warm-context", options.warm_context,
                "Create the first device's primary context before there is a session");
-  app.add_option("--image-bytes-max", options.image_bytes_max, "Bytes kept there");
+  app.add_option("--image-bytes-max", options.image_bytes_max, "Bytes of GPU code kept for the tenant");
+  app.add_option("--content-bytes-max", options.content_bytes_max, "Bytes of contents of memory kept for the tenant");
   app.add_option("--host-bytes-max", options.host_bytes_max,
                  "Bytes of this host's memory that the session may take; 0 for no bound");
   app.add_option("--spin-us", options.spin_us, "Microseconds to poll before sleeping");

@@ -158,6 +158,7 @@ void WorkerProcess::take_session(wire::Session::Reader session) {
   attach_.session.memory_limits.assign(devices_.size(), session.getMemoryBytes());
   attach_.session.account_place = place;
   attach_.session.image_folder = session.getImageFolder().cStr();
+  attach_.session.content_folder = session.getContentFolder().cStr();
   attach_.session.turns.work_max = std::chrono::seconds(session.getKernelSecondsMax());
   attach_.session.scrub = session.getScrub();
   attach_.lane_key = copy_of(session.getLaneKey());
@@ -206,7 +207,13 @@ void WorkerProcess::serve() {
     }).detach();
   }
   std::thread([this] { watch(); }).detach();
-  end(serve_session(*channel_, attach_message_, driver_, attach_));
+  bool told = false;
+  attach_.over = [&](const std::string& why) {
+    end(why);
+    told = true;
+  };
+  const std::string why = serve_session(*channel_, attach_message_, driver_, attach_);
+  if (!told) end(why);
 }
 
 void WorkerProcess::complete_options() {
@@ -215,6 +222,7 @@ void WorkerProcess::complete_options() {
   session.parts = parts_;
   session.printed = &*printed_;
   session.image_bytes_max = options_.image_bytes_max;
+  session.content_bytes_max = options_.content_bytes_max;
   session.host_bytes_max = options_.host_bytes_max;
   session.spin = std::chrono::microseconds(options_.spin_us);
   session.launch_threads = std::min(options_.launch_threads, 3 * std::thread::hardware_concurrency() / 8);
@@ -237,6 +245,8 @@ void WorkerProcess::tell_usage(const SessionUsage& used) {
     auto busy = usage.initBusyNs(static_cast<unsigned>(used.busy_ns.size()));
     for (unsigned i = 0; i < busy.size(); ++i) busy.set(i, used.busy_ns[i]);
     usage.setWaitedNs(used.waited_ns);
+    usage.setKnownBytes(used.known_bytes);
+    usage.setKeptBytes(used.kept_bytes);
   });
 }
 

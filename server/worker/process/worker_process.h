@@ -51,6 +51,7 @@ struct WorkerOptions {
   bool sandbox = false;
   bool warm_context = false;
   std::uint64_t image_bytes_max = 8ull << 30;
+  std::uint64_t content_bytes_max = 0;
   std::uint64_t host_bytes_max = 0;
   long spin_us = 0;
   unsigned launch_threads = 0;

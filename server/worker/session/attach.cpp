@@ -149,6 +149,7 @@ void welcome(Channel& channel, DriverTable& driver, const AttachOptions& options
     answer.setProtocolVersion(version);
     answer.setOrigin(static_cast<std::uint8_t>(session.origin));
     answer.setCompression(true);
+    if (!session.content_folder.empty() && !shares_memory) answer.setContentBytes(session.content_bytes_max);
     answer.setCreditBytes(credit_bytes);
     answer.setSessionId(session.id);
     answer.setSilenceMs(static_cast<std::uint32_t>(session.silence.count()));
@@ -270,6 +271,8 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     if (options.running) options.running(nullptr);
     frames.close();
     channel.close();
+    if (options.over) options.over(why);
+    session->finish_keeping();
     // A process of its own frees everything by its end, which nothing can hold up. The driver could: a kernel may never
     // end.
     if (!wanted.one_process) {

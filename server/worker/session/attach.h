@@ -28,6 +28,8 @@ struct AttachOptions {
   std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap;
   /// Told of the session while it runs, so that it can be stopped from another thread.
   std::function<void(Session*)> running;
+  /// Told why a session that began is over, while what its client has sent is still being kept.
+  std::function<void(const std::string& why)> over;
 };
 
 /// Answers the attach message and serves the session. Returns why it ended, for the log. Never throws for what a client

@@ -13,6 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr auto keeping_patience = std::chrono::seconds(1);
 constexpr auto usage_interval = std::chrono::milliseconds(250);
 constexpr auto completion_poll = std::chrono::microseconds(30);
 /// How long to sleep at least and at most while the GPU works; for as long as a step of a program takes, what its
@@ -30,6 +31,11 @@ constexpr unsigned looks_at_few = 3;         // in a round: about as long as the
 constexpr std::uint64_t confirm_interval = 1024;
 
 }  // namespace
+
+std::unique_ptr<ContentDesk> open_contents(const SessionOptions& options, HostBudget& budget) {
+  if (options.content_folder.empty() || options.content_bytes_max == 0) return nullptr;
+  return std::make_unique<ContentDesk>(ContentStore(options.content_folder, options.content_bytes_max), budget);
+}
 
 Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
     : channel_(channel),
@@ -91,6 +97,10 @@ std::string Session::run() {
   }
   tell_usage(true);
   return ended_why_;
+}
+
+void Session::finish_keeping() {
+  if (lanes_.contents()) lanes_.contents()->finish(keeping_patience);
 }
 
 void Session::stop(const std::string& why) {
@@ -297,6 +307,10 @@ bool Session::tell_usage(bool now) {
   if (!options_.report) return true;
   if (!now && Clock::now() - told_at_ < usage_interval) return false;
   SessionUsage usage{calls_, ordering_.busy_ns(), ordering_.waited_ns()};
+  if (const ContentDesk* const contents = lanes_.contents()) {
+    usage.known_bytes = contents->known_bytes();
+    usage.kept_bytes = contents->kept_bytes();
+  }
   if (usage == told_usage_) return true;
   told_at_ = Clock::now();
   told_usage_ = std::move(usage);

@@ -47,6 +47,8 @@ struct SessionUsage {
   std::uint64_t calls = 0;
   std::vector<std::uint64_t> busy_ns;  ///< for which the device had work of it
   std::uint64_t waited_ns = 0;         ///< with work and without a turn
+  std::uint64_t known_bytes = 0;       ///< of contents that the host had, and it did not send
+  std::uint64_t kept_bytes = 0;        ///< of those that it sent and the host has kept
   bool operator==(const SessionUsage&) const = default;
 };
 
@@ -60,6 +62,8 @@ struct SessionOptions {
   std::optional<AccountPlace> account_place;   ///< where it counts what it holds; none: by itself
   std::filesystem::path image_folder;          ///< empty: images are kept for the session only
   std::uint64_t image_bytes_max = 8ull << 30;  ///< of that folder
+  std::filesystem::path content_folder;        ///< of the tenant's contents of memory; empty: none are kept
+  std::uint64_t content_bytes_max = 0;         ///< of that folder
   std::chrono::nanoseconds spin{0};            ///< how long to poll before sleeping, while somebody waits
   unsigned launch_threads = 0;                 ///< besides the executor, while many launches come
   PrintedByKernels* printed = nullptr;         ///< null: nothing that kernels print is sent
@@ -79,6 +83,9 @@ struct SessionOptions {
   /// Hears what the session uses, now and then.
   std::function<void(const SessionUsage&)> report;
 };
+
+/// What the host keeps of contents of the session's tenant; null: nothing.
+std::unique_ptr<ContentDesk> open_contents(const SessionOptions& options, HostBudget& budget);
 
 /// One executor thread runs everything: it reads calls, executes them in their order, and polls for completions. It
 /// never waits for the GPU, for the client or for a long driver call. Launches that nobody waits for may be made for it
@@ -101,6 +108,8 @@ class Session final : FrameHandler, Executor {
   /// A further connection for contents of memory, on which both sides have sent one frame. Any thread.
   void add_lane(std::shared_ptr<Channel> channel) { lanes_.add_lane(std::move(channel), 1, 1); }
   bool lanes_full() const { return lanes_.lanes_full(); }
+  /// What the client has sent and the host is to keep, it has kept then, or some time has passed.
+  void finish_keeping();
   /// For calls of the client that may have to wait here; 0: the host's memory has no room for them, and the session
   /// cannot begin.
   std::uint64_t credit_bytes() const { return credit_.granted(); }
@@ -192,7 +201,8 @@ class Session final : FrameHandler, Executor {
   HostBudget host_budget_;
   CallCredit credit_{host_budget_};
   WorkerLanes lanes_{waker_, options_.compression,
-                     [this](const ClientRequests::Chunks& wanted) { client_.want(wanted); }};
+                     [this](const ClientRequests::Chunks& wanted) { client_.want(wanted); }, LaneRoom::of_client(),
+                     open_contents(options_, host_budget_)};
   PeerLinks peers_{waker_,
                    host_budget_,
                    options_.compression,

@@ -231,6 +231,15 @@ std::string perform(std::istream& rest) {
     block.bytes.assign(block.bytes.size(), static_cast<unsigned char>(value));
     return name_of(write(block));
   }
+  if (command == "scatter") {  // random bytes, the same for the same number
+    std::uint64_t word = 0;
+    rest >> word;
+    for (unsigned char& byte : block.bytes) {
+      word = word * 6364136223846793005u + 1442695040888963407u;
+      byte = static_cast<unsigned char>(word >> 56);
+    }
+    return name_of(write(block));
+  }
   if (command == "rewrite") {  // the parts of a block, of so many bytes, one after the other and from the first on
                                // again: so many copies
     std::size_t bytes = 0, copies = 0;

@@ -29,9 +29,14 @@ class SmallDisk:
             raise AssertionError(f"no tmpfs of {size} could be mounted at {folder}")
         self.seen = type(folder)(f"/proc/{self._holder.pid}/root{folder}")
 
+    @property
+    def enter(self):
+        """What starts a command there."""
+        return [*_ENTER, f"--target={self._holder.pid}"]
+
     def run(self, *arguments, env=None, seconds=60):
-        done = subprocess.run([*_ENTER, f"--target={self._holder.pid}", *map(str, arguments)], env=environment(env),
-                              text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
+        done = subprocess.run([*self.enter, *map(str, arguments)], env=environment(env), text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
         return Finished(done.returncode, done.stdout, done.stderr)
 
     def fill(self, but=0):

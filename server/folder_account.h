@@ -1,6 +1,6 @@
 #pragma once
-// How much a folder of images holds, without looking at each file: one small file in it that all workers of the host
-// keep.
+// How much a folder of files that are named by their contents holds, without looking at each: one small file in it that
+// all workers of the host keep.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,7 +15,7 @@ class FolderAccount {
  public:
   struct Used {
     std::uint64_t bytes = 0;
-    std::uint64_t images = 0;
+    std::uint64_t files = 0;
   };
 
   explicit FolderAccount(const std::filesystem::path& folder) : path_(folder / file_name) {}
@@ -23,9 +23,14 @@ class FolderAccount {
   /// Adds `more` and says whether the folder then holds more than `limit`, as it must be taken to where the account is
   /// missing.
   bool charge(Used more, Used limit) const;
+  /// Takes a charge back: there is no such file after all.
+  void give_back(Used less) const;
   /// Where the folder still holds more than `limit`, has `count` make room, and takes what it says is left. Other
   /// workers wait.
   void recount(Used limit, const std::function<Used()>& count) const;
+
+  /// What it says; nothing where it is missing or damaged.
+  std::optional<Used> read() const;
 
   static constexpr const char* file_name = ".account";
 

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace fargpu::server {
 namespace {
 
@@ -51,7 +53,7 @@ class Locked {
   bool usable_ = false;
 };
 
-bool within(Used used, Used limit) { return used.bytes <= limit.bytes && used.images <= limit.images; }
+bool within(Used used, Used limit) { return used.bytes <= limit.bytes && used.files <= limit.files; }
 
 std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
   std::uint64_t result = 0;
@@ -60,13 +62,25 @@ std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
 
 }  // namespace
 
+std::optional<Used> FolderAccount::read() const {
+  std::error_code error;
+  if (!std::filesystem::exists(path_, error)) return std::nullopt;  // looking makes none
+  return Locked(path_).read();
+}
+
 bool FolderAccount::charge(Used more, Used limit) const {
   const Locked file(path_);
   auto used = file.read();
   if (!used) return true;
-  *used = {sum(used->bytes, more.bytes), sum(used->images, more.images)};
+  *used = {sum(used->bytes, more.bytes), sum(used->files, more.files)};
   file.write(*used);
   return !within(*used, limit);
+}
+
+void FolderAccount::give_back(Used less) const {
+  const Locked file(path_);
+  if (const auto used = file.read())
+    file.write({used->bytes - std::min(used->bytes, less.bytes), used->files - std::min(used->files, less.files)});
 }
 
 void FolderAccount::recount(Used limit, const std::function<Used()>& count) const {

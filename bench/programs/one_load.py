@@ -1,0 +1,18 @@
+"""Weights of a file that a program which starts loads to the device, once: W16. Its word is the path of a file of
+safetensors. It prints a line of JSON: the seconds that took, those of processors, the bytes, a value of what was
+loaded."""
+
+import json
+import sys
+import time
+
+import safetensors.torch
+import torch
+
+torch.zeros(1, device="cuda")
+begin, cpu = time.perf_counter(), time.process_time()
+weights = safetensors.torch.load_file(sys.argv[1], device="cuda")
+torch.cuda.synchronize()
+seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
+print(json.dumps({"seconds": seconds, "cpu": cpu, "bytes": sum(one.nbytes for one in weights.values()),
+                  "value": sum(int(one[-1, -1]) for one in weights.values())}))

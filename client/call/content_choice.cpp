@@ -1,0 +1,101 @@
+#include "content_choice.h"
+
+namespace fargpu::client {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr unsigned unknown_enough = 8;  // in a row, to expect no more
+constexpr unsigned asked_of = 8;        // one of so many that are sent
+
+/// Hashing has to be this much faster than the line, which is not worth the processors' time where it is fast anyway.
+constexpr double margin = 1.25;
+constexpr double line_rate_most = 4e9;
+constexpr std::uint64_t measured_again_after = 1u << 30;
+
+/// So many chunks in a row show how fast the line is.
+constexpr unsigned probe_chunks = 32;
+
+/// A program that keeps sending what no host knows, such as its batches, does not gain by this. It shows by the time
+/// that it goes on; time in which it sends nothing counts for little.
+constexpr auto patience = 120s;
+constexpr auto gap_most = 1s;
+constexpr std::uint64_t trial_bytes = 64u << 20;  // after a rest
+constexpr std::uint64_t worth_of_known = 8;       // a byte that the host knew makes up for so many that it did not
+
+}  // namespace
+
+ContentChoice::Way ContentChoice::next(std::uint64_t bytes, std::optional<double> line_rate, Clock::time_point now) {
+  if (never()) return Way::plain;
+  if (!always() && rests(bytes, now)) return Way::plain;
+  if (!always() && !gains(bytes, line_rate)) {
+    if (too_fast_bytes_ < measured_again_after) return Way::plain;
+    too_fast_bytes_ = 0;
+    return Way::asked;
+  }
+  if (expects_known_) return !always() && probes(line_rate) ? Way::kept : Way::named;
+  missed_ += bytes;
+  return ++turn_ % asked_of == 0 ? Way::asked : Way::kept;
+}
+
+bool ContentChoice::gains(std::uint64_t bytes, std::optional<double> line_rate) {
+  if (!line_rate || (hash_seconds_per_byte_ == 0 && *line_rate < line_rate_most)) return true;
+  if (*line_rate < line_rate_most && *line_rate * margin * hash_seconds_per_byte_ < threads_) return true;
+  too_fast_bytes_ += bytes;
+  return false;
+}
+
+// As long as everything is known, nothing is sent that would tell how fast the line is.
+bool ContentChoice::probes(std::optional<double> line_rate) {
+  if (line_rate) return false;
+  if (probing_ > 0) {
+    --probing_;
+    return true;
+  }
+  if (++named_unmeasured_ < probe_after_) return false;
+  named_unmeasured_ = 0;
+  probe_after_ *= 2;
+  probing_ = probe_chunks;
+  return false;
+}
+
+bool ContentChoice::rests(std::uint64_t bytes, Clock::time_point now) {
+  if (missed_ > 0) missing_for_ += std::min<Clock::duration>(now - last_, gap_most);
+  last_ = now;
+  if (resting_ == 0 && missed_ <= allowance_ && missing_for_ <= patience) return false;
+  if (resting_ == 0) {
+    resting_ = std::min(rest_next_, std::max(terms_.bytes_max, rest_first));
+    rest_next_ = 2 * resting_;
+    allowance_ = std::min(trial_bytes, terms_.bytes_max);
+    missed_ = 0;
+    missing_for_ = {};
+    expects_known_ = false;
+  }
+  resting_ -= std::min(resting_, bytes);
+  return true;
+}
+
+void ContentChoice::answered(Way way, bool known, std::uint64_t bytes) {
+  if (!known) {
+    if (way == Way::named) missed_ += bytes;
+    if (++unknown_in_row_ >= unknown_enough) expects_known_ = false;
+    return;
+  }
+  unknown_in_row_ = 0;
+  expects_known_ = true;
+  missed_ -= std::min(missed_, worth_of_known * bytes);
+  if (missed_ > 0) return;
+  missing_for_ = {};
+  allowance_ = terms_.bytes_max;
+  rest_next_ = rest_first;
+}
+
+// Threads that others hold up look slow. One that is much faster shows what there is again.
+void ContentChoice::hashed(std::uint64_t bytes, Clock::duration took) {
+  if (bytes == 0) return;
+  const double now = std::chrono::duration<double>(took).count() / static_cast<double>(bytes);
+  const bool anew = hash_seconds_per_byte_ == 0 || now < hash_seconds_per_byte_ / 2;
+  hash_seconds_per_byte_ += (now - hash_seconds_per_byte_) / (anew ? 1 : 16);
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,139 @@
+// Which chunks are named, on lines and with hosts whose behaviour is known.
+
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "client/call/content_choice.h"
+#include "protocol/line_rate.h"
+
+using namespace fargpu;
+using namespace fargpu::client;
+using namespace std::chrono_literals;
+using Way = ContentChoice::Way;
+
+namespace {
+
+constexpr std::uint64_t chunk = 1u << 20, gib = 1u << 30;
+constexpr std::uint64_t store = 4 * gib;
+
+/// A program that copies, and a host that answers at once.
+struct Program {
+  explicit Program(ContentCache cache, std::uint64_t kept = store, unsigned threads = 4)
+      : choice({cache, kept}, threads) {}
+  /// Copies so much, of which the host knows all or nothing. How many chunks went which way.
+  std::map<Way, unsigned> copy(std::uint64_t bytes, bool known, ContentChoice::Clock::duration each = 1ms) {
+    std::map<Way, unsigned> ways;
+    for (; bytes >= chunk; bytes -= chunk) {
+      const Way way = choice.next(chunk, rate, now);
+      now += each;
+      ++ways[way];
+      if (way != Way::named && way != Way::asked) continue;
+      choice.hashed(chunk, hashing);
+      choice.answered(way, known, chunk);
+    }
+    return ways;
+  }
+  ContentChoice choice;
+  ContentChoice::Clock::time_point now{1h};
+  std::optional<double> rate = 1.25e9;
+  ContentChoice::Clock::duration hashing = 600us;
+};
+
+}  // namespace
+
+TEST_CASE("nothing is named where that is off, or the host keeps nothing") {
+  CHECK(Program(ContentCache::never).copy(gib, true)[Way::plain] == 1024);
+  CHECK(Program(ContentCache::automatic, 0).copy(gib, true)[Way::plain] == 1024);
+  CHECK(Program(ContentCache::always, 0).copy(gib, true)[Way::plain] == 1024);
+}
+
+TEST_CASE("what the host knows is named, all of it") {
+  const auto cache = GENERATE(ContentCache::automatic, ContentCache::always);
+  CHECK(Program(cache).copy(gib, true)[Way::named] == 1024);
+}
+
+TEST_CASE("what the host does not know is sent at once and kept, but for the first of it") {
+  const auto cache = GENERATE(ContentCache::automatic, ContentCache::always);
+  Program program(cache);
+  auto ways = program.copy(gib, false);
+  CHECK(ways[Way::named] == 8);
+  CHECK(ways[Way::asked] == 127);
+  CHECK(ways[Way::kept] == 1024 - 8 - 127);
+  // And back, as soon as an answer says so.
+  CHECK(program.copy(gib, true)[Way::named] >= 1024 - 8);
+}
+
+TEST_CASE("on a line that is faster than hashing nothing is named, unless the user says so") {
+  Program program(ContentCache::automatic);
+  program.rate = 6e9;
+  program.copy(16 * chunk, true);
+  auto ways = program.copy(gib, true);
+  CHECK(ways[Way::plain] >= 1022);  // hashing is measured again now and then
+  program.rate = 3.5e9;
+  ways = program.copy(gib, true);
+  CHECK(ways[Way::plain] == 0);
+  program.rate = 4.5e9;
+  program.hashing = 1us;
+  CHECK(program.copy(gib, true)[Way::plain] >= 1022);
+  Program always(ContentCache::always);
+  always.rate = 1e12;
+  CHECK(always.copy(gib, true)[Way::named] == 1024);
+}
+
+TEST_CASE("a processor that was too slow for a while is measured again") {
+  Program program(ContentCache::automatic);
+  program.hashing = 100ms;
+  program.copy(64 * chunk, true);
+  CHECK(program.copy(gib / 2, true)[Way::plain] == 512);
+  program.hashing = 100us;
+  program.copy(gib, true);
+  CHECK(program.copy(gib, true)[Way::named] == 1024);
+}
+
+TEST_CASE("where everything is known, a little is sent to learn how fast the line is") {
+  Program program(ContentCache::automatic);
+  program.rate = std::nullopt;
+  auto ways = program.copy(gib, true);
+  CHECK(ways[Way::kept] == 32);
+  CHECK(ways[Way::named] == 1024 - 32);
+}
+
+TEST_CASE("a program whose contents no host knows comes to rest, for ever longer") {
+  Program program(ContentCache::automatic);
+  SECTION("once it has sent what the host can keep") { program.copy(store + 2 * chunk, false); }
+  SECTION("once it has gone on for minutes") { program.copy(200 * chunk, false, 1s); }
+  std::uint64_t before = 0;
+  for (int round = 0; round < 4; ++round) {
+    std::uint64_t rest = 0;
+    while (program.choice.next(chunk, program.rate, program.now) == Way::plain) ++rest;
+    CHECK(rest > before + before / 2);
+    before = rest;
+    program.copy(64 * chunk, false);  // a look at whether that has changed
+  }
+  // It wakes as soon as the host knows something again.
+  program.copy(2 * store, true);
+  CHECK(program.copy(gib, true)[Way::named] == 1024);
+}
+
+TEST_CASE("a pause of the program counts for little") {
+  Program program(ContentCache::automatic);
+  program.copy(64 * chunk, false);
+  program.now += 1h;
+  CHECK(program.copy(gib, false)[Way::plain] == 0);
+}
+
+TEST_CASE("a line's rate is that of what had to wait") {
+  LineRate line;
+  CHECK_FALSE(line.bytes_per_second());
+  for (int i = 0; i < 8; ++i) line.sent(chunk, 10us, false, 1);  // room of the kernel's
+  CHECK_FALSE(line.bytes_per_second());
+  for (int i = 0; i < 8; ++i) line.sent(chunk, 1ms, true, 2);
+  REQUIRE(line.bytes_per_second());
+  CHECK(*line.bytes_per_second() == Approx(2 * 1000.0 * chunk));
+  for (int i = 0; i < 100; ++i) line.sent(chunk, 2ms, true, 2);
+  CHECK(*line.bytes_per_second() == Approx(1000.0 * chunk).epsilon(0.01));
+  for (int i = 0; i < 96; ++i) line.sent(chunk, 10us, false, 1);
+  CHECK(*line.bytes_per_second() > 1e15);
+  for (int i = 0; i < 8; ++i) line.sent(chunk, 1ms, true, 1);
+  CHECK(*line.bytes_per_second() == Approx(1000.0 * chunk));
+}
