@@ -43,7 +43,7 @@ def clear(machine, broker):
         raise Failed(done.stderr.strip())
 
 
-def load(machine, command, path, pool=None, cache="auto"):
+def load(machine, command, path, pool=None, cache="off"):
     """One program, to its end."""
     log = os.path.join(machine.out, f"known.{next(machine.counter)}.stats")
     before = spent(machine) if pool else 0
@@ -59,10 +59,10 @@ def load(machine, command, path, pool=None, cache="auto"):
     return Load(**told, sent=int(counted[1]), server_cpu=spent(machine) - before)
 
 
-def together(machine, command, path, pool):
+def together(machine, command, path, pool, cache):
     """Two programs at the same time: the seconds of the slower one, and their bytes."""
     with concurrent.futures.ThreadPoolExecutor() as threads:
-        both = [one.result() for one in [threads.submit(load, machine, command, path, pool) for _ in range(2)]]
+        both = [one.result() for one in [threads.submit(load, machine, command, path, pool, cache) for _ in range(2)]]
     return dataclasses.replace(both[0], seconds=max(one.seconds for one in both), sent=sum(one.sent for one in both))
 
 
@@ -72,16 +72,16 @@ def run(bench, command=None):
         machine, command = bench.machine, command or LOAD
         path = checkpoint(os.path.join(machine.out, "caches"), bench.sizes.known_bytes)
         broker = machine.broker("known", "--content-bytes-max", str(KEPT))
-        line = machine.proxy(broker, RTT, RATE)
+        line, cache = machine.proxy(broker, RTT, RATE), bench.sizes.known_cache
         found = {name: [] for name in ("local", "off", "first", "second", "two")}
         for _ in range(bench.rounds):
             found["local"].append(load(machine, command, path))
-            found["off"].append(load(machine, command, path, line, "off"))
+            found["off"].append(load(machine, command, path, line))
             clear(machine, broker)
-            found["first"].append(load(machine, command, path, line))
-            found["second"].append(load(machine, command, path, line))
+            found["first"].append(load(machine, command, path, line, cache))
+            found["second"].append(load(machine, command, path, line, cache))
             clear(machine, broker)
-            found["two"].append(together(machine, command, path, line))
+            found["two"].append(together(machine, command, path, line, cache))
         tell(bench, {name: [dataclasses.asdict(one) for one in loads] for name, loads in found.items()})
 
 

@@ -30,6 +30,7 @@ class Sizes:
     checkpoint_bytes: int = 10**9  # weights that are saved, restored and loaded
     paced_checkpoint_bytes: int = 256 << 20  # of those over a line of a fixed rate
     known_bytes: int = 16 * 10**9  # of weights that the host has had before
+    known_cache: str = "auto"  # FARGPU_CONTENT_CACHE for them; so few bytes that no line's rate shows need `on`
     image_bytes: int = 4 << 20
     share_seconds: float = 10  # of tenants beside each other
     device_copy_mib: int = 1024  # of a tenant that copies on the device
@@ -45,7 +46,7 @@ TINY = Sizes(
     proxied_bytes=1 << 20,
     copies=2, rows_of_copies=2, session_bytes=256 << 10, several_seconds=0.05, overlaps=1, step_seconds=0.02,
     steps_max=3,
-    checkpoint_bytes=1 << 20, paced_checkpoint_bytes=1 << 20, known_bytes=1 << 20,
+    checkpoint_bytes=1 << 20, paced_checkpoint_bytes=1 << 20, known_bytes=1 << 20, known_cache="on",
     image_bytes=64 << 10, share_seconds=0.3, device_copy_mib=1, fill_blocks=2,
     fill_rounds=20, sessions_most=3, session_mib=1, quota_mib=32)
 

@@ -75,7 +75,8 @@ Config read() {
   else if (compress == "on") c.compression = Compression::always;
   else if (compress != "off") c.number_error = "FARGPU_COMPRESS is '" + compress + "'; use auto, on or off";
   const std::string contents = variable("FARGPU_CONTENT_CACHE");
-  if (contents.empty() || contents == "auto") c.content_cache = ContentCache::automatic;
+  if (contents.empty()) c.content_cache = ContentCache::usual;
+  else if (contents == "auto") c.content_cache = ContentCache::automatic;
   else if (contents == "on") c.content_cache = ContentCache::always;
   else if (contents != "off") c.number_error = "FARGPU_CONTENT_CACHE is '" + contents + "'; use auto, on or off";
   c.launch_blocking = std::string(variable("CUDA_LAUNCH_BLOCKING")) == "1";

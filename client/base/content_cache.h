@@ -8,6 +8,7 @@ namespace fargpu::client {
 /// Whether contents that the host has kept are named instead of sent.
 enum class ContentCache {
   never,
+  usual,      ///< as `automatic`, but never by the loopback, which is faster than hashing
   automatic,  ///< where that gains time
   always,     ///< all large copies
 };

@@ -55,7 +55,7 @@ constexpr EnvironmentVariable all[] = {
     {"FARGPU_COMPRESS", "auto",
      "auto: contents of memory travel compressed where that is faster, which is on slow networks and for what "
      "compresses. on: whatever becomes smaller. off: nothing"},
-    {"FARGPU_CONTENT_CACHE", "auto",
+    {"FARGPU_CONTENT_CACHE", "auto; off by the loopback",
      "auto: large copies over the network whose contents the host has kept are named instead of sent, where that is "
      "faster. on: always. off: never, and the host keeps nothing of what this program sends"},
     {"FARGPU_LANES", "half as many as processors, 1 to 8",

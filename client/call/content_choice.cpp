@@ -13,8 +13,8 @@ constexpr double margin = 1.25;
 constexpr double line_rate_most = 4e9;
 constexpr std::uint64_t measured_again_after = 1u << 30;
 
-/// So many chunks in a row show how fast the line is.
-constexpr unsigned probe_chunks = 32;
+/// After so many chunks that are named, so many are sent.
+constexpr unsigned named_between_looks = 2048, look_chunks = 8;
 
 /// A program that keeps sending what no host knows, such as its batches, does not gain by this. It shows by the time
 /// that it goes on; time in which it sends nothing counts for little.
@@ -33,30 +33,25 @@ ContentChoice::Way ContentChoice::next(std::uint64_t bytes, std::optional<double
     too_fast_bytes_ = 0;
     return Way::asked;
   }
-  if (expects_known_) return !always() && probes(line_rate) ? Way::kept : Way::named;
+  if (expects_known_) return !always() && looks_again() ? Way::kept : Way::named;
   missed_ += bytes;
   return ++turn_ % asked_of == 0 ? Way::asked : Way::kept;
 }
 
+// A slow line shows by the first chunks that are sent. Until then it counts as fast: on such a line nothing is named
+// for a start, either.
 bool ContentChoice::gains(std::uint64_t bytes, std::optional<double> line_rate) {
-  if (!line_rate || (hash_seconds_per_byte_ == 0 && *line_rate < line_rate_most)) return true;
+  if (!line_rate) return false;
   if (*line_rate < line_rate_most && *line_rate * margin * hash_seconds_per_byte_ < threads_) return true;
   too_fast_bytes_ += bytes;
   return false;
 }
 
 // As long as everything is known, nothing is sent that would tell how fast the line is.
-bool ContentChoice::probes(std::optional<double> line_rate) {
-  if (line_rate) return false;
-  if (probing_ > 0) {
-    --probing_;
-    return true;
-  }
-  if (++named_unmeasured_ < probe_after_) return false;
-  named_unmeasured_ = 0;
-  probe_after_ *= 2;
-  probing_ = probe_chunks;
-  return false;
+bool ContentChoice::looks_again() {
+  if (++named_in_row_ <= named_between_looks) return false;
+  if (named_in_row_ == named_between_looks + look_chunks) named_in_row_ = 0;
+  return true;
 }
 
 bool ContentChoice::rests(std::uint64_t bytes, Clock::time_point now) {

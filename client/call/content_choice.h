@@ -42,7 +42,7 @@ class ContentChoice {
  private:
   bool gains(std::uint64_t bytes, std::optional<double> line_rate);
   bool rests(std::uint64_t bytes, Clock::time_point now);
-  bool probes(std::optional<double> line_rate);
+  bool looks_again();
 
   ContentTerms terms_;
   const unsigned threads_;
@@ -51,8 +51,7 @@ class ContentChoice {
   unsigned turn_ = 0;  // of those that are not named, some are asked about
   double hash_seconds_per_byte_ = 0;
   std::uint64_t too_fast_bytes_ = 0;  // that the line took since hashing was last measured
-  // Of a line whose rate is not known.
-  unsigned named_unmeasured_ = 0, probe_after_ = 512, probing_ = 0;
+  unsigned named_in_row_ = 0;
   // What the host did not know, since it knew enough: then it rests for ever longer.
   std::uint64_t missed_ = 0;
   std::uint64_t allowance_;

@@ -1,5 +1,8 @@
 #include "dial.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -118,6 +121,21 @@ bool wants_rdma(const Config& config, const PoolHost& host) {
   return config.transport == Transport::rdma || host.transport == PoolHost::Transport::rdma;
 }
 
+// By the loopback a program sends faster than it hashes. A tunnel that begins there is a reason to ask for it.
+ContentCache content_cache_for(const Config& config, const Channel& channel) {
+  if (config.content_cache != ContentCache::usual) return config.content_cache;
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (::getpeername(channel.descriptor(), reinterpret_cast<sockaddr*>(&address), &length) != 0)
+    return ContentCache::automatic;
+  const auto& four = reinterpret_cast<const sockaddr_in&>(address);
+  const auto& six = reinterpret_cast<const sockaddr_in6&>(address);
+  const bool loopback = address.ss_family == AF_UNIX ||
+                        (address.ss_family == AF_INET && ntohl(four.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET) ||
+                        (address.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six.sin6_addr));
+  return loopback ? ContentCache::never : ContentCache::automatic;
+}
+
 }  // namespace
 
 void require_transport(const Config& config, const ControlConnection& broker) {
@@ -194,7 +212,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   terms.lanes = shares_memory ? 0 : config.lanes;  // large copies go through memory then
   terms.lanes_fixed = config.lanes_fixed;
   if (answer.getCompression() && !shares_memory) terms.compression = config.compression;
-  if (!shares_memory) terms.contents = {config.content_cache, answer.getContentBytes()};
+  if (!shares_memory) terms.contents = {content_cache_for(config, *channel), answer.getContentBytes()};
   terms.one_process = config.one_process;
   std::shared_ptr<Resumption> resumption;
   if (connect && answer.hasLaneKey() && !shares_memory) {

@@ -50,16 +50,15 @@ class Contents(SystemTest):
 
     def test_a_second_program_sends_next_to_nothing(self):
         host = self.host()
-        for mode in "auto", "on":
-            with self.subTest(mode):
-                seed = len(mode)
-                self.assertGreater(self.load(host, seed, FARGPU_CONTENT_CACHE=mode), BYTES)
-                again = self.begin(host, seed, FARGPU_CONTENT_CACHE=mode)
-                self.assertLess(self.end(host, again), BYTES / 50)
-                known = re.search(r"known contents: (\d+) of (\d+) blocks that were named, (\d+) bytes not sent; .* s "
-                                  "of hashing", again.errors())
-                self.assertEqual(known.groups(), ("24", "24", str(BYTES)))
-        self.assertGreater(self.load(host, 1, FARGPU_CONTENT_CACHE="off"), BYTES)
+        self.assertGreater(self.load(host), BYTES)
+        again = self.begin(host)
+        self.assertLess(self.end(host, again), BYTES / 50)
+        known = re.search(r"known contents: (\d+) of (\d+) blocks that were named, (\d+) bytes not sent; .* s "
+                          "of hashing", again.errors())
+        self.assertEqual(known.groups(), ("24", "24", str(BYTES)))
+        # With auto nothing is named before the line has shown how slow it is, and without a word not by the loopback.
+        for mode in "off", "auto", "":
+            self.assertGreater(self.load(host, FARGPU_CONTENT_CACHE=mode), BYTES, mode)
 
     def test_programs_at_the_same_time(self):
         host = self.host()
