@@ -176,8 +176,10 @@ void ResumableChannel::give_up(const std::string& why) noexcept {
     if (phase_.load() == Phase::over) return;
     over_ = why;
     phase_.store(Phase::over);
-    connection = connection_;
     changed_.signal();
+    // Under the lock, which every thread takes that learns of the end: the owner of the connection may destroy it then.
+    connection_->close();
+    return;
   } catch (...) {  // no memory for the words
     phase_.store(Phase::over);
     connection = connection_;
