@@ -30,13 +30,13 @@ class Nccl:
     """The library that PyTorch has loaded."""
 
     def __init__(self):
-        self.library = ctypes.CDLL("libnccl.so.2")
-        self.library.ncclGetErrorString.restype = ctypes.c_char_p
+        self.nccl = ctypes.CDLL("libnccl.so.2")
+        self.nccl.ncclGetErrorString.restype = ctypes.c_char_p
 
     def call(self, name, *arguments):
-        result = getattr(self.library, name)(*arguments)
+        result = getattr(self.nccl, name)(*arguments)
         if result != 0:
-            raise RuntimeError(f"{name}: {self.library.ncclGetErrorString(result).decode()}")
+            raise RuntimeError(f"{name}: {self.nccl.ncclGetErrorString(result).decode()}")
 
     def version(self):
         found = ctypes.c_int()
