@@ -1,6 +1,7 @@
 #include "lane_count.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace fargpu {
 namespace {
@@ -24,9 +25,10 @@ constexpr std::uint64_t trial_after = 64;
 }  // namespace
 
 void LaneCount::add() {
+  std::vector<unsigned> levels;
+  for (unsigned lanes = all_ + 1; lanes > 0; lanes /= 2) levels.push_back(lanes);
+  levels_ = std::move(levels);
   ++all_;
-  levels_.clear();
-  for (unsigned lanes = all_; lanes > 0; lanes /= 2) levels_.push_back(lanes);
   level_ = best_ = 0;
   rates_.clear();
   until_trial_ = 0;

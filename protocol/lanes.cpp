@@ -138,8 +138,8 @@ void Lanes::add(std::shared_ptr<Channel> channel, std::uint32_t sent_before, std
   Lane& lane = *lanes_.emplace_back(std::make_unique<Lane>());
   lane.channel = std::move(channel);
   lane.number = lanes_.size() - 1;
-  lane_count_.add();
   try {
+    lane_count_.add();
     lane.sender = quiet_thread("fargpu-lane-out", [this, &lane, sent_before] { send_all_jobs(lane, sent_before); });
     lane.receiver = quiet_thread(
         "fargpu-lane-in", [this, &channel = *lane.channel, taken_before] { receive_all(channel, taken_before); });

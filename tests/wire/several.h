@@ -17,23 +17,16 @@
 #include "protocol/handshake.h"
 #include "server/peer_door.h"
 #include "server/worker/session/facts.h"
+#include "tests/wrapped_channel.h"
 
 namespace fargpu::test {
 
-/// A channel that somebody else may close.
-class SharedChannel final : public Channel {
+/// A channel between two machines, which somebody else may close.
+class SharedChannel final : public WrappedChannel {
  public:
-  explicit SharedChannel(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
-  std::size_t send_some(std::span<const Bytes> pieces) override { return channel_->send_some(pieces); }
-  std::size_t receive_some(std::span<std::byte> buffer) override { return channel_->receive_some(buffer); }
-  Interest wait(Interest interest, Timeout timeout, Waker* waker) override {
-    return channel_->wait(interest, timeout, waker);
-  }
-  void close() noexcept override { channel_->close(); }
-  std::string peer() const override { return channel_->peer(); }
-
- private:
-  const std::shared_ptr<Channel> channel_;
+  using WrappedChannel::WrappedChannel;
+  bool passes_descriptors() const override { return false; }
+  bool shares_memory() const override { return false; }
 };
 
 /// A host with the first devices of the fake driver: one, or two. The last one is its own.

@@ -1,11 +1,35 @@
 #include "copy_sources.h"
 
+#include <functional>
+
 #include "copy_sides.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
 #include "server/worker/session/session.h"
 
 namespace fargpu::server {
+
+namespace {
+
+/// Copies a chunk that has come to where it belongs, unless an earlier one has failed. `give` runs when the slot is not
+/// needed any more. Returns what went wrong, of this chunk or before.
+CUresult take_chunk(const CopyToDevice& copy, StreamState* stream, const RowChunks::Part& part,
+                    std::span<std::byte> slot, CUresult failure, const std::function<void()>& give) {
+  Session& session = copy.session;
+  if (failure == CUDA_SUCCESS && (!stream || !session.contexts().make_current(*stream->context)))
+    failure = CUDA_ERROR_INVALID_HANDLE;
+  if (failure == CUDA_SUCCESS)
+    failure = copy_rows_in(session, *stream, part.shape, copy.target.from(part.column, part.row, 0), slot.data());
+  if (failure != CUDA_SUCCESS) {
+    give();
+    return failure;
+  }
+  session.ordering().submitted(*stream);
+  session.completions().after(*stream, Completions::Kind::release, [give](CUresult) { give(); });
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
 
 Outcome FrameSource::start(StreamState& stream, std::span<std::byte> bytes, bool staged) {
   if (bytes.size() != copy.shape.bytes()) throw ProtocolError("a copy with too few or too many bytes");
@@ -66,21 +90,8 @@ void LaneSource::receive(std::uint32_t early, bool in_order) {
 void LaneSource::take(std::uint64_t chunk, std::span<std::byte> slot) {
   Session& session = copy_.session;
   StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
-  CUresult result = failure_;
-  if (result == CUDA_SUCCESS && (!stream || !session.contexts().make_current(*stream->context)))
-    result = CUDA_ERROR_INVALID_HANDLE;
-  if (result == CUDA_SUCCESS) {
-    const RowChunks::Part part = chunks_.part(chunk);
-    result = copy_rows_in(session, *stream, part.shape, copy_.target.from(part.column, part.row, 0), slot.data());
-  }
-  const auto give = [&session, transfer = transfer_, slot] { session.lanes().give(transfer, slot); };
-  if (result == CUDA_SUCCESS) {
-    session.ordering().submitted(*stream);
-    session.completions().after(*stream, Completions::Kind::release, [give](CUresult) { give(); });
-  } else {
-    failure_ = result;
-    give();
-  }
+  failure_ = take_chunk(copy_, stream, chunks_.part(chunk), slot, failure_,
+                        [&session, transfer = transfer_, slot] { session.lanes().give(transfer, slot); });
   if (--missing_ > 0) return;
   if (failure_ == CUDA_SUCCESS && copy_.complete) session.ordering().take_for_done(*stream);
   session.ordering().release(held_);
@@ -127,21 +138,8 @@ void PeerSource::receive() {
 void PeerSource::take(std::uint64_t chunk, std::span<std::byte> slot) {
   Session& session = copy_.session;
   StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
-  CUresult result = failure_;
-  if (result == CUDA_SUCCESS && (!stream || !session.contexts().make_current(*stream->context)))
-    result = CUDA_ERROR_INVALID_HANDLE;
-  if (result == CUDA_SUCCESS) {
-    const RowChunks::Part part = chunks_.part(chunk);
-    result = copy_rows_in(session, *stream, part.shape, copy_.target.from(part.column, part.row, 0), slot.data());
-  }
-  const auto give = [link = link_, transfer = transfer_, slot] { link->lanes().give(transfer, slot); };
-  if (result == CUDA_SUCCESS) {
-    session.ordering().submitted(*stream);
-    session.completions().after(*stream, Completions::Kind::release, [give](CUresult) { give(); });
-  } else {
-    failure_ = result;
-    give();
-  }
+  failure_ = take_chunk(copy_, stream, chunks_.part(chunk), slot, failure_,
+                        [link = link_, transfer = transfer_, slot] { link->lanes().give(transfer, slot); });
   if (--missing_ > 0) return;
   if (leads_ || failure_ != CUDA_SUCCESS) {
     if (!leads_) link_->say_landed(transfer_);

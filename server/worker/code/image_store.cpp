@@ -21,12 +21,6 @@ constexpr std::size_t found_name_bytes_max = 1024;
 constexpr std::size_t found_bytes_max = found_max * (found_name_bytes_max + 1);
 constexpr const char* found_suffix = ".found";
 constexpr const char* next_suffix = ".next";
-constexpr std::uint64_t file_bytes_min = 4096;  // that the smallest file takes of a disk
-
-std::uint64_t disk_bytes(std::uint64_t file_bytes) {
-  return (file_bytes + file_bytes_min - 1) / file_bytes_min * file_bytes_min;
-}
-
 // A private mapping, so that no process that can write the file can change what the driver reads later.
 const std::byte* map_copy(std::span<const std::byte> bytes) {
   void* const memory =
@@ -35,13 +29,6 @@ const std::byte* map_copy(std::span<const std::byte> bytes) {
   std::memcpy(memory, bytes.data(), bytes.size());
   ::mprotect(memory, bytes.size() + image_end_bytes, PROT_READ);
   return static_cast<const std::byte*>(memory);
-}
-
-// What else lies in the folder is nobody's business here.
-bool named_as_image(const std::filesystem::path& path) {
-  const std::string name = path.filename();
-  const std::size_t digits = std::min(name.find_first_not_of("0123456789abcdef"), name.size());
-  return digits == 2 * std::tuple_size_v<ImageHash> && (digits == name.size() || name.ends_with(".part"));
 }
 
 // What a small file holds, as far as it may; nothing if there is none.
@@ -54,28 +41,10 @@ std::vector<std::byte> read_note(const std::filesystem::path& path, std::size_t 
   return contents;
 }
 
-// Beside, and renamed: nobody ever sees half a file. What could not be written is not there.
-void write_whole(const std::filesystem::path& path, std::span<const std::byte> bytes) {
-  std::filesystem::path beside = path;
-  beside += "." + std::to_string(::getpid()) + ".part";
-  const int file = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (file < 0) return;
-  std::size_t written = 0;
-  while (written < bytes.size()) {
-    const ssize_t n = ::write(file, bytes.data() + written, bytes.size() - written);
-    if (n <= 0) break;
-    written += static_cast<std::size_t>(n);
-  }
-  ::close(file);
-  std::error_code error;
-  if (written == bytes.size()) std::filesystem::rename(beside, path, error);
-  else std::filesystem::remove(beside, error);
-}
-
 }  // namespace
 
 ImageStore::ImageStore(std::filesystem::path folder, std::uint64_t bytes_max, HostBudget& budget)
-    : folder_(std::move(folder)), limit_{bytes_max, folder_images_max}, account_(folder_), budget_(budget) {}
+    : files_(std::move(folder), {bytes_max, folder_images_max}, {found_suffix, next_suffix}), budget_(budget) {}
 
 ImageStore::~ImageStore() {
   for (const auto& [hash, image] : mapped_) ::munmap(const_cast<std::byte*>(image.data), image.bytes + image_end_bytes);
@@ -84,8 +53,8 @@ ImageStore::~ImageStore() {
 std::span<const std::byte> ImageStore::find(const ImageHash& hash, std::size_t bytes) {
   if (const auto known = mapped_.find(hash); known != mapped_.end())
     return known->second.bytes == bytes ? std::span(known->second.data, bytes) : std::span<const std::byte>{};
-  if (folder_.empty() || bytes == 0 || bytes > limits::image_bytes_max) return {};
-  const std::filesystem::path path = path_of(hash);
+  if (!files_.any() || bytes == 0 || bytes > limits::image_bytes_max) return {};
+  const std::filesystem::path path = files_.path_of(hash);
   // A pipe there holds nobody up.
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (file < 0) return {};
@@ -140,7 +109,7 @@ ImageStore::Received ImageStore::receive(const ImageHash& hash, std::size_t byte
   arriving_.erase(hash);
   if (hash_image(whole.bytes) != hash) return Received::refused;
   if (!map(hash, whole.bytes, std::move(whole.charge))) return Received::no_room;
-  keep_on_disk(hash, whole.bytes);
+  files_.add(hash, whole.bytes);  // failure costs a later session a transfer, no more
   return Received::taken;
 }
 
@@ -150,88 +119,14 @@ const std::byte* ImageStore::map(const ImageHash& hash, std::span<const std::byt
   return data;
 }
 
-std::filesystem::path ImageStore::path_of(const ImageHash& hash) const {
-  constexpr char digits[] = "0123456789abcdef";
-  std::string name;
-  for (const std::byte byte : hash) {
-    name += digits[std::to_integer<unsigned>(byte) >> 4];
-    name += digits[std::to_integer<unsigned>(byte) & 15];
-  }
-  return folder_ / name;
-}
-
 std::filesystem::path ImageStore::note_of(const ImageHash& hash, const char* suffix) const {
-  return path_of(hash).string() + suffix;
-}
-
-// Failure costs a later session a transfer, no more.
-void ImageStore::keep_on_disk(const ImageHash& hash, std::span<const std::byte> bytes) {
-  const FolderAccount::Used more{disk_bytes(bytes.size()), 1};
-  if (folder_.empty() || more.bytes > limit_.bytes) return;
-  std::error_code ignored;
-  if (std::filesystem::create_directories(folder_, ignored))  // ours alone; one that was there is as its owner wants it
-    std::filesystem::permissions(folder_, std::filesystem::perms::owner_all, ignored);
-  if (!std::filesystem::exists(path_of(hash), ignored)) make_room(more);
-  write_whole(path_of(hash), bytes);
-}
-
-// For a file that is about to be written. Looking at the whole folder makes room for the next tenth of it too.
-void ImageStore::make_room(FolderAccount::Used more) {
-  if (!account_.charge(more, limit_)) return;
-  account_.recount(limit_, [&] {
-    const auto room = [](std::uint64_t limit, std::uint64_t needed) {
-      const std::uint64_t most = limit - limit / 10;
-      return most > needed ? most - needed : 0;
-    };
-    const FolderAccount::Used left = evict({room(limit_.bytes, more.bytes), room(limit_.files, more.files)});
-    return FolderAccount::Used{left.bytes + more.bytes, left.files + more.files};
-  });
-}
-
-// Looks at all of the folder, and has what was used longest ago go until no more than `most` is left. Returns what is.
-FolderAccount::Used ImageStore::evict(FolderAccount::Used most) const {
-  struct File {
-    std::filesystem::file_time_type used;
-    std::uint64_t bytes;
-    std::filesystem::path path;
-  };
-  std::error_code error;
-  std::vector<File> files;
-  FolderAccount::Used total;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
-    if (const auto suffix = entry.path().extension(); suffix == found_suffix || suffix == next_suffix) {
-      std::error_code gone;  // with a note that came late
-      if (!std::filesystem::exists(std::filesystem::path(entry.path()).replace_extension(), gone))
-        std::filesystem::remove(entry.path(), gone);
-    }
-    if (!named_as_image(entry.path())) continue;
-    std::uint64_t bytes = entry.file_size(error);
-    if (error) continue;
-    bytes = disk_bytes(bytes);
-    for (const char* const suffix : {found_suffix, next_suffix})
-      if (const std::uint64_t note = std::filesystem::file_size(entry.path().string() + suffix, error); !error)
-        bytes += disk_bytes(note);
-    error.clear();
-    files.push_back({entry.last_write_time(error), bytes, entry.path()});
-    total.bytes += bytes;
-    ++total.files;
-  }
-  std::sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.used < b.used; });
-  for (const File& file : files) {
-    if (total.bytes <= most.bytes && total.files <= most.files) break;
-    std::filesystem::remove(file.path, error);
-    for (const char* const suffix : {found_suffix, next_suffix})
-      std::filesystem::remove(file.path.string() + suffix, error);
-    total.bytes -= file.bytes;
-    --total.files;
-  }
-  return total;
+  return files_.path_of(hash).string() + suffix;
 }
 
 const std::vector<std::string>& ImageStore::names_found(const ImageHash& hash) {
   const auto [known, asked_first] = found_.try_emplace(hash);
   std::vector<std::string>& names = known->second;
-  if (!asked_first || folder_.empty()) return names;
+  if (!asked_first || !files_.any()) return names;
   const std::vector<std::byte> text = read_note(note_of(hash, found_suffix), found_bytes_max);
   std::istringstream lines(std::string(reinterpret_cast<const char*>(text.data()), text.size()));
   for (std::string name; names.size() < found_max && std::getline(lines, name);)
@@ -250,7 +145,7 @@ void ImageStore::note_found(const ImageHash& hash, const std::string& name) {
     return;
   names.push_back(name);
   std::error_code ignored;
-  if (folder_.empty() || !std::filesystem::exists(path_of(hash), ignored)) return;
+  if (!files_.any() || !std::filesystem::exists(files_.path_of(hash), ignored)) return;
   const int file = ::open(note_of(hash, found_suffix).c_str(),
                           O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (file < 0) return;
@@ -258,7 +153,7 @@ void ImageStore::note_found(const ImageHash& hash, const std::string& name) {
   struct stat status {};
   if (::fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
       static_cast<std::size_t>(status.st_size) + line.size() <= found_bytes_max) {
-    if (status.st_size == 0) make_room({file_bytes_min, 0});
+    if (status.st_size == 0) files_.make_room({HashedFiles::file_bytes_min, 0});
     [[maybe_unused]] const ssize_t written = ::write(file, line.data(), line.size());
   }
   ::close(file);
@@ -266,7 +161,7 @@ void ImageStore::note_found(const ImageHash& hash, const std::string& name) {
 
 const std::vector<std::byte>& ImageStore::next_load(const ImageHash& hash) {
   const auto [known, asked_first] = next_.try_emplace(hash);
-  if (asked_first && !folder_.empty())
+  if (asked_first && !!files_.any())
     known->second = read_note(note_of(hash, next_suffix), limits::ahead_request_bytes_max);
   return known->second;
 }
@@ -275,9 +170,8 @@ void ImageStore::note_next_load(const ImageHash& hash, std::span<const std::byte
   if (request.size() > limits::ahead_request_bytes_max || std::ranges::equal(next_load(hash), request)) return;
   next_[hash].assign(request.begin(), request.end());
   std::error_code ignored;
-  if (folder_.empty() || !std::filesystem::exists(path_of(hash), ignored)) return;
-  if (!std::filesystem::exists(note_of(hash, next_suffix), ignored)) make_room({disk_bytes(request.size()), 0});
-  write_whole(note_of(hash, next_suffix), request);
+  if (!files_.any() || !std::filesystem::exists(files_.path_of(hash), ignored)) return;
+  files_.set_note(hash, next_suffix, request);
 }
 
 }  // namespace fargpu::server

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "protocol/image_hash.h"
-#include "server/folder_account.h"
+#include "server/hashed_files.h"
 #include "server/quota/host_budget.h"
 
 namespace fargpu::server {
@@ -49,14 +49,8 @@ class ImageStore {
 
  private:
   std::filesystem::path note_of(const ImageHash& hash, const char* suffix) const;
-  std::filesystem::path path_of(const ImageHash& hash) const;
-  void keep_on_disk(const ImageHash& hash, std::span<const std::byte> bytes);
-  void make_room(FolderAccount::Used more);
-  FolderAccount::Used evict(FolderAccount::Used most) const;
 
-  const std::filesystem::path folder_;
-  const FolderAccount::Used limit_;
-  const FolderAccount account_;
+  const HashedFiles files_;
   HostBudget& budget_;
   struct Mapped {
     const std::byte* data;

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "protocol/content_word.h"
-#include "server/folder_account.h"
+#include "server/hashed_files.h"
 
 namespace fargpu::server {
 
@@ -29,14 +29,9 @@ class ContentStore {
   bool keep(std::span<const std::byte> bytes) const;
 
  private:
-  std::filesystem::path path_of(const ContentName& name) const;
   bool disk_has_room() const;
-  void make_room(FolderAccount::Used more) const;
-  FolderAccount::Used evict(FolderAccount::Used most) const;
 
-  const std::filesystem::path folder_;
-  const FolderAccount::Used limit_;
-  const FolderAccount account_;
+  const HashedFiles files_;
 };
 
 }  // namespace fargpu::server
