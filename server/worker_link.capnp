@@ -1,6 +1,7 @@
 @0xe1f4c07b5d3a9826;
 # What a broker and its worker tell each other, over a socket pair of packets: one message, one packet. When the
-# broker's end closes, a worker without a session ends; one with a session goes on.
+# broker's end closes, a worker without a session ends; one with a session goes on, and the host's next broker may come
+# to its door.
 
 using Cxx = import "/capnp/c++.capnp";
 using Control = import "/control.capnp";
@@ -24,6 +25,13 @@ struct WorkerMessage {
     admit @18 :Data;        # connections of a link by this key are let in from now on; answered by `admitted`
     shutOut @19 :Data;      # no longer
     dial @20 :Dial;         # a connection to another host's broker is wanted; answered by `dialled`
+
+    # worker -> a broker that came to its door, in this order
+    kept @23 :Data;         # with the account's descriptor: the record of the session, as it was given
+    holds @24 :Holds;       # memory of another session that this one has
+    shares @25 :Share;      # as `share`
+    admits @26 :Data;       # as `admit`, and not answered
+    recounted @27 :Resuming;  # that was all; `since` is 0 but while the client is away
 
     # broker -> worker
     account @10 :Void;      # with a descriptor: the account of the session's tenant; right before `session`
@@ -91,6 +99,7 @@ struct Session {
   laneKey @10 :Data;        # by which the session's bulk lanes are known
   contentFolder @12 :Text;  # of its tenant's contents of memory; empty for none
   resumeSeconds @11 :UInt32;  # for which a client is waited for whose connection broke; 0: it is not
+  record @13 :Data;         # that the worker keeps for the host's next broker; empty where none will come
 }
 
 struct Dial {
@@ -118,4 +127,46 @@ struct Fetch {
 struct Fetched {
   request @0 :UInt64;
   share @1 :Share;          # not given: nothing is shared by this key
+}
+
+struct Holds {
+  key @0 :Data;             # by which it was fetched
+  device @1 :Int32;
+  bytes @2 :UInt64;
+  times @3 :UInt32;         # so often
+}
+
+# What a broker leaves with the worker of a session for the next one, sealed by a key that workers do not have.
+struct SessionRecord {
+  process @0 :Int32;        # the worker's
+  session @1 :UInt64;
+  startedMs @2 :UInt64;     # Unix time
+  release @3 :Text;         # of the broker that began it
+  laneKey @4 :Data;
+  client @5 :ClientRecord;
+  slot @6 :UInt32;          # in the account
+  account @7 :UInt64;       # the inode of its memory
+  lease @8 :LeaseRecord;
+}
+
+struct ClientRecord {
+  program @0 :Text;
+  hostName @1 :Text;
+  processId @2 :UInt32;
+  peer @3 :Text;
+  tenant @4 :Text;
+  identity @5 :Text;
+  sharesMemory @6 :Bool;
+  byLoopback @7 :Bool;
+}
+
+struct LeaseRecord {
+  id @0 :UInt64;
+  devices @1 :List(Data);   # their UUIDs
+  memoryBytes @2 :UInt64;   # of each; 0: none is kept
+  computePercent @3 :UInt32;
+  priority @4 :Control.Priority;
+  job @5 :Data;             # empty: none
+  mps @6 :Text;
+  smGroups @7 :Text;
 }

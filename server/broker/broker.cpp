@@ -9,6 +9,7 @@
 #include "host_facts.h"
 #include "mps.h"
 #include "protocol/text.h"
+#include "take_over.h"
 
 namespace fargpu::server {
 namespace {
@@ -22,14 +23,15 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
       settings_(settings),
       pending_(settings),
       leases_(settings.sessions_max),
-      workers_(io, settings),
+      succession_(settings.runtime_folder),
+      workers_(io, settings, succession_),
       tickets_(io, workers_, std::chrono::seconds(settings.handshake_seconds)),
       device_watch_(io, settings.nvml),
       memory_watch_(io, settings, workers_, device_watch_),
       status_(settings, leases_, workers_, device_watch_),
       patient_(pending_.most()),
       listeners_(
-          io, settings,
+          io, settings, service_manager_,
           {.by_tcp = [this](asio::ip::tcp::socket socket, Transport transport) { meet(std::move(socket), transport); },
            .by_socket =
                [this](asio::local::stream_protocol::socket socket) { meet(std::move(socket), Transport::plain); },
@@ -169,6 +171,7 @@ void Broker::listen() {
                                  },
                              .trouble = [this] { return trouble(); }});
   for (const ListenAddress& address : parse_listen(settings_.listen)) listeners_.open(address, tls_ != nullptr);
+  listeners_.all_open();
   if (settings_.shared_memory && listeners_.any_by_tcp())
     listeners_.open_socket(std::string(1, '\0') + local_keys_.socket_name());
   expiry_watch_.start();
@@ -325,6 +328,20 @@ void Broker::stop(const std::string& why, std::chrono::seconds patience) {
     });
   };
   (*look)();
+}
+
+void Broker::take_over() {
+  next_session_ = std::max(next_session_, take_over_sessions(succession_, leases_, workers_) + 1);
+}
+
+void Broker::leave(const std::string& why) {
+  if (!succession_.possible() || ending_sessions_) return stop(why, patience_);
+  leaves_ = true;
+  service_manager_.tell("STOPPING=1\nSTATUS=leaves running sessions to the next fargpud");
+  EventLog::info("left", {{"reason", why},
+                          {"sessions", workers_.sessions()},
+                          {"meaning", "the host's next fargpud takes over its sessions"}});
+  io_.stop();
 }
 
 // Once told so, clients do not come back. A third word does not wait for them.

@@ -24,6 +24,7 @@
 #include "service_state.h"
 #include "settings.h"
 #include "status.h"
+#include "succession.h"
 #include "tickets.h"
 #include "workers.h"
 
@@ -35,6 +36,8 @@ class Broker {
  public:
   Broker(asio::io_context& io, const Settings& settings);
 
+  /// Enters what an earlier broker of this host has left, once the devices are known.
+  void take_over();
   /// Opens the listening sockets. Throws SettingsError, or AddressInUse.
   void listen();
   /// Throws SettingsError where `listen` would, and listens at nothing. The log warns of addresses in use and of what
@@ -42,6 +45,10 @@ class Broker {
   void check();
   /// Begins to stop: no new sessions, running ones have their time, then everything ends and the io_context runs dry.
   void stop(const std::string& why, std::chrono::seconds patience);
+  /// Ends at once and leaves the sessions to the host's next broker. Where there is no runtime folder: as `stop`.
+  void leave(const std::string& why);
+  /// Whether the sessions are to go on when this process has ended.
+  bool leaves() const { return leaves_; }
   /// What running sessions have, as the settings say now.
   std::chrono::seconds patience() const { return patience_; }
 
@@ -50,6 +57,7 @@ class Broker {
   void reload();
 
   Workers& workers() { return workers_; }
+  const Workers& workers() const { return workers_; }
   const Tenants& tenants() const { return leases_.tenants(); }
   /// Whether there is a certificate or a key, so that TLS can be spoken.
   bool encrypts() const { return tls_ != nullptr; }
@@ -90,8 +98,10 @@ class Broker {
   const Settings& settings_;
   std::unique_ptr<Identity> identity_;
   std::shared_ptr<asio::ssl::context> tls_;  // of the identity; null if it has none
+  const ServiceManager service_manager_;     // before workers start, which do not inherit its socket
   PendingConnections pending_;               // raises the limit of descriptors, by which others go
   Leases leases_;
+  const Succession succession_;
   Workers workers_;
   Tickets tickets_;
   DeviceWatch device_watch_;
@@ -103,7 +113,7 @@ class Broker {
   asio::signal_set signals_;
   asio::steady_timer stop_timer_;
   bool ending_sessions_ = false;
-  const ServiceManager service_manager_;  // before workers start, which do not inherit its socket
+  bool leaves_ = false;
   ExpiryWatch expiry_watch_;
   ServiceState state_;
   std::chrono::seconds patience_;

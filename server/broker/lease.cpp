@@ -375,35 +375,74 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
 
 std::shared_ptr<Lease> Leases::make(const Tenant& tenant, const LeaseWish& wish, std::vector<unsigned> devices,
                                     const std::optional<JobKey>& job) {
-  const std::shared_ptr<Lease> lease(new Lease, [this](Lease* gone) {
+  Lease lease;
+  lease.id = next_id_++;
+  lease.tenant = tenant.name;
+  lease.devices = std::move(devices);
+  lease.memory_bytes = wish.memory_bytes;
+  lease.compute_percent = wish.compute_percent;
+  lease.priority = wish.priority.value_or(
+      rank(tenant.priority) < rank(wire::Priority::NORMAL) ? tenant.priority : wire::Priority::NORMAL);
+  lease.job = job;
+  lease.mps = tenant.mps;
+  for (const unsigned device : lease.devices) {
+    if (!tenant.sm_partitions) break;
+    lease.sm_groups.push_back(free_groups(tenant, device));
+    lease.sm_groups.back().resize(wanted_groups(tenant, wish, device));
+  }
+  lease.account = account_of(tenant.name);
+  return enter(std::move(lease));
+}
+
+std::shared_ptr<Lease> Leases::enter(Lease facts) {
+  const std::shared_ptr<Lease> lease(new Lease(std::move(facts)), [this](Lease* gone) {
     const std::string name = gone->tenant;
     leases_.erase(gone->id);
     delete gone;
     divide(name);
     tell();
   });
-  lease->id = next_id_++;
-  lease->tenant = tenant.name;
-  lease->weight = tenant.weight;
-  lease->devices = std::move(devices);
-  lease->memory_bytes = wish.memory_bytes;
-  lease->compute_percent = wish.compute_percent;
-  lease->priority = wish.priority.value_or(
-      rank(tenant.priority) < rank(wire::Priority::NORMAL) ? tenant.priority : wire::Priority::NORMAL);
-  lease->job = job;
-  lease->kernel_seconds_max = tenant.kernel_seconds_max;
-  lease->resume_seconds = tenant.resume_seconds;
-  lease->mps = tenant.mps;
-  for (const unsigned device : lease->devices) {
-    if (!tenant.sm_partitions) break;
-    lease->sm_groups.push_back(free_groups(tenant, device));
-    lease->sm_groups.back().resize(wanted_groups(tenant, wish, device));
+  if (const Tenant* const tenant = tenants_.find(lease->tenant)) {
+    lease->weight = tenant->weight;
+    lease->kernel_seconds_max = tenant->kernel_seconds_max;
+    lease->resume_seconds = tenant->resume_seconds;
   }
   lease->among_tenants = tenants_.configured();
-  lease->account = account_of(tenant.name);
   leases_[lease->id] = lease;
-  divide(tenant.name);
+  divide(lease->tenant);
   return lease;
+}
+
+std::unique_ptr<LeaseSession> Leases::take_over(Lease facts, std::shared_ptr<TenantAccount> account, std::size_t slot,
+                                                std::string& why_not) {
+  std::weak_ptr<TenantAccount>& known = accounts_[facts.tenant];
+  if (const auto has = known.lock(); has && !has->same_memory(*account)) {
+    why_not = "its tenant's other sessions have another account";
+    return nullptr;
+  } else if (has) {
+    account = has;
+  }
+  if (slot >= account->slots() || account->taken_over(slot)) {
+    why_not = "its place in the tenant's account is another's";
+    return nullptr;
+  }
+  const auto place = leases_.find(facts.id);
+  std::shared_ptr<Lease> lease = place == leases_.end() ? nullptr : place->second.lock();
+  if (lease && (lease->tenant != facts.tenant || lease->devices != facts.devices)) {
+    why_not = fmt::format("there is another lease {}", facts.id);
+    return nullptr;
+  }
+  known = account;
+  account->take_over(slot, facts.id, facts.memory_bytes == 0);
+  next_id_ = std::max(next_id_, facts.id + 1);
+  facts.account = std::move(account);
+  if (!lease) lease = enter(std::move(facts));
+  return std::make_unique<LeaseSession>(lease, slot, [this] { tell(); });
+}
+
+void Leases::all_taken_over() {
+  for (const auto& [tenant, weak] : accounts_)
+    if (const auto account = weak.lock()) account->all_taken_over();
 }
 
 std::shared_ptr<void> Leases::watch(std::function<void()> changed) {

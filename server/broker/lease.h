@@ -157,6 +157,14 @@ class Leases {
   std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> begin_session(const std::shared_ptr<Lease>& lease,
                                                                           const Waiter* place = nullptr);
 
+  /// A session of an earlier broker: its lease with the number that it had, which other sessions may have been taken
+  /// over with, and its slot. `lease` is without what tenants say now. Null, with why, if what is there is another
+  /// lease, or does not belong to this account.
+  std::unique_ptr<LeaseSession> take_over(Lease lease, std::shared_ptr<TenantAccount> account, std::size_t slot,
+                                          std::string& why_not);
+  /// All that there are have been taken over: what other sessions had is gone with them.
+  void all_taken_over();
+
   /// All of them, in the order in which they were granted.
   std::vector<std::shared_ptr<Lease>> all() const;
   /// Memory of a device that nobody holds and that is kept for nobody.
@@ -193,6 +201,8 @@ class Leases {
   void divide(const std::string& tenant);
   std::shared_ptr<Lease> make(const Tenant& tenant, const LeaseWish& wish, std::vector<unsigned> devices,
                               const std::optional<JobKey>& job);
+  /// Puts it into the books.
+  std::shared_ptr<Lease> enter(Lease facts);
   void tell();
 
   const std::size_t account_slots_;

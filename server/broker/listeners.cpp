@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -29,31 +30,35 @@ bool is_other_file(const std::string& path) {
   return ::lstat(path.c_str(), &there) == 0 && !S_ISSOCK(there.st_mode);
 }
 
+// Names of kept sockets have no colons.
+std::string kept_name(std::string address) {
+  std::replace(address.begin(), address.end(), ':', '-');
+  return address;
+}
+
 }  // namespace
 
-Listeners::Listeners(asio::io_context& io, const Settings& settings, Heard heard)
-    : io_(io), settings_(settings), heard_(std::move(heard)), pause_(io) {}
+Listeners::Listeners(asio::io_context& io, const Settings& settings, const ServiceManager& manager, Heard heard)
+    : io_(io), settings_(settings), manager_(manager), heard_(std::move(heard)), pause_(io) {}
+
+void Listeners::all_open() {
+  for (const std::string& name : given_.close_rest()) {
+    EventLog::info("not listening any more", {{"socket", name}});
+    manager_.forget(name);
+  }
+}
 
 void Listeners::open_socket(const std::string& name) {
   const bool abstract = name.front() == '\0';
   const std::string shown = "unix:" + (abstract ? "@" + name.substr(1) : name);
   const asio::local::stream_protocol::endpoint endpoint(name);
   try {
-    // A socket that a broker left behind, which nobody serves any more.
-    asio::error_code refused;
-    asio::local::stream_protocol::socket probe(io_);
-    if (!abstract) probe.connect(endpoint, refused);
-    if (!abstract && is_other_file(name))
-      throw SettingsError("listen: " + shown + " is there and no socket; name another, or remove it");
-    if (refused == asio::error::connection_refused) ::unlink(name.c_str());
     asio::local::stream_protocol::acceptor& acceptor = local_acceptors_.emplace_back(io_);
-    acceptor.open();
-    acceptor.bind(endpoint);
-    // The user at the other end decides whether it may have a session, whatever umask this was started with.
-    // The folder can be for fewer.
-    if (!abstract && ::chmod(name.c_str(), 0666) != 0)
-      throw asio::system_error(asio::error_code(errno, asio::error::get_system_category()));
+    if (Descriptor given = given_.take(endpoint.data(), static_cast<socklen_t>(endpoint.size())); given.number() >= 0)
+      acceptor.assign(endpoint.protocol(), given.release());
+    else bind(acceptor, name);
     acceptor.listen();
+    if (!abstract) manager_.keep(acceptor.native_handle(), kept_name(shown));
     // The other is no address that anybody gives: clients hear of it.
     if (abstract) EventLog::debug("local socket", {{"address", shown}});
     else EventLog::info("listening", {{"address", shown}});
@@ -63,6 +68,24 @@ void Listeners::open_socket(const std::string& name) {
     if (failed.code() == asio::error::address_in_use) throw AddressInUse(what + "; is another fargpud running?");
     throw SettingsError(what + "; name a folder that this user may write to");
   }
+}
+
+void Listeners::bind(asio::local::stream_protocol::acceptor& acceptor, const std::string& name) {
+  const bool abstract = name.front() == '\0';
+  const asio::local::stream_protocol::endpoint endpoint(name);
+  // A socket that a broker left behind, which nobody serves any more.
+  asio::error_code refused;
+  asio::local::stream_protocol::socket probe(io_);
+  if (!abstract) probe.connect(endpoint, refused);
+  if (!abstract && is_other_file(name))
+    throw SettingsError("listen: unix:" + name + " is there and no socket; name another, or remove it");
+  if (refused == asio::error::connection_refused) ::unlink(name.c_str());
+  acceptor.open();
+  acceptor.bind(endpoint);
+  // The user at the other end decides whether it may have a session, whatever umask this was started with.
+  // The folder can be for fewer.
+  if (!abstract && ::chmod(name.c_str(), 0666) != 0)
+    throw asio::system_error(asio::error_code(errno, asio::error::get_system_category()));
 }
 
 // A service manager makes the folder at the start, so that it may be missing now.
@@ -112,6 +135,11 @@ Listeners::Endpoint Listeners::resolve(const ListenAddress& address, bool can_en
 asio::ip::tcp::acceptor Listeners::bind(const ListenAddress& address, const Endpoint& endpoint) {
   asio::ip::tcp::acceptor acceptor(io_);
   try {
+    const auto* const wanted = endpoint.address.data();
+    if (Descriptor given = given_.take(wanted, static_cast<socklen_t>(endpoint.address.size())); given.number() >= 0) {
+      acceptor.assign(endpoint.address.protocol(), given.release());
+      return acceptor;
+    }
     acceptor.open(endpoint.address.protocol());
     acceptor.set_option(asio::socket_base::reuse_address(true));
     acceptor.bind(endpoint.address);
@@ -132,6 +160,7 @@ void Listeners::open(const ListenAddress& address, bool can_encrypt) {
   asio::error_code error;
   if (acceptor.listen(asio::socket_base::max_listen_connections, error)) refuse(address, error);
   const auto bound = acceptor.local_endpoint();
+  manager_.keep(acceptor.native_handle(), kept_name(bound.address().to_string() + ":" + std::to_string(bound.port())));
   EventLog::info(
       "listening",
       {{"transport", endpoint.tls ? "tls" : "tcp"}, {"address", bound.address().to_string()}, {"port", bound.port()}});

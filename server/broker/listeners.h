@@ -7,6 +7,8 @@
 #include <list>
 #include <string>
 
+#include "given_sockets.h"
+#include "notify.h"
 #include "settings.h"
 
 namespace fargpu::server {
@@ -22,7 +24,9 @@ class Listeners {
     std::function<void(asio::local::stream_protocol::socket)> by_socket;
     std::function<void()> trouble;  ///< a connection could not be taken: most likely descriptors or memory ran out
   };
-  Listeners(asio::io_context& io, const Settings& settings, Heard heard);
+  /// Sockets that listen already are taken over, and the service manager keeps all for the next broker, so that nobody
+  /// is refused in between.
+  Listeners(asio::io_context& io, const Settings& settings, const ServiceManager& manager, Heard heard);
 
   /// `can_encrypt`: there is a certificate or a key. Throws SettingsError that says what to do, or AddressInUse.
   void open(const ListenAddress& address, bool can_encrypt);
@@ -30,6 +34,8 @@ class Listeners {
   void open_socket(const std::string& name);
   /// Throws what `open` would, and listens at nothing.
   void check(const ListenAddress& address, bool can_encrypt);
+  /// All addresses are open: what listened at others does so no longer.
+  void all_open();
   bool any_by_tcp() const { return !acceptors_.empty(); }
 
  private:
@@ -40,13 +46,16 @@ class Listeners {
   /// Where an address is, and whether TLS is spoken there. Throws SettingsError where that cannot be served.
   Endpoint resolve(const ListenAddress& address, bool can_encrypt);
   asio::ip::tcp::acceptor bind(const ListenAddress& address, const Endpoint& endpoint);
+  void bind(asio::local::stream_protocol::acceptor& acceptor, const std::string& path);
   void check_socket(const std::string& path);
   template <class Acceptor>
   void accept(Acceptor& acceptor, Transport transport);
 
   asio::io_context& io_;
   const Settings& settings_;
+  const ServiceManager& manager_;
   const Heard heard_;
+  GivenSockets given_;
   std::list<asio::ip::tcp::acceptor> acceptors_;
   std::list<asio::local::stream_protocol::acceptor> local_acceptors_;
   asio::steady_timer pause_;

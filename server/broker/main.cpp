@@ -99,15 +99,17 @@ void check_workers(const Settings& settings) {
 }
 
 // It counts neither what they hold nor whose they are: leases are given as if they were not there.
-void warn_of_earlier_sessions(const Settings& settings) {
-  const std::vector<pid_t> workers = orphaned_workers(settings.worker);
+void warn_of_earlier_sessions(const Broker& broker, const Settings& settings) {
+  std::vector<pid_t> workers = orphaned_workers(settings.worker);
+  std::erase_if(workers, [&](pid_t process) { return broker.workers().find(process) != nullptr; });
   if (workers.empty()) return;
   EventLog::warn("sessions of an earlier fargpud",
                  {{"count", workers.size()},
                   {"workers", fmt::format("{}", fmt::join(workers, ", "))},
                   {"meaning",
                    "they go on until their programs end, and what they have of the devices is counted nowhere: memory "
-                   "may run out within leases until then; to avoid that, end them by these process ids"}});
+                   "may run out within leases until then; to avoid that, end them by these process ids, and set "
+                   "runtime_folder, by which a fargpud takes over its sessions"}});
 }
 
 // By what was said of it: a wrong choice of devices, or the driver itself.
@@ -137,7 +139,7 @@ void begin(Broker& broker, const Settings& settings, const std::function<void(bo
 
 // What still waits in `io` refers to the broker, and the broker to `io`: neither can go first.
 [[noreturn]] void end(Broker& broker, int status) {
-  broker.workers().kill_all();
+  if (!broker.leaves()) broker.workers().kill_all();
   std::cout.flush();
   std::_Exit(status);
 }
@@ -152,6 +154,7 @@ void warn_of_unknown_variables(const Settings& settings) {
 int check_all(Settings settings) {
   settings.warm_context = false;  // takes a device's memory
   settings.warm_workers = 0;
+  settings.runtime_folder.clear();  // which the fargpud that runs has for itself
   EventLog::start("warn", "text");
   warn_of_unknown_variables(settings);
   check_workers(settings);
@@ -191,6 +194,10 @@ int serve(const Settings& settings) {
     });
   };
   wait();
+  asio::signal_set leave(io, SIGUSR1);
+  leave.async_wait([&](const asio::error_code& error, int) {
+    if (!error) broker.leave("SIGUSR1");
+  });
   asio::signal_set reload(io, SIGHUP);
   std::function<void()> wait_to_reload = [&] {
     reload.async_wait([&](const asio::error_code& error, int) {
@@ -212,7 +219,8 @@ int serve(const Settings& settings) {
     EventLog::info("driver", {{"library", settings.driver},
                               {"version", facts->getDriverVersion()},
                               {"devices", facts->getDevices().size()}});
-    warn_of_earlier_sessions(settings);
+    broker.take_over();
+    warn_of_earlier_sessions(broker, settings);
     try {
       broker.listen();
     } catch (const AddressInUse& error) {

@@ -8,8 +8,10 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 
 #include "event_log.h"
+#include "protocol/descriptor_passing.h"
 
 namespace fargpu::server {
 
@@ -42,6 +44,11 @@ void ServiceManager::tell(const std::string& lines) const {
   if (descriptor_ < 0) return;
   if (::send(descriptor_, lines.data(), lines.size(), MSG_NOSIGNAL) < 0)
     EventLog::warn("service manager not notified", {{"lines", lines}, {"reason", std::strerror(errno)}});
+}
+
+void ServiceManager::keep(int descriptor, const std::string& name) const {
+  const std::string lines = "FDSTORE=1\nFDNAME=" + name;
+  if (descriptor_ >= 0) send_with_descriptor(descriptor_, std::as_bytes(std::span(lines)), descriptor);
 }
 
 }  // namespace fargpu::server

@@ -15,6 +15,10 @@ class ServiceManager {
 
   /// Lines NAME=VALUE. Without a service manager nothing happens.
   void tell(const std::string& lines) const;
+  /// Has it keep a socket for the next start of this service, by a name without colons (FDSTORE).
+  void keep(int descriptor, const std::string& name) const;
+  /// No longer.
+  void forget(const std::string& name) const { tell("FDSTOREREMOVE=1\nFDNAME=" + name); }
 
  private:
   int descriptor_ = -1;

@@ -55,6 +55,13 @@ std::string default_image_folder() {
   return "";
 }
 
+// Below the one that systemd makes for the service, of which the rest is for clients.
+std::string default_runtime_folder() {
+  const char* const made = std::getenv("RUNTIME_DIRECTORY");
+  const std::string first = made ? std::string(made).substr(0, std::string_view(made).find(':')) : "";
+  return first.empty() ? "" : first + "/sessions";
+}
+
 // fargpud and fargpu-worker lie side by side in the build tree, and apart once installed; an installation may have been
 // moved.
 std::string default_worker() {
@@ -169,6 +176,11 @@ const std::vector<Entry>& entries() {
        "User that workers run as, where fargpud runs as root (the installed service does not); empty: the user of "
        "fargpud. image_folder and MPS daemons must belong to it"},
       {"worker", &Settings::worker, default_worker(), "Path of fargpu-worker", Entry::Names::path},
+      {"runtime_folder", &Settings::runtime_folder, default_runtime_folder(),
+       "Folder, of this user alone, in which a fargpud leaves what the next one needs to take over its sessions: after "
+       "its death, and after SIGUSR1, by which it ends for that. Each fargpud needs one of its own; at most 80 bytes "
+       "of path. Empty: sessions go on without, and are in nobody's books",
+       Entry::Names::path},
       {"log_level", &Settings::log_level, "info", "error, warn, info or debug"},
       {"log_format", &Settings::log_format, "text", "text or json"},
   };
@@ -294,6 +306,9 @@ std::string sample_file() {
     } else if (entry.field == decltype(entry.field)(&Settings::worker)) {
       value = "/usr/local/libexec/fargpu/fargpu-worker";
       note = " Default: the one that was installed with fargpud";
+    } else if (entry.field == decltype(entry.field)(&Settings::runtime_folder)) {
+      value = "/run/fargpu/sessions";
+      note = " Default: this one for the installed service, else none";
     }
     text += std::string("\n# ") + entry.help + "." + note + (note.empty() ? "" : ".") + "\n# " + entry.name + " = " +
             (quoted ? "\"" + value + "\"" : value) + "\n";

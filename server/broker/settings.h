@@ -48,6 +48,7 @@ struct Settings {
   bool sandbox = false;        ///< workers give up what they do not need
   std::string worker_user;     ///< whom workers run as; empty: as the broker
   std::string worker;          ///< path of fargpu-worker
+  std::string runtime_folder;  ///< for the host's next broker; empty: it takes over nothing
   std::string log_level;
   std::string log_format;       ///< text or json
   std::string peers;            ///< networks of other hosts to which workers may have links

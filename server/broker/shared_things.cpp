@@ -2,6 +2,8 @@
 
 #include <cuda.h>
 
+#include <utility>
+
 #include "protocol/errors.h"
 #include "protocol/limits.h"
 
@@ -85,6 +87,29 @@ const SharedThing* SharedThings::lend(capnp::Data::Reader bytes, pid_t to, const
   ++loan.times;
   ++share.piece->holders[to];
   return &share.thing;
+}
+
+void SharedThings::take_over(pid_t worker, wire::Holds::Reader holds) {
+  const auto key = share_key(holds.getKey());
+  if (!key || holds.getDevice() < 0 || holds.getDevice() >= static_cast<int>(limits::devices_max) ||
+      holds.getTimes() == 0 || holds.getTimes() > loans_max - loan_counts_[worker] || loans_.contains({worker, *key}))
+    throw ProtocolError("the worker holds what cannot be lent");
+  const auto found = shares_.find(*key);
+  std::shared_ptr<Piece> piece = found == shares_.end() ? nullptr : found->second.piece;
+  if (found != shares_.end() && !piece) throw ProtocolError("the worker holds an event");
+  if (!piece) {
+    std::shared_ptr<Piece>& unclaimed = unclaimed_[*key];
+    if (!unclaimed)
+      unclaimed = std::make_shared<Piece>(Piece{.device = holds.getDevice(), .bytes = holds.getBytes(), .payer = -1});
+    piece = unclaimed;
+  }
+  piece->holders[worker] += holds.getTimes();
+  loan_counts_[worker] += holds.getTimes();
+  loans_[{worker, *key}] = {std::move(piece), holds.getTimes()};
+}
+
+void SharedThings::all_taken_over() {
+  for (const auto& [key, piece] : std::exchange(unclaimed_, {})) pass_on(*piece);
 }
 
 void SharedThings::let_go(pid_t worker, capnp::Data::Reader bytes) {

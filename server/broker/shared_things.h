@@ -34,6 +34,15 @@ class SharedThings {
   void remove_all(pid_t worker);
   /// For a worker. Null if nothing is shared by this key, or not by a worker that `may` share with it.
   const SharedThing* lend(capnp::Data::Reader key, pid_t to, const std::function<bool(pid_t worker)>& may);
+  /// A worker of an earlier broker's session holds memory that was lent to it. Throws ProtocolError if it makes no
+  /// sense.
+  void take_over(pid_t worker, wire::Holds::Reader holds);
+  /// Whether something is shared by this key, and whether a worker holds memory by one.
+  bool shared(const ShareKey& key) const { return shares_.contains(key); }
+  bool lent(pid_t worker, const ShareKey& key) const { return loans_.contains({worker, key}); }
+  /// All that such workers share and hold is known: memory whose maker has given it up has payers among those that hold
+  /// it.
+  void all_taken_over();
   /// A worker has no longer what was lent to it, once, by this key.
   void let_go(pid_t worker, capnp::Data::Reader key);
 
@@ -67,6 +76,7 @@ class SharedThings {
   std::map<pid_t, std::size_t> counts_;
   std::map<LoanName, Loan> loans_;
   std::map<pid_t, std::size_t> loan_counts_;
+  std::map<ShareKey, std::shared_ptr<Piece>> unclaimed_;  // taken over from those that hold them, and shared by nobody
 };
 
 }  // namespace fargpu::server

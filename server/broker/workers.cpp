@@ -4,6 +4,7 @@
 #include <spawn.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@
 #include "protocol/same_secret.h"
 #include "protocol/text.h"
 #include "protocol/version.h"
+#include "session_record.h"
 
 extern char** environ;
 
@@ -103,9 +105,10 @@ std::uint64_t Worker::used_bytes(unsigned place) const {
   return slot.held[found] + slot.inherited[found];
 }
 
-Workers::Workers(asio::io_context& io, const Settings& settings)
+Workers::Workers(asio::io_context& io, const Settings& settings, const Succession& succession)
     : io_(io),
       settings_(settings),
+      succession_(succession),
       shares_(descriptor_limit() / 4,
               [this](pid_t heir, int device, std::uint64_t bytes, bool pays) { charge(heir, device, bytes, pays); }),
       dials_(io, settings),
@@ -135,8 +138,15 @@ bool Workers::may_share(const Worker& one, const Worker& other) {
 }
 
 Worker& Workers::start(const WorkerProfile& profile, bool warm) {
+  Succession::Door door;
+  try {
+    door = succession_.make_door();
+  } catch (const SystemError& error) {  // the session is worth more than its succession
+    EventLog::warn("no door", {{"reason", error.what()},
+                               {"meaning", "the host's next fargpud will not take over the session of this worker"}});
+  }
   const auto [ours, theirs] = make_link();
-  constexpr int link_descriptor = 3;
+  constexpr int link_descriptor = 3, door_descriptor = 4;
   std::vector<std::string> arguments{settings_.worker,
                                      "--driver",
                                      settings_.driver,
@@ -157,6 +167,8 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
   if (const std::string devices = devices_argument(profile); !devices.empty())
     arguments.insert(arguments.end(), {"--devices", devices});
   if (!profile.sm_groups.empty()) arguments.insert(arguments.end(), {"--sm-groups", text_of(profile.sm_groups)});
+  const bool has_door = door.socket.number() >= 0;
+  if (has_door) arguments.insert(arguments.end(), {"--door", std::to_string(door_descriptor)});
   if (settings_.sandbox) arguments.emplace_back("--sandbox");
   arguments.insert(arguments.end(),
                    {"--rdma-networks", settings_.rdma_networks, "--rdma-transports", settings_.rdma_transports});
@@ -167,10 +179,12 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  // In this order: the door's number here is higher than both.
   posix_spawn_file_actions_adddup2(&actions, theirs, link_descriptor);
+  if (has_door) posix_spawn_file_actions_adddup2(&actions, door.socket.number(), door_descriptor);
   // Nothing else of ours: neither the listening sockets, which would outlive us in it, nor the connections of other
   // clients.
-  posix_spawn_file_actions_addclosefrom_np(&actions, link_descriptor + 1);
+  posix_spawn_file_actions_addclosefrom_np(&actions, (has_door ? door_descriptor : link_descriptor) + 1);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   sigset_t none;
@@ -187,6 +201,7 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
   ::close(theirs);
   if (error != 0) {
     ::close(ours);
+    if (has_door) ::unlink(door.path.c_str());
     throw SystemError("cannot start the worker '" + settings_.worker + "': " + std::strerror(error));
   }
   ::fcntl(ours, F_SETFL, ::fcntl(ours, F_GETFL) | O_NONBLOCK);
@@ -195,6 +210,7 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
   worker.process = process;
   worker.warm = warm;
   worker.profile = profile;
+  worker.door = std::move(door.path);
   worker.link = std::make_unique<asio::posix::stream_descriptor>(io_, ours);
   worker.start_deadline = std::make_unique<asio::steady_timer>(io_, std::chrono::seconds(settings_.start_seconds));
   worker.start_deadline->async_wait([this, process](const asio::error_code& error) {
@@ -250,7 +266,13 @@ void Workers::end(Worker& worker) {
 
 void Workers::kill(Worker& worker) {
   worker.state = Worker::State::ending;
-  ::kill(worker.process, SIGKILL);
+  signal(worker, SIGKILL);
+}
+
+// The number of a process that is no child may be another's by now.
+void Workers::signal(const Worker& worker, int number) {
+  if (!worker.exit) ::kill(worker.process, number);
+  else ::syscall(SYS_pidfd_send_signal, worker.exit->native_handle(), number, nullptr, 0);
 }
 
 // It does not become what it was meant to be. What happens in the environment that a client asked for is that client's
@@ -261,7 +283,7 @@ void Workers::fail(Worker& worker, const std::string& why) {
   const bool never_ready = worker.state == Worker::State::starting;
   if (worker.state == Worker::State::session) end_session(worker, why, SessionEnd::fault);
   worker.state = Worker::State::ending;
-  worker.start_deadline->cancel();
+  if (worker.start_deadline) worker.start_deadline->cancel();
   if (never_ready && worker.profile.standard()) rest(why);
   if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) when_ready(nullptr, why);
 }
@@ -314,8 +336,7 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       return;
     case wire::WorkerMessage::SHARE:
       require(Worker::State::session);
-      if (!shares_.add(worker.process, worker.lease->lease().tenant, message.getShare(), std::move(descriptor)))
-        EventLog::warn("too much shared", {{"session", worker.session}, {"worker", worker.process}});
+      take_share(worker, message.getShare(), std::move(descriptor));
       return;
     case wire::WorkerMessage::UNSHARE:
       require(Worker::State::session);
@@ -353,6 +374,11 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       return;
     default: throw ProtocolError("the worker sent a message that only the broker sends");
   }
+}
+
+void Workers::take_share(Worker& worker, wire::Share::Reader share, Descriptor descriptor) {
+  if (!shares_.add(worker.process, worker.lease->lease().tenant, share, std::move(descriptor)))
+    EventLog::warn("too much shared", {{"session", worker.session}, {"worker", worker.process}});
 }
 
 // What a worker takes back of an earlier word does not count: totals only grow.
@@ -459,11 +485,15 @@ void Workers::look() {
 }
 
 void Workers::admit(Worker& worker, capnp::Data::Reader key) {
+  add_link_key(worker, key);
+  send_link(worker.link->native_handle(), [&](wire::WorkerMessage::Builder answer) { answer.setAdmitted(key); });
+}
+
+void Workers::add_link_key(Worker& worker, capnp::Data::Reader key) {
   if (key.size() != limits::lane_name_bytes + 32 || worker.link_keys.size() == limits::links_max)
     throw ProtocolError("the worker lets in more links than there can be");
   const auto* const bytes = reinterpret_cast<const std::byte*>(key.begin());
   worker.link_keys.emplace_back(bytes, bytes + key.size());
-  send_link(worker.link->native_handle(), [&](wire::WorkerMessage::Builder answer) { answer.setAdmitted(key); });
 }
 
 // The program's word for where the other host is: a session that tries many addresses is after something else.
@@ -596,6 +626,16 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
   };
   const Lease& lease = worker.lease->lease();
   worker.lane_key = random_lane_key();
+  worker.session = id;
+  worker.client = client;
+  worker.started = std::chrono::system_clock::now();
+  std::vector<std::byte> record;
+  if (!worker.door.empty()) {
+    MessageWriter writer;
+    write_record({worker.process, id, worker.started, worker.lane_key, client, *worker.lease}, device_uuids(),
+                 writer.root<wire::SessionRecord>());
+    record = succession_.seal(writer.finish());
+  }
   const bool sent =
       send_link(
           worker.link->native_handle(), [](wire::WorkerMessage::Builder message) { message.setAccount(); },
@@ -616,6 +656,7 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
             session.setKernelSecondsMax(
                 static_cast<std::uint32_t>(lease.kernel_seconds_max.value_or(settings_.kernel_seconds_max)));
             session.setLaneKey(data(worker.lane_key));
+            session.setRecord(data(record));
             session.setResumeSeconds(static_cast<std::uint32_t>(
                 lease.resume_seconds.value_or(settings_.resume_seconds_of(client.by_loopback))));
             session.setScrub(settings_.scrub == "always" || (settings_.scrub == "tenants" && lease.among_tenants));
@@ -627,9 +668,6 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
     return false;
   }
   worker.state = Worker::State::session;
-  worker.session = id;
-  worker.client = client;
-  worker.started = std::chrono::system_clock::now();
   worker.alive = 0;
   worker.still = 0;
   watch();
@@ -771,9 +809,9 @@ void Workers::stop_all(const std::string& why) {
       worker.told_to_stop = true;
       send_link(worker.link->native_handle(), [&](wire::WorkerMessage::Builder message) { message.setStop(why); });
     } else if (worker.state != Worker::State::ending) {
-      worker.start_deadline->cancel();
+      if (worker.start_deadline) worker.start_deadline->cancel();
       end(worker);
-      ::kill(worker.process, SIGTERM);  // it may be in the driver
+      signal(worker, SIGTERM);  // it may be in the driver
       if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) when_ready(nullptr, why);
     }
   }
@@ -786,7 +824,7 @@ void Workers::end_all(const std::string& why) {
 }
 
 void Workers::kill_all() {
-  for (const Worker& worker : workers_) ::kill(worker.process, SIGKILL);
+  for (const Worker& worker : workers_) signal(worker, SIGKILL);
 }
 
 void Workers::reap() {
@@ -796,32 +834,96 @@ void Workers::reap() {
     if (process <= 0) break;
     const auto found =
         std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
-    if (found == workers_.end()) continue;
-    // What it said last may still be in the link; a process that it left behind may go on talking.
-    for (int packets = 0; packets < 100 && found->link->is_open(); ++packets) {
-      auto packet = receive_link(found->link->native_handle());
-      if (!packet || packet->message.empty() || !take(*found, std::move(*packet))) break;
-    }
-    if (found->state == Worker::State::starting) {
-      if (WIFEXITED(status) && WEXITSTATUS(status) == exit_unknown_option)
-        fail(*found,
-             fmt::format("{} knows fewer options than fargpud {} gives it, so it is of an older release; install "
-                         "both from the same package",
-                         settings_.worker, our_release));
-      else fail(*found, "the worker ended before it was ready (" + end_of(status) + ")");
-    } else if (found->state != Worker::State::ending) {
-      ++faults_;
-      EventLog::warn("worker died", {{"worker", process}, {"session", found->session}, {"how", end_of(status)}});
-      if (found->state == Worker::State::session)
-        end_session(*found, "its worker died (" + end_of(status) + ")", SessionEnd::fault);
-    }
-    shares_.remove_all(process);
-    scheduling_.end(found->session);
-    std::list<Worker> gone;
-    gone.splice(gone.end(), workers_, found);
-    if (on_end) on_end(gone.front());
+    if (found != workers_.end()) ended(found, status);
   }
   warm_up();
+}
+
+// `status`: as waitpid tells it; of a child only.
+void Workers::ended(std::list<Worker>::iterator worker, std::optional<int> status) {
+  // What it said last may still be in the link; a process that it left behind may go on talking.
+  for (int packets = 0; packets < 100 && worker->link->is_open(); ++packets) {
+    auto packet = receive_link(worker->link->native_handle());
+    if (!packet || packet->message.empty() || !take(*worker, std::move(*packet))) break;
+  }
+  const std::string how = status ? end_of(*status) : "it is no child of this fargpud, which therefore knows no more";
+  if (worker->state == Worker::State::starting) {
+    if (status && WIFEXITED(*status) && WEXITSTATUS(*status) == exit_unknown_option)
+      fail(*worker,
+           fmt::format("{} knows fewer options than fargpud {} gives it, so it is of an older release; install "
+                       "both from the same package",
+                       settings_.worker, our_release));
+    else fail(*worker, "the worker ended before it was ready (" + how + ")");
+  } else if (worker->state != Worker::State::ending) {
+    ++faults_;
+    EventLog::warn("worker died", {{"worker", worker->process}, {"session", worker->session}, {"how", how}});
+    if (worker->state == Worker::State::session)
+      end_session(*worker, "its worker died (" + how + ")", SessionEnd::fault);
+  }
+  shares_.remove_all(worker->process);
+  scheduling_.end(worker->session);
+  if (!worker->door.empty()) ::unlink(worker->door.c_str());
+  std::list<Worker> gone;
+  gone.splice(gone.end(), workers_, worker);
+  if (on_end) on_end(gone.front());
+}
+
+void Workers::watch_exit(Worker& worker) {
+  worker.exit->async_wait(
+      asio::posix::stream_descriptor::wait_read, [this, process = worker.process](const asio::error_code& error) {
+        const auto found =
+            std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+        if (!error && found != workers_.end()) ended(found, std::nullopt);
+      });
+}
+
+Worker& Workers::take_over(Succession::Found found, wire::SessionRecord::Reader record, WorkerProfile profile,
+                           std::unique_ptr<LeaseSession> lease) {
+  Worker& worker = workers_.emplace_back();
+  worker.process = found.process;
+  worker.state = Worker::State::session;
+  worker.profile = std::move(profile);
+  worker.door = std::move(found.door);
+  worker.link = std::make_unique<asio::posix::stream_descriptor>(io_, found.link.release());
+  worker.exit = std::make_unique<asio::posix::stream_descriptor>(io_, found.exit.release());
+  worker.lease = std::move(lease);
+  worker.session = record.getSession();
+  worker.client = read_client(record.getClient());
+  worker.started = std::chrono::system_clock::time_point(std::chrono::milliseconds(record.getStartedMs()));
+  const auto key = record.getLaneKey();
+  worker.lane_key.assign(reinterpret_cast<const std::byte*>(key.begin()),
+                         reinterpret_cast<const std::byte*>(key.end()));
+  const Lease& of = worker.lease->lease();
+  EventLog::info("session taken over", {{"session", worker.session},
+                                        {"worker", worker.process},
+                                        {"program", worker.client.program},
+                                        {"client", worker.client.host_name},
+                                        {"pid", worker.client.process_id},
+                                        {"tenant", of.tenant},
+                                        {"lease", of.id},
+                                        {"release", printable(record.getRelease().cStr())}});
+  scheduling_.begin(worker.session, of.id, share_of(of), worker.link->native_handle());
+  listen(worker);
+  watch_exit(worker);
+  watch();
+  return worker;
+}
+
+void Workers::take_over(Worker& worker, wire::WorkerMessage::Reader told, Descriptor descriptor) {
+  switch (told.which()) {
+    case wire::WorkerMessage::KEPT: return;  // that it is here is due to that
+    case wire::WorkerMessage::HOLDS: shares_.take_over(worker.process, told.getHolds()); return;
+    case wire::WorkerMessage::SHARES: take_share(worker, told.getShares(), std::move(descriptor)); return;
+    case wire::WorkerMessage::ADMITS: add_link_key(worker, told.getAdmits()); return;
+    case wire::WorkerMessage::RECOUNTED: worker.resuming_since = told.getRecounted().getSince(); return;
+    default: throw ProtocolError("the worker tells what a new broker need not know");
+  }
+}
+
+const Worker* Workers::find(pid_t process) const {
+  const auto found =
+      std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+  return found == workers_.end() ? nullptr : &*found;
 }
 
 std::size_t Workers::sessions() const {

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "client_facts.h"
 #include "control.capnp.h"
 #include "dials.h"
 #include "lease.h"
@@ -23,23 +24,12 @@
 #include "scheduling.h"
 #include "settings.h"
 #include "shared_things.h"
+#include "succession.h"
 #include "tenant_totals.h"
 
 namespace fargpu::server {
 
 using Environment = std::map<std::string, std::string>;
-
-/// What the broker knows of the client that a session serves.
-struct ClientFacts {
-  std::string program;
-  std::string host_name;
-  std::uint32_t process_id = 0;
-  std::string peer;
-  std::string tenant;
-  std::string identity;        ///< by what the host knows it, for the log: "token anna"
-  bool shares_memory = false;  ///< with its worker
-  bool by_loopback = false;
-};
 
 /// What a worker is started with, and what it can therefore serve.
 struct WorkerProfile {
@@ -71,6 +61,9 @@ struct Worker {
   bool warm = false;  ///< started ahead, with the standard profile
   WorkerProfile profile;
   std::unique_ptr<asio::posix::stream_descriptor> link;
+  std::string door;  ///< the path at which the next broker finds it; empty: it will not
+  /// Its process, of a session that this broker has taken over: it is no child of this one.
+  std::unique_ptr<asio::posix::stream_descriptor> exit;
 
   // Of a session. The lease from when the worker is promised until the process is gone: until then it holds what it
   // held.
@@ -105,7 +98,7 @@ struct Worker {
 /// Everything runs on the broker's one thread.
 class Workers {
  public:
-  Workers(asio::io_context& io, const Settings& settings);
+  Workers(asio::io_context& io, const Settings& settings, const Succession& succession);
 
   /// A worker of this profile, reserved: at once if a warm one fits, else when a new one is ready. `got` hears of it,
   /// or why not.
@@ -114,6 +107,17 @@ class Workers {
   void release(Worker& worker);
   /// Gives a reserved worker its session. False if the worker is gone.
   bool begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, const SessionOpening& opening);
+  /// A session that an earlier broker began goes on as one of this. Returns its worker.
+  Worker& take_over(Succession::Found found, wire::SessionRecord::Reader record, WorkerProfile profile,
+                    std::unique_ptr<LeaseSession> lease);
+  /// What a worker that was taken over holds, shares, lets in, and does. Throws ProtocolError.
+  void take_over(Worker& worker, wire::WorkerMessage::Reader told, Descriptor descriptor);
+  SharedThings& shares() { return shares_; }
+  /// Ends a worker whose session cannot be taken over after all.
+  void drop(Worker& worker, const std::string& why) {
+    fail(worker, why);
+    kill(worker);
+  }
   /// Of a connection that asks to be a bulk lane of a session, by the session's key or, where TLS is spoken, the key's
   /// name: whether that is right, or was until the session ended.
   enum class LaneVerdict { rightly, too_late, by_stranger };
@@ -134,11 +138,13 @@ class Workers {
   void end_all(const std::string& why);
   void kill_all();
 
-  /// Processes that have ended (after SIGCHLD).
+  /// Children that have ended (after SIGCHLD).
   void reap();
 
   const std::list<Worker>& all() const { return workers_; }
   std::list<Worker>& all() { return workers_; }
+  /// By its process; null if there is none.
+  const Worker* find(pid_t process) const;
   std::size_t sessions() const;
   /// Sessions, and workers promised to somebody.
   std::size_t taken() const;
@@ -174,6 +180,9 @@ class Workers {
   std::string image_folder(const Worker& worker) const;
   static bool may_share(const Worker& one, const Worker& other);
   void listen(Worker& worker);
+  void watch_exit(Worker& worker);
+  void ended(std::list<Worker>::iterator worker, std::optional<int> status);
+  static void signal(const Worker& worker, int number);
   bool take(Worker& worker, LinkPacket packet);
   std::size_t waiting() const;
   void end(Worker& worker);
@@ -194,7 +203,9 @@ class Workers {
     ShareKey key{};
   };
   void answer(Worker& worker, wire::Fetch::Reader fetch);
+  void take_share(Worker& worker, wire::Share::Reader share, Descriptor descriptor);
   void admit(Worker& worker, capnp::Data::Reader key);
+  static void add_link_key(Worker& worker, capnp::Data::Reader key);
   void dial(Worker& worker, wire::Dial::Reader wanted);
   void hear_sharers(const Worker& asks);
   bool lend(Worker& worker, const Asked& asked);
@@ -202,6 +213,7 @@ class Workers {
 
   asio::io_context& io_;
   const Settings& settings_;
+  const Succession& succession_;
   std::list<Worker> workers_;  // stable addresses
   SharedThings shares_;
   Dials dials_;

@@ -57,10 +57,12 @@ TenantAccount::TenantAccount(std::size_t slots)
 TenantAccount TenantAccount::open(int descriptor) {
   struct stat status {};
   void* memory = nullptr;
-  if (::fstat(descriptor, &status) != 0 || static_cast<std::size_t>(status.st_size) < bytes_of(1) ||
+  const int seals = ::fcntl(descriptor, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(descriptor, &status) != 0 ||
+      static_cast<std::size_t>(status.st_size) < bytes_of(1) ||
       !(memory = map(descriptor, static_cast<std::size_t>(status.st_size)))) {
     ::close(descriptor);
-    throw SystemError("what the broker gave is no tenant's account");
+    throw SystemError("what was given is no tenant's account");
   }
   return {descriptor, (static_cast<std::size_t>(status.st_size) - sizeof(Header)) / sizeof(AccountSlot), memory};
 }
@@ -68,7 +70,8 @@ TenantAccount TenantAccount::open(int descriptor) {
 TenantAccount::TenantAccount(TenantAccount&& other) noexcept
     : descriptor_(std::exchange(other.descriptor_, -1)),
       slots_(other.slots_),
-      memory_(std::exchange(other.memory_, nullptr)) {}
+      memory_(std::exchange(other.memory_, nullptr)),
+      taken_over_(std::move(other.taken_over_)) {}
 
 TenantAccount::~TenantAccount() {
   if (memory_) ::munmap(memory_, bytes_of(slots_));
@@ -128,6 +131,30 @@ void TenantAccount::end(std::size_t number) {
   gone.host = 0;
   gone.moved = 0;
   gone.alive = 0;
+}
+
+void TenantAccount::take_over(std::size_t number, std::uint64_t lease, bool unreserved) {
+  AccountSlot& goes_on = slot(number);
+  goes_on.lease = lease;
+  goes_on.unreserved = unreserved;
+  for (auto& bytes : goes_on.inherited) bytes = 0;
+  header().used = std::max<std::uint64_t>(header().used, number + 1);
+  taken_over_.resize(std::max(taken_over_.size(), number + 1));
+  taken_over_[number] = true;
+}
+
+void TenantAccount::all_taken_over() {
+  if (taken_over_.empty()) return;
+  for (std::size_t number = 0; number < slots_; ++number)
+    if (!taken_over(number)) end(number);
+  taken_over_.clear();
+}
+
+bool TenantAccount::same_memory(const TenantAccount& other) const {
+  struct stat own {
+  }, theirs{};
+  return ::fstat(descriptor_, &own) == 0 && ::fstat(other.descriptor_, &theirs) == 0 && own.st_dev == theirs.st_dev &&
+         own.st_ino == theirs.st_ino;
 }
 
 std::uint64_t TenantAccount::held(std::uint64_t lease, int device) {

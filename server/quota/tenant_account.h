@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "protocol/limits.h"
 
@@ -42,7 +43,8 @@ class TenantAccount {
 
   /// New memory for so many sessions. Throws SystemError.
   explicit TenantAccount(std::size_t slots);
-  /// The memory behind a descriptor of another one; takes the descriptor. Throws SystemError.
+  /// The memory behind a descriptor of another one; takes the descriptor. Throws SystemError, also for memory that
+  /// others can take away from under this process.
   static TenantAccount open(int descriptor);
   TenantAccount(TenantAccount&& other) noexcept;
   TenantAccount& operator=(TenantAccount&&) = delete;
@@ -57,6 +59,14 @@ class TenantAccount {
   std::size_t begin(std::uint64_t lease, bool unreserved);
   /// The session is gone, and all that it held.
   void end(std::size_t number);
+  /// A session that an earlier broker began goes on, in its slot and with what it holds; what it had inherited is to be
+  /// found out again.
+  void take_over(std::size_t number, std::uint64_t lease, bool unreserved);
+  bool taken_over(std::size_t number) const { return number < taken_over_.size() && taken_over_[number]; }
+  /// No other session of an earlier broker goes on: the slots of those are free.
+  void all_taken_over();
+  /// Whether both are the same account.
+  bool same_memory(const TenantAccount& other) const;
   /// What leases that keep no memory for themselves may hold together, on all devices.
   void set_unreserved_max(std::uint64_t bytes) { header().unreserved_max = bytes; }
   /// What the sessions of one lease may hold together of the host's memory.
@@ -100,6 +110,7 @@ class TenantAccount {
   int descriptor_;
   std::size_t slots_;
   void* memory_;
+  std::vector<bool> taken_over_;  // until all are; of the first slots
 };
 
 /// Where a session's counters are among those of its tenant.

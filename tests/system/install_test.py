@@ -11,6 +11,9 @@ from rig import SystemTest, paths
 from rig.broker import settings_file
 from rig.process import run
 
+# Settings whose default depends on the machine.
+MACHINE = ("image_folder", "worker ", "runtime_folder")
+
 
 class Installed(SystemTest):
     def setUp(self):
@@ -117,9 +120,9 @@ class Installed(SystemTest):
         settings, tenants = same.out.split("\n\n", 1)
         self.assertIn("[tenant.lab]", tenants)
         values = [line.split("   # ")[0] for line in settings.splitlines()
-                  if not line.startswith(("image_folder", "worker "))]
+                  if not line.startswith(MACHINE)]
         self.assertEqual(values, [line.split("   # ")[0] for line in done.out.splitlines()
-                                  if not line.startswith(("image_folder", "worker "))])
+                                  if not line.startswith(MACHINE)])
         self.assertNotIn("# default", settings)
 
 

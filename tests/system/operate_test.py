@@ -308,6 +308,11 @@ class Service(Operating):
             manager.bind(path)
             manager.settimeout(20)
             host = self.broker("--drain-seconds", "600", env={"NOTIFY_SOCKET": path})
+            # Its socket, to be kept for the next one.
+            told, descriptors, _, _ = socket.recv_fds(manager, 1000, 1)
+            self.assertEqual(told.decode(), f"FDSTORE=1\nFDNAME=127.0.0.1-{host.port}")
+            with socket.socket(fileno=descriptors[0]) as kept:
+                self.assertEqual(kept.getsockname(), ("127.0.0.1", host.port))
             self.assertEqual(manager.recv(1000), b"READY=1\nSTATUS=serving")
             client = self.client(host, "init")
             self.assertNotIn(b"NOTIFY_SOCKET", Path(f"/proc/{self.worker_of(host, client)}/environ").read_bytes())

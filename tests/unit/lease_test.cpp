@@ -555,3 +555,45 @@ TEST_CASE("leases: groups of multiprocessors are kept for who waits for them") {
   REQUIRE(large.try_again());
   CHECK(large.lease->sm_groups == SmGroups{{2, 3}});
 }
+
+TEST_CASE("leases: sessions of an earlier broker come with theirs") {
+  Host before("[tenant.lab]\nmemory = \"64GiB\"\n");
+  const auto granted = before.get({.gpus = 1, .memory_bytes = 40 * gib}, "lab");
+  auto begun = std::get<std::unique_ptr<LeaseSession>>(before.leases.begin_session(granted));
+  const std::size_t slot = begun->slot();
+
+  Host next("[tenant.lab]\nmemory = \"64GiB\"\nweight = 300\n");
+  const auto account = std::make_shared<TenantAccount>(TenantAccount::open(::dup(granted->account->descriptor())));
+  std::string why_not;
+  const auto facts = [&](std::uint64_t id = 0) {
+    Lease lease = *granted;
+    if (id != 0) lease.id = id;
+    lease.account = nullptr;
+    lease.sessions = 0;
+    return lease;
+  };
+  auto session = next.leases.take_over(facts(), account, slot, why_not);
+  REQUIRE(session);
+  next.leases.all_taken_over();
+  CHECK(session->lease().id == granted->id);
+  CHECK(session->lease().weight == 300);
+  CHECK(next.leases.free_bytes(granted->devices[0]) == 40 * gib);
+  CHECK(next.leases.use_of("lab").memory_bytes == 40 * gib);
+  CHECK(next.leases.use_of("lab").sessions == 1);
+  CHECK(std::holds_alternative<LeaseRefusal>(next.ask({.gpus = 1, .memory_bytes = 30 * gib}, "lab")));
+  CHECK(next.get({.gpus = 1, .memory_bytes = 20 * gib}, "lab")->id > granted->id);
+
+  // Others that would be of the same.
+  CHECK_FALSE(next.leases.take_over(facts(), std::make_shared<TenantAccount>(16), slot, why_not));
+  CHECK(why_not == "its tenant's other sessions have another account");
+  CHECK_FALSE(next.leases.take_over(facts(), account, 16, why_not));
+  CHECK(why_not == "its place in the tenant's account is another's");
+  Lease other = facts();
+  other.devices = {1 - granted->devices[0]};
+  CHECK_FALSE(next.leases.take_over(std::move(other), account, slot + 1, why_not));
+  CHECK(why_not == "there is another lease " + std::to_string(granted->id));
+
+  session.reset();
+  CHECK(next.leases.use_of("lab").sessions == 0);
+  CHECK(next.leases.free_bytes(granted->devices[0]) >= 60 * gib);
+}

@@ -137,3 +137,65 @@ TEST_CASE("shares: a worker that says what makes no sense") {
   CHECK(host.pays == Pays{{one, 0}});
   CHECK(host.lend(one, 1));
 }
+
+namespace {
+
+/// As the next broker hears it.
+void hold(Host& host, pid_t worker, int number, unsigned times = 1, int device = 2) {
+  MessageWriter writer;
+  auto holds = writer.root<wire::Holds>();
+  const ShareKey key = key_of(number);
+  holds.setKey(wire_of(key));
+  holds.setDevice(device);
+  holds.setBytes(1000);
+  holds.setTimes(times);
+  host.shares.take_over(worker, holds.asReader());
+}
+
+}  // namespace
+
+TEST_CASE("shares: of sessions that are taken over, makers pay, and those that hold what nobody is the maker of") {
+  Host host;
+  REQUIRE(host.share(maker, 1));
+  hold(host, one, 1, 2);
+  hold(host, other, 5);  // of a maker that has ended
+  hold(host, one, 5);
+  host.shares.all_taken_over();
+  CHECK(host.pays == Pays{{one, 1000}});
+  host.let_go(one, 5);
+  CHECK(host.pays == Pays{{one, 0}, {other, 1000}});
+  host.let_go(other, 5);
+  host.let_go(one, 1);
+  host.unshare(maker, 1);  // which `one` still has, once
+  CHECK(host.pays == Pays{{one, 1000}, {other, 0}});
+  host.let_go(one, 1);
+  CHECK(host.pays == Pays{{one, 0}, {other, 0}});
+}
+
+TEST_CASE("shares: memory that was shared on is taken over as the same memory") {
+  Host host;
+  REQUIRE(host.share(maker, 1));
+  CHECK_FALSE(host.shares.lent(one, key_of(1)));
+  hold(host, one, 1);
+  CHECK(host.shares.lent(one, key_of(1)));
+  REQUIRE(host.share(one, 2, 1));
+  CHECK(host.shares.shared(key_of(2)));
+  hold(host, other, 2);
+  host.shares.all_taken_over();
+  host.shares.remove_all(maker);
+  CHECK(host.pays == Pays{{one, 1000}});
+  host.shares.remove_all(one);
+  CHECK(host.pays[other] == 1000);
+}
+
+TEST_CASE("shares: what a worker that is taken over cannot hold") {
+  Host host;
+  REQUIRE(host.share(maker, 1, 0, -1));  // an event
+  CHECK_THROWS_AS(hold(host, one, 1), ProtocolError);
+  CHECK_THROWS_AS(hold(host, one, 5, 0), ProtocolError);
+  CHECK_THROWS_AS(hold(host, one, 5, 1u << 20), ProtocolError);
+  CHECK_THROWS_AS(hold(host, one, 5, 1, -1), ProtocolError);
+  CHECK_THROWS_AS(hold(host, one, 5, 1, 1000), ProtocolError);
+  hold(host, one, 5);
+  CHECK_THROWS_AS(hold(host, one, 5), ProtocolError);
+}

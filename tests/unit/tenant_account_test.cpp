@@ -145,3 +145,23 @@ TEST_CASE("accounts: what is none is refused") {
   CHECK_THROWS_AS(TenantAccount::open(ends[0]), SystemError);
   ::close(ends[1]);
 }
+
+TEST_CASE("accounts: the next broker finds what sessions hold, and what ended meanwhile is free") {
+  Tenant tenant;
+  Ledger stays = tenant.session(7, 1000), gone = tenant.session(8, 1000);
+  REQUIRE(stays.charge(0, 600));
+  REQUIRE(gone.charge(0, 500));
+  tenant.account->slot(0).inherited[0] = 100;
+  auto next = TenantAccount::open(::dup(tenant.account->descriptor()));
+  CHECK(next.same_memory(*tenant.account));
+  CHECK_FALSE(next.same_memory(TenantAccount(8)));
+  next.take_over(0, 7, false);
+  CHECK(next.taken_over(0));
+  CHECK_FALSE(next.taken_over(1));
+  next.all_taken_over();
+  CHECK(next.held(7, 0) == 600);
+  CHECK(next.held(8, 0) == 0);
+  CHECK(next.begin(9, false) == 1);
+  CHECK(stays.charge(0, 400));
+  CHECK_FALSE(stays.charge(0, 1));
+}

@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "next_broker.h"
 #include "protocol/channel_tls.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
@@ -33,10 +35,13 @@ bool BrokerDoor::admit(std::span<const std::byte> key) {
   const bool let_in =
       sent && changed_.wait_for(lock, limits::connect_timeout, [&] { return !admitting_.contains(name); });
   admitting_.erase(name);
+  if (let_in) admitted_.insert(name);
   return let_in;
 }
 
 void BrokerDoor::shut_out(std::span<const std::byte> key) {
+  const std::lock_guard lock(mutex_);
+  admitted_.erase({key.begin(), key.end()});
   send_link(link_, [&](wire::WorkerMessage::Builder message) { message.setShutOut(data_of(key)); });
 }
 
@@ -44,6 +49,12 @@ void BrokerDoor::heard_admitted(std::span<const std::byte> key) {
   const std::lock_guard lock(mutex_);
   admitting_.erase({key.begin(), key.end()});
   changed_.notify_all();
+}
+
+bool BrokerDoor::recount_to(int next) const {
+  return std::all_of(admitted_.begin(), admitted_.end(), [&](const auto& key) {
+    return recount(next, [&](wire::WorkerMessage::Builder message) { message.setAdmits(data_of(key)); });
+  });
 }
 
 Descriptor BrokerDoor::dial(const PeerAddress& address) {

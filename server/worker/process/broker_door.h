@@ -24,6 +24,11 @@ class BrokerDoor final : public PeerDoor {
   using Wrap = std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)>;
   BrokerDoor(int link, Wrap wrap) : link_(link), wrap_(std::move(wrap)) {}
 
+  /// The link stands still as long as this is held: the next broker takes the place of the present one.
+  [[nodiscard]] std::unique_lock<std::mutex> hold() { return std::unique_lock(mutex_); }
+  /// Tells the next broker, on a connection to it, who is let in. False if it is gone. While held.
+  bool recount_to(int next) const;
+
   bool admit(std::span<const std::byte> key) override;
   void shut_out(std::span<const std::byte> key) override;
   std::unique_ptr<Channel> connect(const PeerAddress& address, std::uint32_t channel) override;
@@ -46,6 +51,7 @@ class BrokerDoor final : public PeerDoor {
   std::uint64_t request_ = 0;
   std::map<std::uint64_t, std::optional<Answer>> dialling_;
   std::set<std::vector<std::byte>> admitting_;  // until the broker has said so
+  std::set<std::vector<std::byte>> admitted_;   // from then on
 };
 
 }  // namespace fargpu::server

@@ -20,6 +20,8 @@ int main(int argc, char** argv) {
   CLI::App app("Executes one fargpu session. Started by fargpud.", "fargpu-worker");
   app.add_option("--driver", options.driver, "Driver library, by path")->required();
   app.add_option("--link", options.link, "Descriptor of the link to the broker")->required();
+  app.add_option("--door", options.door,
+                 "Descriptor of a bound Unix socket at which the host's next broker finds the session");
   app.add_option("--devices", options.devices, "The driver's ordinals to offer, comma-separated (default: all)");
   app.add_option(
       "--sm-groups", options.sm_groups,

@@ -1,6 +1,8 @@
 #include "worker_process.h"
 
+#include <fcntl.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -47,7 +49,8 @@ int fail(int link, const std::string& text) {
 
 WorkerProcess::WorkerProcess(WorkerOptions options)
     : options_(std::move(options)),
-      exchange_(options_.link),
+      next_broker_(options_.door),
+      exchange_(options_.link, next_broker_.may_come()),
       door_(options_.link, [this](std::unique_ptr<Channel> channel) {
         return pace(std::move(channel), bandwidth_, /*first=*/false);
       }) {}
@@ -84,6 +87,7 @@ void WorkerProcess::confine() {
   if (!options_.devices.empty()) ::setenv("CUDA_VISIBLE_DEVICES", options_.devices.c_str(), 1);
   if (!options_.user.empty()) become_user(options_.user);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // forgotten with the former user
+  next_broker_.open(options_.link);
   rdma_.emplace(options_.rdma_networks, options_.rdma_transports);
   if (options_.sandbox && !sanitized) enter_sandbox();
 }
@@ -162,9 +166,11 @@ void WorkerProcess::take_session(wire::Session::Reader session) {
   attach_.session.turns.work_max = std::chrono::seconds(session.getKernelSecondsMax());
   attach_.session.scrub = session.getScrub();
   attach_.lane_key = copy_of(session.getLaneKey());
+  record_ = copy_of(session.getRecord());
   if (session.getResumeSeconds() == 0) return;
   attach_.session.resumption = std::make_shared<Resumption>(Resumption::Options{
       .time = std::chrono::seconds(session.getResumeSeconds()),
+      .clock_stands = [this] { return next_broker_.may_come() && broker_away_; },
       .tell = [this](const Resumption::Break* what, const std::string& peer) { tell_resuming(what, peer); }});
 }
 
@@ -201,11 +207,10 @@ void WorkerProcess::serve() {
   ::prctl(PR_SET_PDEATHSIG, 0);  // from now on this process belongs to its client
   // The first message is right behind the session: whether it may give work. A session that begins without it would ask
   // for what it has.
-  if (hear_broker()) {
-    std::thread([this] {
-      while (hear_broker()) {}
-    }).detach();
-  }
+  const bool first = hear_broker();
+  std::thread([this, first] {
+    for (bool there = first; there || meet_next_broker(); there = hear_broker()) {}
+  }).detach();
   std::thread([this] { watch(); }).detach();
   bool told = false;
   attach_.over = [&](const std::string& why) {
@@ -276,6 +281,32 @@ bool WorkerProcess::hear_broker() {
     running_.stop("out of memory");
   }
   return true;
+}
+
+bool WorkerProcess::meet_next_broker() {
+  broker_away_ = true;
+  try {
+    const Descriptor next = next_broker_.wait();
+    if (next.number() < 0) return false;
+    // What is said meanwhile goes to one of them.
+    const auto shares = exchange_.hold();
+    const auto links = door_.hold();
+    const std::lock_guard client(away_mutex_);
+    if (recount_to(next.number()) && ::dup3(next.number(), options_.link, O_CLOEXEC) >= 0) {
+      exchange_.link_changed();
+      broker_away_ = false;
+    }
+  } catch (const std::exception&) {  // most likely there was no memory; the broker sees that it was not told all
+  }
+  return true;  // where it is gone already, the link says so again
+}
+
+bool WorkerProcess::recount_to(int next) const {
+  const capnp::Data::Reader record(reinterpret_cast<const kj::byte*>(record_.data()), record_.size());
+  const auto kept = [&](wire::WorkerMessage::Builder message) { message.setKept(record); };
+  const auto recounted = [&](wire::WorkerMessage::Builder message) { describe_absence(message.initRecounted()); };
+  return recount(next, kept, account_->descriptor()) && exchange_.recount_to(next) && door_.recount_to(next) &&
+         recount(next, recounted);
 }
 
 void WorkerProcess::hear(wire::WorkerMessage::Reader message, Descriptor descriptor) {
@@ -353,13 +384,20 @@ void WorkerProcess::give_lane(std::unique_ptr<Channel> lane, const LaneWish& wis
 }
 
 void WorkerProcess::tell_resuming(const Resumption::Break* what, const std::string& peer) {
+  const std::lock_guard lock(away_mutex_);
+  client_away_.reset();
+  if (what) client_away_ = ClientAway{static_cast<std::uint64_t>(std::time(nullptr)), what->why};
   send_link(options_.link, [&](wire::WorkerMessage::Builder message) {
     auto told = message.initResuming();
     told.setPeer(peer);
-    if (!what) return;
-    told.setSince(static_cast<std::uint64_t>(std::time(nullptr)));
-    told.setWhy(what->why);
+    describe_absence(told);
   });
+}
+
+void WorkerProcess::describe_absence(wire::Resuming::Builder told) const {
+  if (!client_away_) return;
+  told.setSince(client_away_->since);
+  told.setWhy(client_away_->why);
 }
 
 // While a call to the driver does not come back, perhaps because it waits for a kernel that never ends, the session's

@@ -7,13 +7,14 @@
 //   receive_session    the broker hands over the tenant's account, then the session with the client's connection
 //   serve              the session's loop, until the client leaves or is lost or the broker says stop. Beside it, each
 //   on its own thread:
-//     hear_broker        turns, bulk lanes, what other sessions share, the word to stop
+//     hear_broker        turns, bulk lanes, what other sessions share, the word to stop; meet_next_broker, when that
+//                        broker is gone
 //     watch              ends the process if a call to the driver does not come back
 //   end                tells the broker why the session is over; then _Exit, after which the kernel frees what the
 //   driver holds
 //
 // Until there is a session the process ends with its broker. From then on it belongs to its client: if the broker dies,
-// the session goes on, nothing but the client ends it, and the next broker of the host does not know of it.
+// the session goes on, and the host's next broker finds it at its door. Without a door nothing but the client ends it.
 
 #include <cuda.h>
 
@@ -21,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,6 +32,7 @@
 #include "driver_table.h"
 #include "encrypted_lanes.h"
 #include "link_exchange.h"
+#include "next_broker.h"
 #include "protocol/channel.h"
 #include "rdma_host.h"
 #include "running_session.h"
@@ -45,6 +48,7 @@ namespace fargpu::server {
 struct WorkerOptions {
   std::string driver;
   int link = -1;
+  int door = -1;
   std::string devices;
   std::string sm_groups;
   std::string user;
@@ -89,12 +93,16 @@ class WorkerProcess {
 
   /// Of a thread of its own. Hears one message of the broker; false when the broker is gone.
   bool hear_broker();
+  /// Of the same thread: waits for the next one, and tells it of the session. False if none can come.
+  bool meet_next_broker();
+  bool recount_to(int next) const;
   void hear(wire::WorkerMessage::Reader message, Descriptor descriptor);
   void hear_lane(std::span<const std::byte> lane_message, Descriptor descriptor);
   void meet_peer(Descriptor descriptor, const PeerWish& wish);
   void give_lane(std::unique_ptr<Channel> lane, const LaneWish& wish);
   void hand_lane_over(std::unique_ptr<Channel> lane, const LaneWish& wish);
   void tell_resuming(const Resumption::Break* what, const std::string& peer);
+  void describe_absence(wire::Resuming::Builder told) const;
   /// Of a thread of its own. Never returns.
   [[noreturn]] void watch();
 
@@ -114,6 +122,15 @@ class WorkerProcess {
   AttachOptions attach_;
   std::optional<EncryptedLanes> encrypted_lanes_;  // if the session speaks TLS
   std::atomic<unsigned> lanes_handed_over_{0};     // to RDMA, at this moment
+  NextBroker next_broker_;
+  std::vector<std::byte> record_;  // of the session, for the next broker
+  std::atomic<bool> broker_away_{false};
+  struct ClientAway {
+    std::uint64_t since = 0;  // Unix time
+    std::string why;
+  };
+  std::mutex away_mutex_;
+  std::optional<ClientAway> client_away_;  // while its connection is broken
   LinkExchange exchange_;
   BrokerDoor door_;
   std::atomic<unsigned> peers_met_{0};  // connections of links with other hosts, just now

@@ -277,6 +277,7 @@ std::string perform(std::istream& rest) {
       handle.reserved[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
     return name_of(cuIpcOpenMemHandle(&block.address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   }
+  if (command == "close") return name_of(cuIpcCloseMemHandle(block.address));
   if (command == "launch") return name_of(launch(fill, block));
   if (command == "crash") return name_of(launch(crash, block));
   if (command == "hang") return name_of(launch(hang, block));

@@ -1,0 +1,67 @@
+#include "given_sockets.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+namespace fargpu::server {
+namespace {
+
+constexpr int first_given = 3;  // SD_LISTEN_FDS_START
+constexpr int given_max = 256;
+
+long number_in(const char* variable) {
+  const char* const text = std::getenv(variable);
+  long number = -1;
+  if (text) std::from_chars(text, text + std::strlen(text), number);
+  return number;
+}
+
+bool listens(int socket) {
+  int yes = 0;
+  socklen_t bytes = sizeof(yes);
+  return ::getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &yes, &bytes) == 0 && yes != 0;
+}
+
+}  // namespace
+
+GivenSockets::GivenSockets() {
+  const long count = number_in("LISTEN_PID") == ::getpid() ? number_in("LISTEN_FDS") : 0;
+  const char* const names = std::getenv("LISTEN_FDNAMES");
+  std::istringstream rest(names ? names : "");
+  for (int i = 0; i < std::min<long>(count, given_max); ++i) {
+    const int number = first_given + i;
+    ::fcntl(number, F_SETFD, FD_CLOEXEC);
+    Given& given = given_.emplace_back(Given{Descriptor(number), ""});
+    std::getline(rest, given.name, ':');
+  }
+  for (const char* const variable : {"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"}) ::unsetenv(variable);
+}
+
+Descriptor GivenSockets::take(const sockaddr* address, socklen_t bytes) {
+  for (Given& given : given_) {
+    sockaddr_storage own{};
+    socklen_t own_bytes = sizeof(own);
+    if (given.socket.number() >= 0 && listens(given.socket.number()) &&
+        ::getsockname(given.socket.number(), reinterpret_cast<sockaddr*>(&own), &own_bytes) == 0 &&
+        own_bytes == bytes && std::memcmp(&own, address, bytes) == 0)
+      return std::move(given.socket);
+  }
+  return {};
+}
+
+std::vector<std::string> GivenSockets::close_rest() {
+  std::vector<std::string> names;
+  for (const Given& given : std::exchange(given_, {}))
+    if (given.socket.number() >= 0) names.push_back(given.name);
+  return names;
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,33 @@
+#pragma once
+// Listening sockets that this process was started with (sd_listen_fds(3)): those of the fargpud before it, which the
+// service manager has kept, or of a socket unit.
+
+#include <sys/socket.h>
+
+#include <string>
+#include <vector>
+
+#include "server/exchange.h"
+
+namespace fargpu::server {
+
+class GivenSockets {
+ public:
+  /// Takes them, and LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, which no process that is started later inherits. Before
+  /// other threads, and before other descriptors are closed.
+  GivenSockets();
+
+  /// One that listens at this address. No number: there is none.
+  Descriptor take(const sockaddr* address, socklen_t bytes);
+  /// Names of those that nobody has taken, which are closed.
+  std::vector<std::string> close_rest();
+
+ private:
+  struct Given {
+    Descriptor socket;
+    std::string name;
+  };
+  std::vector<Given> given_;
+};
+
+}  // namespace fargpu::server
