@@ -15,6 +15,8 @@ namespace fargpu::server {
 namespace {
 
 constexpr auto stop_patience = std::chrono::seconds(5);
+constexpr auto leave_patience = std::chrono::seconds(1);
+constexpr auto leave_look = std::chrono::milliseconds(2);
 
 }  // namespace
 
@@ -38,6 +40,7 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
            .trouble = [this] { pending_.make_room(); }}),
       signals_(io),
       stop_timer_(io),
+      leave_timer_(io),
       expiry_watch_(io, settings),
       patience_(settings.drain_seconds) {
   signals_.add(SIGCHLD);
@@ -308,6 +311,8 @@ std::string Broker::administer(const ClientFacts& by, wire::AdministrationReques
 
 void Broker::stop(const std::string& why, std::chrono::seconds patience) {
   if (stopping()) return end_sessions(why);  // the second word ends them now
+  leaves_ = false;
+  leave_timer_.cancel();
   state_.stop(std::chrono::system_clock::now() + patience);
   // However long its unit lets it take.
   service_manager_.tell(fmt::format("STOPPING=1\nEXTEND_TIMEOUT_USEC={}\nSTATUS=ends running sessions",
@@ -336,13 +341,27 @@ void Broker::take_over() {
 
 void Broker::leave(const std::string& why) {
   if (!succession_.possible() || ending_sessions_) return stop(why, patience_);
-  leaves_ = true;
+  if (std::exchange(leaves_, true)) return io_.stop();
   service_manager_.tell("STOPPING=1\nSTATUS=leaves running sessions to the next fargpud");
-  EventLog::info("left", {{"reason", why},
-                          {"sessions", workers_.sessions()},
-                          {"meaning", "the host's next fargpud takes over its sessions"}});
-  io_.stop();
+  const auto deadline = std::chrono::steady_clock::now() + leave_patience;
+  const auto look = std::make_shared<std::function<void()>>();
+  *look = [this, deadline, why, look] {
+    if (!in_conversation() || std::chrono::steady_clock::now() >= deadline) {
+      EventLog::info("left", {{"reason", why},
+                              {"sessions", workers_.sessions()},
+                              {"meaning", "the host's next fargpud takes over its sessions"}});
+      return io_.stop();
+    }
+    leave_timer_.expires_after(leave_look);
+    leave_timer_.async_wait([look](const asio::error_code& error) {
+      if (!error) (*look)();
+    });
+  };
+  (*look)();
 }
+
+// What clients have begun to ask, and sessions that were promised. Those that wait for a lease do so for long.
+bool Broker::in_conversation() const { return !pending_.none() || workers_.taken() > workers_.sessions(); }
 
 // Once told so, clients do not come back. A third word does not wait for them.
 void Broker::end_sessions(const std::string& why) {

@@ -45,7 +45,8 @@ class Broker {
   void check();
   /// Begins to stop: no new sessions, running ones have their time, then everything ends and the io_context runs dry.
   void stop(const std::string& why, std::chrono::seconds patience);
-  /// Ends at once and leaves the sessions to the host's next broker. Where there is no runtime folder: as `stop`.
+  /// Ends as soon as no conversation is interrupted by that, within a second, and leaves the sessions to the host's
+  /// next broker. Where there is no runtime folder: as `stop`.
   void leave(const std::string& why);
   /// Whether the sessions are to go on when this process has ended.
   bool leaves() const { return leaves_; }
@@ -90,6 +91,7 @@ class Broker {
   std::string administer(const ClientFacts& by, wire::AdministrationRequest::Reader request);
   bool stopping() const { return state_.at(std::chrono::system_clock::now()) == ServiceState::State::stopping; }
   void end_sessions(const std::string& why);
+  bool in_conversation() const;
   void finish_stop(const std::string& why);
   /// Why no session can begin now; empty if one can.
   std::string trouble() const;
@@ -111,7 +113,7 @@ class Broker {
   FairLimit patient_;  // connections that wait for a lease, or hold one
   Listeners listeners_;
   asio::signal_set signals_;
-  asio::steady_timer stop_timer_;
+  asio::steady_timer stop_timer_, leave_timer_;
   bool ending_sessions_ = false;
   bool leaves_ = false;
   ExpiryWatch expiry_watch_;

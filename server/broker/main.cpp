@@ -195,9 +195,14 @@ int serve(const Settings& settings) {
   };
   wait();
   asio::signal_set leave(io, SIGUSR1);
-  leave.async_wait([&](const asio::error_code& error, int) {
-    if (!error) broker.leave("SIGUSR1");
-  });
+  std::function<void()> wait_to_leave = [&] {
+    leave.async_wait([&](const asio::error_code& error, int) {
+      if (error) return;
+      broker.leave("SIGUSR1");
+      wait_to_leave();
+    });
+  };
+  wait_to_leave();
   asio::signal_set reload(io, SIGHUP);
   std::function<void()> wait_to_reload = [&] {
     reload.async_wait([&](const asio::error_code& error, int) {

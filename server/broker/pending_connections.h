@@ -40,6 +40,7 @@ class PendingConnections {
   Place add(PendingConnection& connection) { return pending_.insert(pending_.end(), &connection); }
   void spoke(Place place) { pending_.splice(pending_.end(), pending_, place); }
   void remove(Place place) { pending_.erase(place); }
+  bool none() const { return pending_.empty(); }
 
   /// A connection came to nothing: says so in the log, unless that is full of its source already.
   void failed(const char* event, const std::string& peer, const std::string& source, const std::string& reason);
