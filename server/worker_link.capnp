@@ -147,6 +147,7 @@ struct SessionRecord {
   slot @6 :UInt32;          # in the account
   account @7 :UInt64;       # the inode of its memory
   lease @8 :LeaseRecord;
+  accountLayout @9 :UInt32; # of the account's memory
 }
 
 struct ClientRecord {

@@ -22,11 +22,13 @@ std::pair<int, int> make_link() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     throw SystemError(std::string("socketpair: ") + std::strerror(errno));
-  for (const int end : ends) {
-    const int bytes = 2 * static_cast<int>(packet_bytes_max);
-    ::setsockopt(end, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-  }
+  for (const int end : ends) give_room(end);
   return {ends[0], ends[1]};
+}
+
+void give_room(int link) {
+  const int bytes = 2 * static_cast<int>(packet_bytes_max);
+  ::setsockopt(link, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
 }
 
 bool send_link(int link, const std::function<void(wire::WorkerMessage::Builder)>& fill, int descriptor) {

@@ -20,6 +20,9 @@ struct LinkPacket {
 /// A connected pair of packet sockets, close-on-exec.
 std::pair<int, int> make_link();
 
+/// Lets a packet socket take as much as one of these, before it is read.
+void give_room(int link);
+
 /// Sends one message; `descriptor` is passed along if it is not -1. Never waits: neither end is held up by the other.
 /// False if the other end is gone, or has not read for so long that there is no room.
 bool send_link(int link, const std::function<void(wire::WorkerMessage::Builder)>& fill, int descriptor = -1);

@@ -365,6 +365,8 @@ bool Broker::in_conversation() const { return !pending_.none() || workers_.taken
 
 // Once told so, clients do not come back. A third word does not wait for them.
 void Broker::end_sessions(const std::string& why) {
+  leaves_ = false;
+  leave_timer_.cancel();
   if (std::exchange(ending_sessions_, true)) {
     workers_.end_all("the host's fargpud was told again and again to stop");
     return finish_stop("told again: " + why);

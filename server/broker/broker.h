@@ -48,6 +48,8 @@ class Broker {
   /// Ends as soon as no conversation is interrupted by that, within a second, and leaves the sessions to the host's
   /// next broker. Where there is no runtime folder: as `stop`.
   void leave(const std::string& why);
+  /// The sessions that were taken over are left to the next broker, because this one cannot serve.
+  void give_back() { leaves_ = succession_.possible(); }
   /// Whether the sessions are to go on when this process has ended.
   bool leaves() const { return leaves_; }
   /// What running sessions have, as the settings say now.

@@ -1,10 +1,12 @@
 #include "given_sockets.h"
 
 #include <fcntl.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
@@ -30,6 +32,14 @@ bool listens(int socket) {
   return ::getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &yes, &bytes) == 0 && yes != 0;
 }
 
+// The kernel tells the path of a Unix socket with the zero byte behind it.
+socklen_t length_of(const sockaddr_storage& address, socklen_t bytes) {
+  const auto* const path = reinterpret_cast<const sockaddr_un&>(address).sun_path;
+  const std::size_t before = offsetof(sockaddr_un, sun_path);
+  if (address.ss_family != AF_UNIX || bytes <= before || path[0] == '\0') return bytes;
+  return static_cast<socklen_t>(before + ::strnlen(path, bytes - before));
+}
+
 }  // namespace
 
 GivenSockets::GivenSockets() {
@@ -51,7 +61,7 @@ Descriptor GivenSockets::take(const sockaddr* address, socklen_t bytes) {
     socklen_t own_bytes = sizeof(own);
     if (given.socket.number() >= 0 && listens(given.socket.number()) &&
         ::getsockname(given.socket.number(), reinterpret_cast<sockaddr*>(&own), &own_bytes) == 0 &&
-        own_bytes == bytes && std::memcmp(&own, address, bytes) == 0)
+        length_of(own, own_bytes) == bytes && std::memcmp(&own, address, bytes) == 0)
       return std::move(given.socket);
   }
   return {};

@@ -440,9 +440,11 @@ std::unique_ptr<LeaseSession> Leases::take_over(Lease facts, std::shared_ptr<Ten
   return std::make_unique<LeaseSession>(lease, slot, [this] { tell(); });
 }
 
-void Leases::all_taken_over() {
-  for (const auto& [tenant, weak] : accounts_)
-    if (const auto account = weak.lock()) account->all_taken_over();
+void Leases::all_taken_over(bool all) {
+  for (const auto& [tenant, weak] : accounts_) {
+    const auto account = weak.lock();
+    if (account) next_id_ = std::max(next_id_, account->all_taken_over(all) + 1);
+  }
 }
 
 std::shared_ptr<void> Leases::watch(std::function<void()> changed) {

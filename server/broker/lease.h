@@ -162,8 +162,9 @@ class Leases {
   /// lease, or does not belong to this account.
   std::unique_ptr<LeaseSession> take_over(Lease lease, std::shared_ptr<TenantAccount> account, std::size_t slot,
                                           std::string& why_not);
-  /// All that there are have been taken over: what other sessions had is gone with them.
-  void all_taken_over();
+  /// No more will be taken over. `all`: what other sessions had is gone with them; otherwise some go on that are left
+  /// alone, so that it stays theirs.
+  void all_taken_over(bool all);
 
   /// All of them, in the order in which they were granted.
   std::vector<std::shared_ptr<Lease>> all() const;

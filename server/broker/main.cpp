@@ -229,8 +229,10 @@ int serve(const Settings& settings) {
     try {
       broker.listen();
     } catch (const AddressInUse& error) {
+      broker.give_back();
       give_up(exit_no_service, error.what());
     } catch (const SettingsError& error) {
+      broker.give_back();
       give_up(exit_wrong_setting, error.what());
     }
   });

@@ -58,6 +58,7 @@ void write_record(const SessionFacts& facts, const std::vector<std::string>& uui
   write_client(facts.client, record.initClient());
   record.setSlot(static_cast<std::uint32_t>(facts.lease.slot()));
   record.setAccount(account_number(lease.account->descriptor()));
+  record.setAccountLayout(TenantAccount::layout());
   write_lease(lease, uuids, record.initLease());
 }
 

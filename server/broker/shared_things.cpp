@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "protocol/errors.h"
@@ -101,6 +102,7 @@ void SharedThings::take_over(pid_t worker, wire::Holds::Reader holds) {
     std::shared_ptr<Piece>& unclaimed = unclaimed_[*key];
     if (!unclaimed)
       unclaimed = std::make_shared<Piece>(Piece{.device = holds.getDevice(), .bytes = holds.getBytes(), .payer = -1});
+    unclaimed->bytes = std::min(unclaimed->bytes, holds.getBytes());
     piece = unclaimed;
   }
   piece->holders[worker] += holds.getTimes();

@@ -38,7 +38,10 @@ constexpr int above_those_of_children = 16;  // descriptors at which a worker fi
 /// In which all workers must have told all: each does nothing but that.
 constexpr auto telling_max = std::chrono::seconds(5);
 /// More than a session can share, hold and let in.
-constexpr std::size_t packets_max = 2 * 65'536, told_bytes_max = 64u << 20, descriptors_max = limits::shares_max + 1;
+constexpr std::size_t packets_max = 65'536 + 1024, told_bytes_max = 64u << 20;
+constexpr std::size_t descriptors_max = limits::shares_max + 1;
+/// Of all together.
+constexpr std::size_t told_bytes_of_all_max = 512u << 20;
 
 sockaddr_un address_of(const fs::path& path) {
   sockaddr_un address{};
@@ -71,14 +74,26 @@ pid_t process_behind(int socket) {
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 ? peer.pid : -1;
 }
 
+constexpr int packets_at_once = 1024;
+constexpr int ending_max_ms = 500;  // for which a process may still be there whose sockets are closed
+
 enum class Hearing { more, all, ended };
 
-/// Takes what a worker has told by now. `ended`: it was one without a session. Throws ProtocolError for what is no such
-/// thing.
-Hearing hear(Succession::Found& worker) {
-  while (auto packet = receive_link(worker.link.number())) {
-    if (packet->message.empty() && worker.told.empty()) return Hearing::ended;
+bool has_ended(const Succession::Found& worker) {
+  pollfd process{worker.exit.number(), POLLIN, 0};
+  return ::poll(&process, 1, ending_max_ms) > 0;
+}
+
+/// Takes what a worker has told by now, but not more than some, because others tell too. `ended`: its process is gone.
+/// Throws ProtocolError for what is no such thing. `told_bytes`: of all of them.
+Hearing hear(Succession::Found& worker, std::size_t& told_bytes) {
+  for (int packets = 0; packets < packets_at_once; ++packets) {
+    auto packet = receive_link(worker.link.number());
+    if (!packet) break;
+    if (packet->message.empty() && has_ended(worker)) return Hearing::ended;
     if (packet->message.empty()) throw ProtocolError("it has not told all");
+    told_bytes += packet->message.size();
+    if (told_bytes > told_bytes_of_all_max) throw ProtocolError("workers tell more than there can be");
     worker.told_bytes += packet->message.size();
     worker.told_descriptors += packet->descriptor >= 0;
     worker.told.push_back({std::move(packet->message), Descriptor(packet->descriptor)});
@@ -167,30 +182,34 @@ std::span<const std::byte> Succession::unseal(std::span<const std::byte> sealed)
 }
 
 // All at once: one that is silent keeps none waiting that tells.
-std::vector<Succession::Found> Succession::find() const {
-  std::list<Found> silent = knock();
+std::vector<Succession::Found> Succession::find(bool& all) const {
+  std::list<Found> silent = knock(all);
   std::vector<Found> found;
+  std::size_t told_bytes = 0;
   const auto deadline = std::chrono::steady_clock::now() + telling_max;
   const auto take = [&](Found& worker) {
     try {
-      const Hearing heard = hear(worker);
+      const Hearing heard = hear(worker, told_bytes);
       if (heard == Hearing::more) return false;
       if (heard == Hearing::ended) ::unlink(worker.door.c_str());
       else found.push_back(std::move(worker));
     } catch (const kj::Exception& failed) {
       leave_alone(worker, failed.getDescription().cStr());
+      all = false;
     } catch (const std::exception& failed) {
       leave_alone(worker, failed.what());
+      all = false;
     }
     return true;
   };
   do silent.remove_if(take);
   while (!silent.empty() && wait_for(silent, deadline));
   for (const Found& worker : silent) leave_alone(worker, "it does not answer");
+  all &= silent.empty();
   return found;
 }
 
-std::list<Succession::Found> Succession::knock() const {
+std::list<Succession::Found> Succession::knock(bool& all) const {
   std::list<Found> reached;
   for (const fs::path& door : doors_) {
     const sockaddr_un address = address_of(door);
@@ -198,13 +217,21 @@ std::list<Succession::Found> Succession::knock() const {
     worker.door = door;
     worker.link = Descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (::connect(worker.link.number(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-      if (errno == ECONNREFUSED) ::unlink(door.c_str());
+      if (errno == ECONNREFUSED) {
+        ::unlink(door.c_str());
+        continue;
+      }
+      EventLog::warn("session not taken over", {{"door", door.string()}, {"reason", std::strerror(errno)}});
+      all = false;
       continue;
     }
     worker.process = process_behind(worker.link.number());
     worker.exit = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, worker.process, 0)));
     if (worker.exit.number() >= 0) reached.push_back(std::move(worker));
-    else if (errno != ESRCH) leave_alone(worker, std::string("pidfd_open: ") + std::strerror(errno));
+    else if (errno != ESRCH) {
+      leave_alone(worker, std::string("pidfd_open: ") + std::strerror(errno));
+      all = false;
+    }
   }
   return reached;
 }

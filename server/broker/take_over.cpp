@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -18,6 +19,7 @@ namespace {
 struct Told {
   Worker* worker = nullptr;
   Succession::Message message;
+  std::optional<ShareKey> needs = {}, came_by = {}, shares = {};
 };
 
 /// The session of a worker that has told all. Throws ProtocolError if it cannot be one of this broker's.
@@ -30,6 +32,9 @@ Worker& enter(const Succession& succession, Leases& leases, Workers& workers, Su
   MessageReader reader(bytes);
   const auto record = reader.root<wire::SessionRecord>();
   if (record.getProcess() != found.process) throw ProtocolError("its record is another process's");
+  if (record.getAccountLayout() != TenantAccount::layout())
+    throw ProtocolError("its account is of a release that lays it out in another way");
+  if (workers.serves(record.getSession())) throw ProtocolError("another session has its number");
   if (memory.number() < 0 || account_number(memory.number()) != record.getAccount())
     throw ProtocolError("it has not the account that it was given");
   const auto uuids = workers.device_uuids();
@@ -47,15 +52,31 @@ Worker& enter(const Succession& succession, Leases& leases, Workers& workers, Su
   return workers.take_over(std::move(found), record, profile, std::move(lease));
 }
 
-/// Whether what this is about is known already, or need not be.
-bool ready(const SharedThings& shares, const Worker& worker, wire::WorkerMessage::Reader told) {
-  if (told.isHolds()) {
-    const auto key = share_key(told.getHolds().getKey());
-    return !key || shares.shared(*key);
+/// Has a worker's words taken, or drops it.
+template <class Use>
+void use(Workers& workers, Worker& worker, const Succession::Message& message, Use use) {
+  try {
+    MessageReader reader(message.bytes);
+    use(reader.root<wire::WorkerMessage>());
+  } catch (const kj::Exception& error) {
+    workers.drop(worker, error.getDescription().cStr());
+  } catch (const std::exception& error) {
+    workers.drop(worker, error.what());
   }
-  if (!told.isShares() || told.getShares().getCameBy().size() == 0) return true;
-  const auto came_by = share_key(told.getShares().getCameBy());
-  return !came_by || shares.lent(worker.process, *came_by);
+}
+
+/// What it needs to be known before, and by which key it makes something known. Throws kj::Exception.
+void read_keys(Told& told, wire::WorkerMessage::Reader message) {
+  if (message.isHolds()) told.needs = share_key(message.getHolds().getKey());
+  if (!message.isShares()) return;
+  told.shares = share_key(message.getShares().getKey());
+  if (message.getShares().getCameBy().size() != 0) told.came_by = share_key(message.getShares().getCameBy());
+}
+
+/// Whether what this is about is known already, or need not be.
+bool ready(const SharedThings& shares, const Told& told) {
+  if (told.came_by) return shares.lent(told.worker->process, *told.came_by);
+  return !told.needs || shares.shared(*told.needs);
 }
 
 /// Takes those that are wanted. Returns whether there were any.
@@ -66,43 +87,27 @@ bool take(Workers& workers, std::deque<Told>& rest, Wanted wanted) {
     Told one = std::move(rest.front());
     rest.pop_front();
     if (one.worker->state != Worker::State::session) continue;  // it was dropped
-    try {
-      MessageReader reader(one.message.bytes);
-      const auto told = reader.root<wire::WorkerMessage>();
-      if (wanted(*one.worker, told)) workers.take_over(*one.worker, told, std::move(one.message.descriptor));
-      else rest.push_back(std::move(one));
-    } catch (const kj::Exception& error) {
-      workers.drop(*one.worker, error.getDescription().cStr());
-    } catch (const std::exception& error) {
-      workers.drop(*one.worker, error.what());
+    if (!wanted(one)) {
+      rest.push_back(std::move(one));
+      continue;
     }
+    use(workers, *one.worker, one.message, [&](wire::WorkerMessage::Reader told) {
+      workers.take_over(*one.worker, told, std::move(one.message.descriptor));
+    });
   }
   return rest.size() < before;
 }
 
-/// Keys by which what is left will be shared.
-std::set<ShareKey> to_be_shared(const std::deque<Told>& rest) {
-  std::set<ShareKey> keys;
-  for (const Told& one : rest) {
-    MessageReader reader(one.message.bytes);
-    const auto told = reader.root<wire::WorkerMessage>();
-    if (const auto key = told.isShares() ? share_key(told.getShares().getKey()) : std::nullopt) keys.insert(*key);
-  }
-  return keys;
-}
-
 /// Makers first, then those that have it of them, and so on; in between what nobody is the maker of any more.
 void take_all(Workers& workers, std::deque<Told>& rest) {
-  constexpr int rounds_max = 64;  // memory that so many sessions have of each other
+  constexpr int rounds_max = 16;  // memory that so many sessions have of each other
   const SharedThings& shares = workers.shares();
   for (int round = 0; round < rounds_max && !rest.empty(); ++round) {
-    if (take(workers, rest, [&](const Worker& worker, auto told) { return ready(shares, worker, told); })) continue;
-    const std::set<ShareKey> later = to_be_shared(rest);
-    const auto of_nobody = [&](const Worker&, wire::WorkerMessage::Reader told) {
-      const auto key = told.isHolds() ? share_key(told.getHolds().getKey()) : std::nullopt;
-      return key && !later.contains(*key);
-    };
-    if (!take(workers, rest, of_nobody)) break;
+    if (take(workers, rest, [&](const Told& told) { return ready(shares, told); })) continue;
+    std::set<ShareKey> later;
+    for (const Told& one : rest)
+      if (one.shares) later.insert(*one.shares);
+    if (!take(workers, rest, [&](const Told& told) { return told.needs && !later.contains(*told.needs); })) break;
   }
   for (const Told& one : rest)
     if (one.worker->state == Worker::State::session)
@@ -114,21 +119,27 @@ void take_all(Workers& workers, std::deque<Told>& rest) {
 std::uint64_t take_over_sessions(const Succession& succession, Leases& leases, Workers& workers) {
   std::uint64_t highest = 0;
   std::deque<Told> rest;
-  for (Succession::Found& found : succession.find()) {
+  bool all = true;  // that there are
+  for (Succession::Found& found : succession.find(all)) {
     const pid_t process = found.process;
     try {
       std::vector<Succession::Message> told(std::make_move_iterator(found.told.begin() + 1),
                                             std::make_move_iterator(found.told.end()));
       Worker& worker = enter(succession, leases, workers, std::move(found));
       highest = std::max(highest, worker.session);
-      for (Succession::Message& message : told) rest.push_back({&worker, std::move(message)});
+      for (Succession::Message& message : told) {
+        Told& one = rest.emplace_back(Told{&worker, std::move(message)});
+        use(workers, worker, one.message, [&](wire::WorkerMessage::Reader words) { read_keys(one, words); });
+      }
     } catch (const kj::Exception& error) {
       EventLog::warn("session not taken over", {{"worker", process}, {"reason", error.getDescription().cStr()}});
+      all = false;
     } catch (const std::exception& error) {
       EventLog::warn("session not taken over", {{"worker", process}, {"reason", error.what()}});
+      all = false;
     }
   }
-  leases.all_taken_over();
+  leases.all_taken_over(all);
   take_all(workers, rest);
   workers.shares().all_taken_over();
   return highest;

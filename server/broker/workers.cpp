@@ -879,7 +879,8 @@ void Workers::watch_exit(Worker& worker) {
 
 Worker& Workers::take_over(Succession::Found found, wire::SessionRecord::Reader record, WorkerProfile profile,
                            std::unique_ptr<LeaseSession> lease) {
-  Worker& worker = workers_.emplace_back();
+  std::list<Worker> fresh(1);
+  Worker& worker = fresh.front();
   worker.process = found.process;
   worker.state = Worker::State::session;
   worker.profile = std::move(profile);
@@ -893,6 +894,7 @@ Worker& Workers::take_over(Succession::Found found, wire::SessionRecord::Reader 
   const auto key = record.getLaneKey();
   worker.lane_key.assign(reinterpret_cast<const std::byte*>(key.begin()),
                          reinterpret_cast<const std::byte*>(key.end()));
+  workers_.splice(workers_.end(), fresh);
   const Lease& of = worker.lease->lease();
   EventLog::info("session taken over", {{"session", worker.session},
                                         {"worker", worker.process},
@@ -913,11 +915,20 @@ void Workers::take_over(Worker& worker, wire::WorkerMessage::Reader told, Descri
   switch (told.which()) {
     case wire::WorkerMessage::KEPT: return;  // that it is here is due to that
     case wire::WorkerMessage::HOLDS: shares_.take_over(worker.process, told.getHolds()); return;
-    case wire::WorkerMessage::SHARES: take_share(worker, told.getShares(), std::move(descriptor)); return;
+    case wire::WorkerMessage::SHARES:
+      if (const auto key = share_key(told.getShares().getKey()); key && shares_.shared(*key))
+        return;  // the first has it
+      take_share(worker, told.getShares(), std::move(descriptor));
+      return;
     case wire::WorkerMessage::ADMITS: add_link_key(worker, told.getAdmits()); return;
     case wire::WorkerMessage::RECOUNTED: worker.resuming_since = told.getRecounted().getSince(); return;
     default: throw ProtocolError("the worker tells what a new broker need not know");
   }
+}
+
+bool Workers::serves(std::uint64_t session) const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [&](const Worker& w) { return w.state == Worker::State::session && w.session == session; });
 }
 
 const Worker* Workers::find(pid_t process) const {

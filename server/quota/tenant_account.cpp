@@ -20,6 +20,8 @@ namespace {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "the counters are shared by processes");
 
+constexpr std::uint64_t lease_number_max = std::uint64_t{1} << 48;
+
 // Numbers that a hostile process may have written: their sum is never small because of that.
 std::uint64_t add(std::uint64_t a, std::uint64_t b) {
   return a > std::numeric_limits<std::uint64_t>::max() - b ? ~std::uint64_t{0} : a + b;
@@ -143,11 +145,15 @@ void TenantAccount::take_over(std::size_t number, std::uint64_t lease, bool unre
   taken_over_[number] = true;
 }
 
-void TenantAccount::all_taken_over() {
-  if (taken_over_.empty()) return;
-  for (std::size_t number = 0; number < slots_; ++number)
-    if (!taken_over(number)) end(number);
+std::uint64_t TenantAccount::all_taken_over(bool all) {
+  std::uint64_t highest = 0;
+  for (std::size_t number = 0; number < slots_; ++number) {
+    if (all && !taken_over_.empty() && !taken_over(number)) end(number);
+    // A worker may have written any number.
+    highest = std::max<std::uint64_t>(highest, std::min<std::uint64_t>(slot(number).lease, lease_number_max));
+  }
   taken_over_.clear();
+  return highest;
 }
 
 bool TenantAccount::same_memory(const TenantAccount& other) const {

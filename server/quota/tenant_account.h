@@ -50,6 +50,9 @@ class TenantAccount {
   TenantAccount& operator=(TenantAccount&&) = delete;
   ~TenantAccount();
 
+  /// Differs where another release has laid out the memory in another way.
+  static std::uint32_t layout() { return static_cast<std::uint32_t>(sizeof(Header) << 16 | sizeof(AccountSlot)); }
+
   int descriptor() const { return descriptor_; }
   std::size_t slots() const { return slots_; }
   AccountSlot& slot(std::size_t number) { return first_slot()[number]; }
@@ -63,8 +66,9 @@ class TenantAccount {
   /// found out again.
   void take_over(std::size_t number, std::uint64_t lease, bool unreserved);
   bool taken_over(std::size_t number) const { return number < taken_over_.size() && taken_over_[number]; }
-  /// No other session of an earlier broker goes on: the slots of those are free.
-  void all_taken_over();
+  /// No more will be taken over. `all`: no other session goes on, and the slots of others are free. Returns the highest
+  /// number of a lease.
+  std::uint64_t all_taken_over(bool all);
   /// Whether both are the same account.
   bool same_memory(const TenantAccount& other) const;
   /// What leases that keep no memory for themselves may hold together, on all devices.

@@ -292,6 +292,27 @@ class Listening(TakeOverTest):
         self.assertEqual(comes.ask("init"), "SUCCESS")
         self.assert_lives(stays)
 
+    def test_a_unix_socket_that_listens_already(self):
+        path = self.folder.parent / "socket"
+        self.port = self.free_port()
+        give = GIVE.replace('socket.create_server(("127.0.0.1", int(port)))', 'socket.socket(socket.AF_UNIX)').replace(
+            "    os.dup2", "    listener.bind(port)\n    listener.listen()\n    os.dup2")
+        host = self.start_broker(listen=f"127.0.0.1:{self.port},unix:{path}",
+                                 wrapper=[sys.executable, "-c", give, str(path)])
+        self.assertEqual(host.logged("not listening any more"), [])
+        self.assertEqual(fargpu("ls", pool=f"unix:{path}").code, 0)
+
+    def test_a_broker_that_cannot_listen_leaves_the_sessions_to_the_next(self):
+        host = self.start_broker()
+        client, worker = self.session(host, f"alloc a {MIB}", "write a 1")
+        self.kill(host)
+        with socket.create_server(("127.0.0.1", self.free_port())) as taken:
+            fails = self.start([*self.command(), "--listen", f"127.0.0.1:{taken.getsockname()[1]}"])
+            self.assertEqual(fails.wait(output=False), 1)
+        self.assert_lives(client)
+        host = self.start_broker()
+        self.assertEqual(host.log("session taken over")["worker"], str(worker))
+
     def test_sockets_of_others_are_left(self):
         """LISTEN_PID is another process's: of a shell between the manager and fargpud."""
         self.port = self.free_port()

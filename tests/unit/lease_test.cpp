@@ -574,7 +574,7 @@ TEST_CASE("leases: sessions of an earlier broker come with theirs") {
   };
   auto session = next.leases.take_over(facts(), account, slot, why_not);
   REQUIRE(session);
-  next.leases.all_taken_over();
+  next.leases.all_taken_over(/*all=*/true);
   CHECK(session->lease().id == granted->id);
   CHECK(session->lease().weight == 300);
   CHECK(next.leases.free_bytes(granted->devices[0]) == 40 * gib);

@@ -158,10 +158,23 @@ TEST_CASE("accounts: the next broker finds what sessions hold, and what ended me
   next.take_over(0, 7, false);
   CHECK(next.taken_over(0));
   CHECK_FALSE(next.taken_over(1));
-  next.all_taken_over();
+  CHECK(next.all_taken_over(/*all=*/true) == 7);
   CHECK(next.held(7, 0) == 600);
   CHECK(next.held(8, 0) == 0);
   CHECK(next.begin(9, false) == 1);
   CHECK(stays.charge(0, 400));
   CHECK_FALSE(stays.charge(0, 1));
+}
+
+TEST_CASE("accounts: sessions that are left alone keep their slots, and leases their numbers") {
+  Tenant tenant;
+  Ledger stays = tenant.session(7, 1000), alone = tenant.session(8, 1000);
+  REQUIRE(alone.charge(0, 500));
+  auto next = TenantAccount::open(::dup(tenant.account->descriptor()));
+  next.take_over(0, 7, false);
+  CHECK(next.all_taken_over(/*all=*/false) == 8);
+  CHECK(next.held(8, 0) == 500);
+  CHECK(next.begin(9, false) == 2);
+  alone.credit(0, 500);
+  CHECK(next.held(8, 0) == 0);
 }

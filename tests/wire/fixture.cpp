@@ -126,7 +126,7 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
     options.session.resumption = resumption_;
     options.driver_band = {fake::driver_band, fake::driver_band_bytes};
     // The worker's end takes memory away that in one process is the client's too, and what the client was called back
-    // about may be at work with it. Not waited for without end: a function of the test may be.
+    // about may be at work with it.
     options.lane_key = lane_key;
     options.rdma = rdma_offer;
     options.session.turns.work_max = work_max;
@@ -152,12 +152,7 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
         const std::lock_guard lock(turnstile->mutex_);
         turnstile->session_ = session;
       }
-      if (session || !client_) return;
-      for (client::JobThread* const thread : {&client_->callbacks.thread(), &client_->answers}) {
-        const auto done = std::make_shared<std::promise<void>>();
-        thread->run([done] { done->set_value(); });
-        done->get_future().wait_for(std::chrono::seconds(2));
-      }
+      if (!session) wait_for_jobs();
     };
     why_ = server::serve_session(*far, attach, driver.table(), options);
   });
@@ -178,6 +173,15 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
     throw;
   }
   client::process().adopt(client_);
+}
+
+void Remote::wait_for_jobs() {
+  if (!client_) return;
+  for (client::JobThread* const thread : {&client_->callbacks.thread(), &client_->answers}) {
+    const auto done = std::make_shared<std::promise<void>>();
+    thread->run([done] { done->set_value(); });
+    done->get_future().wait_for(std::chrono::seconds(2));
+  }
 }
 
 // The broker's part: what comes first on the connection is read, and the worker gets it with the rest.
@@ -239,6 +243,7 @@ Remote::~Remote() {
   if (worker_.joinable()) worker_.join();
   for (std::thread& lane : lane_threads_) lane.join();
   (void)thread.take_late_error();  // which may have come with the worker's last words
+  wait_for_jobs();                 // that these words gave, and which look at memory of the windows
   client::release_window(client_->terms.device_window);
   client::release_window(client_->terms.host_window);
   client::release_window(client_->terms.driver_band);

@@ -105,6 +105,8 @@ class Remote {
 
  private:
   std::unique_ptr<Channel> lane();
+  /// What the client was called back about is done. Not waited for without end: a function of the test may be.
+  void wait_for_jobs();
 
   std::shared_ptr<server::Resumption> resumption_;
   std::vector<std::shared_ptr<Channel>> claimed_;

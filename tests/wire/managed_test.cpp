@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kib = 1024;
 
 struct Managed : RemoteContext {
-  Managed() {
+  explicit Managed(client::Config config = test::Remote::default_config()) : RemoteContext(std::move(config)) {
     REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
     REQUIRE(cuModuleGetFunction(&fill_kernel, module, "fill32") == CUDA_SUCCESS);
   }
@@ -247,10 +247,16 @@ TEST_CASE("a fault that is not ours goes to the program's own handler") {
   const pid_t child = ::fork();
   if (child == 0) {
     ::sigaction(SIGSEGV, &mine, &old);
-    Managed m;
-    *m.allocate(64) = 1;
-    volatile std::uintptr_t nowhere = 16;
-    *reinterpret_cast<volatile int*>(nowhere) = 1;
+    try {
+      client::Config config = test::Remote::default_config();
+      // UCX's thread does not come along into a child, and then the ends do not always meet.
+      if (config.transport == client::Transport::rdma) config.transport = client::Config().transport;
+      Managed m(config);
+      *m.allocate(64) = 1;
+      volatile std::uintptr_t nowhere = 16;
+      *reinterpret_cast<volatile int*>(nowhere) = 1;
+    } catch (...) {  // which is nothing for the other cases to go on from, here
+    }
     ::_exit(1);
   }
   int status = 0;

@@ -35,7 +35,6 @@ bool BrokerDoor::admit(std::span<const std::byte> key) {
   const bool let_in =
       sent && changed_.wait_for(lock, limits::connect_timeout, [&] { return !admitting_.contains(name); });
   admitting_.erase(name);
-  if (let_in) admitted_.insert(name);
   return let_in;
 }
 
@@ -47,7 +46,9 @@ void BrokerDoor::shut_out(std::span<const std::byte> key) {
 
 void BrokerDoor::heard_admitted(std::span<const std::byte> key) {
   const std::lock_guard lock(mutex_);
-  admitting_.erase({key.begin(), key.end()});
+  const std::vector<std::byte> name(key.begin(), key.end());
+  admitting_.erase(name);
+  admitted_.insert(name);
   changed_.notify_all();
 }
 

@@ -107,7 +107,10 @@ std::optional<SharedThing> LinkExchange::fetch(const ShareKey& key) {
       fetch.setKey(wire_of(key));
     });
     if (!sent && !(remembers_ && broker_gone())) return std::nullopt;
-    if (!changed_.wait_until(lock, deadline, [&] { return answered_ || links_ != links; })) return std::nullopt;
+    if (!changed_.wait_until(lock, deadline, [&] { return answered_ || links_ != links; })) {
+      ++request_;  // an answer to this one comes too late
+      return std::nullopt;
+    }
     if (answered_) break;
   }
   return std::exchange(answer_, std::nullopt);

@@ -39,8 +39,9 @@ Descriptor NextBroker::wait() {
   while (may_come()) {
     Descriptor comes(::accept4(door_.number(), nullptr, nullptr, SOCK_CLOEXEC));
     if (comes.number() >= 0) {
-      if (user_behind(comes.number()) == user_) return comes;
-      continue;
+      if (user_behind(comes.number()) != user_) continue;
+      give_room(comes.number());
+      return comes;
     }
     if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK) break;
     std::this_thread::sleep_for(pause_after_failure);  // no descriptor is free, perhaps
@@ -49,11 +50,12 @@ Descriptor NextBroker::wait() {
 }
 
 bool recount(int link, const std::function<void(wire::WorkerMessage::Builder)>& fill, int descriptor) {
+  const auto deadline = std::chrono::steady_clock::now() + limits::connect_timeout;
   while (!send_link(link, fill, descriptor)) {
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return false;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     pollfd room{link, POLLOUT, 0};
-    const int ready = ::poll(&room, 1, static_cast<int>(limits::connect_timeout.count()));
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0 || (room.revents & (POLLHUP | POLLERR)) != 0) return false;
+    if (left.count() <= 0 || ::poll(&room, 1, static_cast<int>(left.count())) == 0) return false;
   }
   return true;
 }

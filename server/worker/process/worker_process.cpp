@@ -31,6 +31,10 @@
 namespace fargpu::server {
 namespace {
 
+/// A client whose connection has broken waits so many times `resume_seconds` for a host's next broker (the client's
+/// resumption).
+constexpr int broker_patience = 10;
+
 std::span<const std::byte> bytes_of(capnp::Data::Reader data) {
   return {reinterpret_cast<const std::byte*>(data.begin()), data.size()};
 }
@@ -170,7 +174,11 @@ void WorkerProcess::take_session(wire::Session::Reader session) {
   if (session.getResumeSeconds() == 0) return;
   attach_.session.resumption = std::make_shared<Resumption>(Resumption::Options{
       .time = std::chrono::seconds(session.getResumeSeconds()),
-      .clock_stands = [this] { return next_broker_.may_come() && broker_away_; },
+      .clock_stands =
+          [this, most = std::chrono::seconds(session.getResumeSeconds()) * broker_patience] {
+            const auto since = broker_away_since_.load();
+            return next_broker_.may_come() && since != broker_there && std::chrono::steady_clock::now() - since < most;
+          },
       .tell = [this](const Resumption::Break* what, const std::string& peer) { tell_resuming(what, peer); }});
 }
 
@@ -284,7 +292,7 @@ bool WorkerProcess::hear_broker() {
 }
 
 bool WorkerProcess::meet_next_broker() {
-  broker_away_ = true;
+  broker_away_since_ = std::chrono::steady_clock::now();
   try {
     const Descriptor next = next_broker_.wait();
     if (next.number() < 0) return false;
@@ -294,7 +302,7 @@ bool WorkerProcess::meet_next_broker() {
     const std::lock_guard client(away_mutex_);
     if (recount_to(next.number()) && ::dup3(next.number(), options_.link, O_CLOEXEC) >= 0) {
       exchange_.link_changed();
-      broker_away_ = false;
+      broker_away_since_ = broker_there;
     }
   } catch (const std::exception&) {  // most likely there was no memory; the broker sees that it was not told all
   }

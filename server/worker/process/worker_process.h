@@ -19,6 +19,7 @@
 #include <cuda.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -124,7 +125,8 @@ class WorkerProcess {
   std::atomic<unsigned> lanes_handed_over_{0};     // to RDMA, at this moment
   NextBroker next_broker_;
   std::vector<std::byte> record_;  // of the session, for the next broker
-  std::atomic<bool> broker_away_{false};
+  static constexpr std::chrono::steady_clock::time_point broker_there{};
+  std::atomic<std::chrono::steady_clock::time_point> broker_away_since_{broker_there};
   struct ClientAway {
     std::uint64_t since = 0;  // Unix time
     std::string why;
