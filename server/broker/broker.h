@@ -60,7 +60,6 @@ class Broker {
   void reload();
 
   Workers& workers() { return workers_; }
-  const Workers& workers() const { return workers_; }
   const Tenants& tenants() const { return leases_.tenants(); }
   /// Whether there is a certificate or a key, so that TLS can be spoken.
   bool encrypts() const { return tls_ != nullptr; }

@@ -99,9 +99,8 @@ void check_workers(const Settings& settings) {
 }
 
 // It counts neither what they hold nor whose they are: leases are given as if they were not there.
-void warn_of_earlier_sessions(const Broker& broker, const Settings& settings) {
-  std::vector<pid_t> workers = orphaned_workers(settings.worker);
-  std::erase_if(workers, [&](pid_t process) { return broker.workers().find(process) != nullptr; });
+void warn_of_earlier_sessions(const Settings& settings) {
+  const std::vector<pid_t> workers = orphaned_workers(settings.worker);
   if (workers.empty()) return;
   EventLog::warn("sessions of an earlier fargpud",
                  {{"count", workers.size()},
@@ -225,7 +224,7 @@ int serve(const Settings& settings) {
                               {"version", facts->getDriverVersion()},
                               {"devices", facts->getDevices().size()}});
     broker.take_over();
-    warn_of_earlier_sessions(broker, settings);
+    warn_of_earlier_sessions(settings);
     try {
       broker.listen();
     } catch (const AddressInUse& error) {

@@ -39,7 +39,9 @@ std::vector<pid_t> orphaned_workers(const std::string& worker) {
     const auto [end, wrong] = std::from_chars(name.data(), name.data() + name.size(), process);
     if (wrong != std::errc{} || end != name.data() + name.size()) continue;
     // By its first words: what it runs cannot be asked of a worker, which nobody may trace.
-    if (!contents(entry.path() / "cmdline").starts_with(worker + '\0' + "--driver" + '\0')) continue;
+    const std::string arguments = contents(entry.path() / "cmdline");
+    if (!arguments.starts_with(worker + '\0' + "--driver" + '\0')) continue;
+    if (arguments.find(std::string("\0--door\0", 8)) != std::string::npos) continue;
     if (contents(fs::path("/proc") / parent_of(entry.path()) / "comm") != "fargpud\n") found.push_back(process);
   }
   std::sort(found.begin(), found.end());

@@ -8,7 +8,8 @@
 
 namespace fargpu::server {
 
-/// Processes of this worker program that are no running fargpud's, as far as this process can see others.
+/// Processes of this worker program that are no running fargpud's, as far as this process can see others. Not those
+/// with a door, at which the next one of their host has knocked.
 std::vector<pid_t> orphaned_workers(const std::string& worker);
 
 }  // namespace fargpu::server

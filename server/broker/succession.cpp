@@ -110,7 +110,8 @@ Hearing hear(Succession::Found& worker, std::size_t& told_bytes) {
 }
 
 void leave_alone(const Succession::Found& worker, const std::string& why) {
-  EventLog::warn("session not taken over", {{"worker", worker.process}, {"reason", why}});
+  EventLog::warn("session not taken over",
+                 {{"worker", worker.process}, {"reason", why}, {"meaning", Succession::left_alone}});
 }
 
 /// Waits until one of them has told more. False when it is time to go on without them.
@@ -221,7 +222,8 @@ std::list<Succession::Found> Succession::knock(bool& all) const {
         ::unlink(door.c_str());
         continue;
       }
-      EventLog::warn("session not taken over", {{"door", door.string()}, {"reason", std::strerror(errno)}});
+      EventLog::warn("session not taken over",
+                     {{"door", door.string()}, {"reason", std::strerror(errno)}, {"meaning", left_alone}});
       all = false;
       continue;
     }

@@ -26,6 +26,11 @@ class Succession {
   /// Takes the folder, which is made if it is missing, for this process alone. Empty: nothing is left. Throws
   /// SettingsError.
   explicit Succession(std::string folder);
+  /// What it means for a session, for the log.
+  static constexpr const char* left_alone =
+      "it goes on until its program ends, and what it has of the devices is counted nowhere; to end it, end the "
+      "process";
+
   /// Whether there is a folder.
   bool possible() const { return !folder_.empty(); }
 

@@ -132,10 +132,13 @@ std::uint64_t take_over_sessions(const Succession& succession, Leases& leases, W
         use(workers, worker, one.message, [&](wire::WorkerMessage::Reader words) { read_keys(one, words); });
       }
     } catch (const kj::Exception& error) {
-      EventLog::warn("session not taken over", {{"worker", process}, {"reason", error.getDescription().cStr()}});
+      EventLog::warn(
+          "session not taken over",
+          {{"worker", process}, {"reason", error.getDescription().cStr()}, {"meaning", Succession::left_alone}});
       all = false;
     } catch (const std::exception& error) {
-      EventLog::warn("session not taken over", {{"worker", process}, {"reason", error.what()}});
+      EventLog::warn("session not taken over",
+                     {{"worker", process}, {"reason", error.what()}, {"meaning", Succession::left_alone}});
       all = false;
     }
   }

@@ -931,12 +931,6 @@ bool Workers::serves(std::uint64_t session) const {
                      [&](const Worker& w) { return w.state == Worker::State::session && w.session == session; });
 }
 
-const Worker* Workers::find(pid_t process) const {
-  const auto found =
-      std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
-  return found == workers_.end() ? nullptr : &*found;
-}
-
 std::size_t Workers::sessions() const {
   return static_cast<std::size_t>(std::count_if(workers_.begin(), workers_.end(),
                                                 [](const Worker& w) { return w.state == Worker::State::session; }));

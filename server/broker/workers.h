@@ -144,8 +144,6 @@ class Workers {
   const std::list<Worker>& all() const { return workers_; }
   std::list<Worker>& all() { return workers_; }
   bool serves(std::uint64_t session) const;
-  /// By its process; null if there is none.
-  const Worker* find(pid_t process) const;
   std::size_t sessions() const;
   /// Sessions, and workers promised to somebody.
   std::size_t taken() const;

@@ -67,7 +67,8 @@ class Sessions(TakeOverTest):
         host = self.replace(host)
         wait_gone(idle)
         self.assertEqual(host.log("session taken over")["worker"], str(worker))
-        self.assertEqual(host.logged("sessions of an earlier fargpud"), [])
+        for told in host.logged("sessions of an earlier fargpud"):  # which other tests may have
+            self.assertNotIn(str(worker), told["workers"].split(", "))
         self.assertEqual(self.told(host), before)
         self.assert_lives(client)
         self.assertEqual(client.must(f"alloc b {MIB}"), "SUCCESS")
@@ -114,7 +115,7 @@ class Sessions(TakeOverTest):
             host = self.replace(host, config=settings.name)
             third = self.client(host)
             self.assertEqual(third.ask("init"), "SYSTEM_NOT_READY")
-            self.assertIn("2 sessions", third.errors())
+            third.says("2 sessions")
             self.assertEqual(loose.ask(f"alloc b {16 * MIB}"), "OUT_OF_MEMORY")
             self.assertEqual(kept.ask(f"alloc b {64 * MIB}"), "OUT_OF_MEMORY")
             self.assertEqual(kept.must(f"alloc b {62 * MIB}"), "SUCCESS")
@@ -369,7 +370,6 @@ class Strangers(TakeOverTest):
         host = self.start_broker()
         self.assertEqual(host.log("session not taken over", worker=worker)["reason"],
                          "its record is not of this host's brokers")
-        self.assertIn(str(worker), host.log("sessions of an earlier fargpud")["workers"].split(", "))
         self.assert_lives(client)
 
     def refused(self, *options):
