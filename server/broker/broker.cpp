@@ -15,6 +15,7 @@ namespace fargpu::server {
 namespace {
 
 constexpr auto stop_patience = std::chrono::seconds(5);
+constexpr auto stop_look = std::chrono::milliseconds(200);
 constexpr auto leave_patience = std::chrono::seconds(1);
 constexpr auto leave_look = std::chrono::milliseconds(2);
 
@@ -40,7 +41,6 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
            .trouble = [this] { pending_.make_room(); }}),
       signals_(io),
       stop_timer_(io),
-      leave_timer_(io),
       expiry_watch_(io, settings),
       patience_(settings.drain_seconds) {
   signals_.add(SIGCHLD);
@@ -310,9 +310,8 @@ std::string Broker::administer(const ClientFacts& by, wire::AdministrationReques
 }
 
 void Broker::stop(const std::string& why, std::chrono::seconds patience) {
-  if (stopping()) return end_sessions(why);  // the second word ends them now
   leaves_ = false;
-  leave_timer_.cancel();
+  if (stopping()) return end_sessions(why);  // the second word ends them now
   state_.stop(std::chrono::system_clock::now() + patience);
   // However long its unit lets it take.
   service_manager_.tell(fmt::format("STOPPING=1\nEXTEND_TIMEOUT_USEC={}\nSTATUS=ends running sessions",
@@ -322,17 +321,19 @@ void Broker::stop(const std::string& why, std::chrono::seconds patience) {
   leases_.wake();
   EventLog::info("draining", {{"reason", why}, {"sessions", workers_.sessions()}, {"seconds", patience.count()}});
   if (workers_.sessions() == 0) return end_sessions(why);
-  // Look once a second whether the last session has ended.
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  const auto look = std::make_shared<std::function<void()>>();
-  *look = [this, deadline, why, look] {
-    if (workers_.sessions() == 0 || std::chrono::steady_clock::now() >= deadline) return end_sessions(why);
-    stop_timer_.expires_after(std::chrono::milliseconds(200));
-    stop_timer_.async_wait([look](const asio::error_code& error) {
-      if (!error) (*look)();
-    });
-  };
-  (*look)();
+  look_until(
+      std::chrono::steady_clock::now() + patience, stop_look, [this] { return workers_.sessions() == 0; },
+      [this, why] { end_sessions(why); });
+}
+
+// Another use of the timer ends this one.
+void Broker::look_until(std::chrono::steady_clock::time_point deadline, std::chrono::milliseconds interval,
+                        std::function<bool()> over, std::function<void()> then) {
+  if (over() || std::chrono::steady_clock::now() >= deadline) return then();
+  stop_timer_.expires_after(interval);
+  stop_timer_.async_wait([=, this, over = std::move(over), then = std::move(then)](const asio::error_code& error) {
+    if (!error) look_until(deadline, interval, over, then);
+  });
 }
 
 void Broker::take_over() {
@@ -343,21 +344,14 @@ void Broker::leave(const std::string& why) {
   if (!succession_.possible() || ending_sessions_) return stop(why, patience_);
   if (std::exchange(leaves_, true)) return io_.stop();
   service_manager_.tell("STOPPING=1\nSTATUS=leaves running sessions to the next fargpud");
-  const auto deadline = std::chrono::steady_clock::now() + leave_patience;
-  const auto look = std::make_shared<std::function<void()>>();
-  *look = [this, deadline, why, look] {
-    if (!in_conversation() || std::chrono::steady_clock::now() >= deadline) {
-      EventLog::info("left", {{"reason", why},
-                              {"sessions", workers_.sessions()},
-                              {"meaning", "the host's next fargpud takes over its sessions"}});
-      return io_.stop();
-    }
-    leave_timer_.expires_after(leave_look);
-    leave_timer_.async_wait([look](const asio::error_code& error) {
-      if (!error) (*look)();
-    });
-  };
-  (*look)();
+  look_until(
+      std::chrono::steady_clock::now() + leave_patience, leave_look, [this] { return !in_conversation(); },
+      [this, why] {
+        EventLog::info("left", {{"reason", why},
+                                {"sessions", workers_.sessions()},
+                                {"meaning", "the host's next fargpud takes over its sessions"}});
+        io_.stop();
+      });
 }
 
 // What clients have begun to ask, and sessions that were promised. Those that wait for a lease do so for long.
@@ -365,8 +359,6 @@ bool Broker::in_conversation() const { return !pending_.none() || workers_.taken
 
 // Once told so, clients do not come back. A third word does not wait for them.
 void Broker::end_sessions(const std::string& why) {
-  leaves_ = false;
-  leave_timer_.cancel();
   if (std::exchange(ending_sessions_, true)) {
     workers_.end_all("the host's fargpud was told again and again to stop");
     return finish_stop("told again: " + why);

@@ -6,6 +6,7 @@
 #include <asio/ssl.hpp>
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -93,6 +94,9 @@ class Broker {
   bool stopping() const { return state_.at(std::chrono::system_clock::now()) == ServiceState::State::stopping; }
   void end_sessions(const std::string& why);
   bool in_conversation() const;
+  /// Looks after each interval, and calls `then` when it is over, at the latest at the deadline.
+  void look_until(std::chrono::steady_clock::time_point deadline, std::chrono::milliseconds interval,
+                  std::function<bool()> over, std::function<void()> then);
   void finish_stop(const std::string& why);
   /// Why no session can begin now; empty if one can.
   std::string trouble() const;
@@ -114,7 +118,7 @@ class Broker {
   FairLimit patient_;  // connections that wait for a lease, or hold one
   Listeners listeners_;
   asio::signal_set signals_;
-  asio::steady_timer stop_timer_, leave_timer_;
+  asio::steady_timer stop_timer_;
   bool ending_sessions_ = false;
   bool leaves_ = false;
   ExpiryWatch expiry_watch_;

@@ -215,6 +215,7 @@ int serve(const Settings& settings) {
   const auto give_up = [&](int code, const char* what) {
     if (what) std::cerr << "fargpud: " << what << "\n";
     status = code;
+    broker.give_back();
     io.stop();
   };
   begin(broker, settings, [&](bool works) {
@@ -228,10 +229,8 @@ int serve(const Settings& settings) {
     try {
       broker.listen();
     } catch (const AddressInUse& error) {
-      broker.give_back();
       give_up(exit_no_service, error.what());
     } catch (const SettingsError& error) {
-      broker.give_back();
       give_up(exit_wrong_setting, error.what());
     }
   });

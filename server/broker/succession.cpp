@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -75,38 +76,39 @@ pid_t process_behind(int socket) {
 }
 
 constexpr int packets_at_once = 1024;
-constexpr int ending_max_ms = 500;  // for which a process may still be there whose sockets are closed
 
-enum class Hearing { more, all, ended };
+enum class Progress { more, all, ended };
 
 bool has_ended(const Succession::Found& worker) {
   pollfd process{worker.exit.number(), POLLIN, 0};
-  return ::poll(&process, 1, ending_max_ms) > 0;
+  return ::poll(&process, 1, 0) > 0;
 }
 
 /// Takes what a worker has told by now, but not more than some, because others tell too. `ended`: its process is gone.
 /// Throws ProtocolError for what is no such thing. `told_bytes`: of all of them.
-Hearing hear(Succession::Found& worker, std::size_t& told_bytes) {
+Progress hear(Succession::Found& worker, std::size_t& told_bytes) {
   for (int packets = 0; packets < packets_at_once; ++packets) {
+    if (worker.link.number() < 0) return has_ended(worker) ? Progress::ended : Progress::more;
     auto packet = receive_link(worker.link.number());
     if (!packet) break;
-    if (packet->message.empty() && has_ended(worker)) return Hearing::ended;
-    if (packet->message.empty()) throw ProtocolError("it has not told all");
+    if (packet->message.empty()) {
+      worker.link = {};
+      continue;
+    }
     told_bytes += packet->message.size();
-    if (told_bytes > told_bytes_of_all_max) throw ProtocolError("workers tell more than there can be");
     worker.told_bytes += packet->message.size();
     worker.told_descriptors += packet->descriptor >= 0;
     worker.told.push_back({std::move(packet->message), Descriptor(packet->descriptor)});
+    if (worker.told.size() > packets_max || worker.told_bytes > told_bytes_max ||
+        worker.told_descriptors > descriptors_max || told_bytes > told_bytes_of_all_max)
+      throw ProtocolError("it tells more than there can be");
     MessageReader reader(worker.told.back().bytes);
     const auto what = reader.root<wire::WorkerMessage>().which();
     if ((worker.told.size() == 1) != (what == wire::WorkerMessage::KEPT))
       throw ProtocolError("it has no record of a session");
-    if (what == wire::WorkerMessage::RECOUNTED) return Hearing::all;
-    if (worker.told.size() == packets_max || worker.told_bytes > told_bytes_max ||
-        worker.told_descriptors > descriptors_max)
-      throw ProtocolError("it tells more than there can be");
+    if (what == wire::WorkerMessage::RECOUNTED) return Progress::all;
   }
-  return Hearing::more;
+  return Progress::more;
 }
 
 void leave_alone(const Succession::Found& worker, const std::string& why) {
@@ -114,10 +116,13 @@ void leave_alone(const Succession::Found& worker, const std::string& why) {
                  {{"worker", worker.process}, {"reason", why}, {"meaning", Succession::left_alone}});
 }
 
-/// Waits until one of them has told more. False when it is time to go on without them.
+/// Waits until one of them has told more, or ended. False when it is time to go on without them.
 bool wait_for(const std::list<Succession::Found>& workers, std::chrono::steady_clock::time_point deadline) {
   std::vector<pollfd> polled;
-  for (const Succession::Found& worker : workers) polled.push_back({worker.link.number(), POLLIN, 0});
+  for (const Succession::Found& worker : workers) {
+    const Descriptor& last = worker.link.number() >= 0 ? worker.link : worker.exit;
+    polled.push_back({last.number(), POLLIN, 0});
+  }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
   return left > 0 && ::poll(polled.data(), polled.size(), static_cast<int>(left)) != 0;
 }
@@ -141,7 +146,8 @@ Succession::Succession(std::string folder) : folder_(std::move(folder)) {
   if (::stat(folder_.c_str(), &there) != 0) refuse_system("cannot be looked at");
   if (!S_ISDIR(there.st_mode) || there.st_uid != ::geteuid() || (there.st_mode & 077) != 0)
     refuse(
-        "must be a folder of this user that nobody else may enter (mode 0700): who enters it can take over sessions");
+        "must be a folder of this user that nobody else may enter (mode 0700): a process that enters it can take over "
+        "sessions");
   lock_ = Descriptor(::open((folder_ / "key").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (lock_.number() < 0) refuse_system("has a key that cannot be opened");
   if (::flock(lock_.number(), LOCK_EX | LOCK_NB) != 0)
@@ -183,34 +189,36 @@ std::span<const std::byte> Succession::unseal(std::span<const std::byte> sealed)
 }
 
 // All at once: one that is silent keeps none waiting that tells.
-std::vector<Succession::Found> Succession::find(bool& all) const {
-  std::list<Found> silent = knock(all);
+std::vector<Succession::Found> Succession::find() const {
+  std::list<Found> silent = knock();
   std::vector<Found> found;
   std::size_t told_bytes = 0;
   const auto deadline = std::chrono::steady_clock::now() + telling_max;
   const auto take = [&](Found& worker) {
     try {
-      const Hearing heard = hear(worker, told_bytes);
-      if (heard == Hearing::more) return false;
-      if (heard == Hearing::ended) ::unlink(worker.door.c_str());
+      const Progress progress = hear(worker, told_bytes);
+      if (progress == Progress::more) return false;
+      if (progress == Progress::ended) ::unlink(worker.door.c_str());
       else found.push_back(std::move(worker));
     } catch (const kj::Exception& failed) {
       leave_alone(worker, failed.getDescription().cStr());
-      all = false;
     } catch (const std::exception& failed) {
       leave_alone(worker, failed.what());
-      all = false;
     }
     return true;
   };
   do silent.remove_if(take);
   while (!silent.empty() && wait_for(silent, deadline));
   for (const Found& worker : silent) leave_alone(worker, "it does not answer");
-  all &= silent.empty();
   return found;
 }
 
-std::list<Succession::Found> Succession::knock(bool& all) const {
+std::size_t Succession::doors_left() const {
+  return static_cast<std::size_t>(
+      std::count_if(doors_.begin(), doors_.end(), [](const fs::path& door) { return fs::exists(door); }));
+}
+
+std::list<Succession::Found> Succession::knock() const {
   std::list<Found> reached;
   for (const fs::path& door : doors_) {
     const sockaddr_un address = address_of(door);
@@ -218,22 +226,15 @@ std::list<Succession::Found> Succession::knock(bool& all) const {
     worker.door = door;
     worker.link = Descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (::connect(worker.link.number(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-      if (errno == ECONNREFUSED) {
-        ::unlink(door.c_str());
-        continue;
-      }
-      EventLog::warn("session not taken over",
-                     {{"door", door.string()}, {"reason", std::strerror(errno)}, {"meaning", left_alone}});
-      all = false;
+      if (errno == ECONNREFUSED) ::unlink(door.c_str());
+      else leave_alone(worker, door.string() + ": " + std::strerror(errno));
       continue;
     }
     worker.process = process_behind(worker.link.number());
     worker.exit = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, worker.process, 0)));
     if (worker.exit.number() >= 0) reached.push_back(std::move(worker));
-    else if (errno != ESRCH) {
-      leave_alone(worker, std::string("pidfd_open: ") + std::strerror(errno));
-      all = false;
-    }
+    else if (errno == ESRCH) ::unlink(door.c_str());
+    else leave_alone(worker, std::string("pidfd_open: ") + std::strerror(errno));
   }
   return reached;
 }

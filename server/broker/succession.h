@@ -59,11 +59,13 @@ class Succession {
     std::size_t told_bytes = 0, told_descriptors = 0;
   };
   /// Knocks at all doors that earlier brokers have left, for a few seconds, and removes those that nobody is behind.
-  /// What does not answer in good order is left alone, with a line in the log; then `all` becomes false.
-  std::vector<Found> find(bool& all) const;
+  /// What does not answer in good order is left alone, with a line in the log.
+  std::vector<Found> find() const;
+  /// How many of these doors are still there: of sessions that go on, with this broker or without one.
+  std::size_t doors_left() const;
 
  private:
-  std::list<Found> knock(bool& all) const;
+  std::list<Found> knock() const;
 
   std::filesystem::path folder_;
   Descriptor lock_;  // of the key's file

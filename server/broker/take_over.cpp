@@ -53,11 +53,11 @@ Worker& enter(const Succession& succession, Leases& leases, Workers& workers, Su
 }
 
 /// Has a worker's words taken, or drops it.
-template <class Use>
-void use(Workers& workers, Worker& worker, const Succession::Message& message, Use use) {
+template <class Action>
+void use(Workers& workers, Worker& worker, const Succession::Message& message, Action action) {
   try {
     MessageReader reader(message.bytes);
-    use(reader.root<wire::WorkerMessage>());
+    action(reader.root<wire::WorkerMessage>());
   } catch (const kj::Exception& error) {
     workers.drop(worker, error.getDescription().cStr());
   } catch (const std::exception& error) {
@@ -118,31 +118,30 @@ void take_all(Workers& workers, std::deque<Told>& rest) {
 
 std::uint64_t take_over_sessions(const Succession& succession, Leases& leases, Workers& workers) {
   std::uint64_t highest = 0;
+  std::size_t taken = 0;
   std::deque<Told> rest;
-  bool all = true;  // that there are
-  for (Succession::Found& found : succession.find(all)) {
-    const pid_t process = found.process;
+  for (Succession::Found& found : succession.find()) {
+    const auto leave_alone = [process = found.process](const char* why) {
+      EventLog::warn("session not taken over",
+                     {{"worker", process}, {"reason", why}, {"meaning", Succession::left_alone}});
+    };
     try {
       std::vector<Succession::Message> told(std::make_move_iterator(found.told.begin() + 1),
                                             std::make_move_iterator(found.told.end()));
       Worker& worker = enter(succession, leases, workers, std::move(found));
+      ++taken;
       highest = std::max(highest, worker.session);
       for (Succession::Message& message : told) {
         Told& one = rest.emplace_back(Told{&worker, std::move(message)});
         use(workers, worker, one.message, [&](wire::WorkerMessage::Reader words) { read_keys(one, words); });
       }
     } catch (const kj::Exception& error) {
-      EventLog::warn(
-          "session not taken over",
-          {{"worker", process}, {"reason", error.getDescription().cStr()}, {"meaning", Succession::left_alone}});
-      all = false;
+      leave_alone(error.getDescription().cStr());
     } catch (const std::exception& error) {
-      EventLog::warn("session not taken over",
-                     {{"worker", process}, {"reason", error.what()}, {"meaning", Succession::left_alone}});
-      all = false;
+      leave_alone(error.what());
     }
   }
-  leases.all_taken_over(all);
+  leases.all_taken_over(/*all=*/succession.doors_left() == taken);
   take_all(workers, rest);
   workers.shares().all_taken_over();
   return highest;

@@ -105,6 +105,10 @@ std::uint64_t Worker::used_bytes(unsigned place) const {
   return slot.held[found] + slot.inherited[found];
 }
 
+std::list<Worker>::iterator Workers::by_process(pid_t process) {
+  return std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+}
+
 Workers::Workers(asio::io_context& io, const Settings& settings, const Succession& succession)
     : io_(io),
       settings_(settings),
@@ -214,8 +218,7 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
   worker.link = std::make_unique<asio::posix::stream_descriptor>(io_, ours);
   worker.start_deadline = std::make_unique<asio::steady_timer>(io_, std::chrono::seconds(settings_.start_seconds));
   worker.start_deadline->async_wait([this, process](const asio::error_code& error) {
-    const auto late =
-        std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+    const auto late = by_process(process);
     if (error || late == workers_.end() || late->state != Worker::State::starting) return;
     fail(*late, fmt::format("the worker was not ready within {} s", settings_.start_seconds));
     kill(*late);
@@ -226,21 +229,20 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
 }
 
 void Workers::listen(Worker& worker) {
-  worker.link->async_wait(
-      asio::posix::stream_descriptor::wait_read, [this, process = worker.process](const asio::error_code& error) {
-        const auto found =
-            std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
-        if (error || found == workers_.end()) return;
-        // One packet at a time: a worker that never stops talking keeps nobody else waiting.
-        if (auto packet = receive_link(found->link->native_handle())) {
-          if (packet->message.empty()) return;  // it ended; reap() hears of it
-          if (!take(*found, std::move(*packet))) {
-            kill(*found);
-            return;
-          }
-        }
-        if (found->link->is_open()) listen(*found);
-      });
+  worker.link->async_wait(asio::posix::stream_descriptor::wait_read,
+                          [this, process = worker.process](const asio::error_code& error) {
+                            const auto found = by_process(process);
+                            if (error || found == workers_.end()) return;
+                            // One packet at a time: a worker that never stops talking keeps nobody else waiting.
+                            if (auto packet = receive_link(found->link->native_handle())) {
+                              if (packet->message.empty()) return;  // it ended; reap() hears of it
+                              if (!take(*found, std::move(*packet))) {
+                                kill(*found);
+                                return;
+                              }
+                            }
+                            if (found->link->is_open()) listen(*found);
+                          });
 }
 
 // A worker executes what strangers sent: what it says is not trusted either. False if it made no sense.
@@ -435,8 +437,7 @@ void Workers::end_session(Worker& worker, const std::string& reason, SessionEnd 
   totals.moved += worker.lease->lease().account->slot(worker.lease->slot()).moved;
   worker.end_deadline = std::make_unique<asio::steady_timer>(io_, end_patience);
   worker.end_deadline->async_wait([this, process = worker.process](const asio::error_code& error) {
-    const auto late =
-        std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+    const auto late = by_process(process);
     if (!error && late != workers_.end()) kill(*late);
   });
   worker.link_keys.clear();
@@ -503,8 +504,7 @@ void Workers::dial(Worker& worker, wire::Dial::Reader wanted) {
                           int descriptor, const std::string& failure) {
     if (!failure.empty())
       EventLog::info("no link", {{"session", session}, {"host", printable(host, 256)}, {"reason", failure}});
-    const auto found =
-        std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+    const auto found = by_process(process);
     if (found != workers_.end() && found->state == Worker::State::session && found->session == session)
       send_link(
           found->link->native_handle(),
@@ -533,8 +533,7 @@ void Workers::answer(Worker& worker, wire::Fetch::Reader fetch) {
   hear_sharers(worker);
   hearing_ = false;
   for (const Asked& one : std::exchange(asked_, {})) {
-    const auto found =
-        std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == one.worker; });
+    const auto found = by_process(one.worker);
     if (found == workers_.end() || found->state != Worker::State::session || lend(*found, one)) continue;
     send_link(found->link->native_handle(),
               [&](wire::WorkerMessage::Builder message) { message.initFetched().setRequest(one.request); });
@@ -557,8 +556,7 @@ void Workers::hear_sharers(const Worker& asks) {
 bool Workers::lend(Worker& worker, const Asked& asked) {
   const capnp::Data::Reader key = wire_of(asked.key);
   const SharedThing* const thing = shares_.lend(key, worker.process, [&](pid_t process) {
-    const auto other =
-        std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+    const auto other = by_process(process);
     return other != workers_.end() && other->state == Worker::State::session && may_share(worker, *other);
   });
   if (!thing) return false;
@@ -581,7 +579,7 @@ bool Workers::lend(Worker& worker, const Asked& asked) {
 
 // For memory of a session that has given it up, or ended.
 void Workers::charge(pid_t heir, int device, std::uint64_t bytes, bool pays) {
-  const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == heir; });
+  const auto found = by_process(heir);
   if (found == workers_.end() || !found->lease) return;
   auto& inherited = found->lease->lease().account->slot(found->lease->slot()).inherited[device];
   if (pays) inherited += bytes;
@@ -832,8 +830,7 @@ void Workers::reap() {
     int status = 0;
     const pid_t process = ::waitpid(-1, &status, WNOHANG);
     if (process <= 0) break;
-    const auto found =
-        std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+    const auto found = by_process(process);
     if (found != workers_.end()) ended(found, status);
   }
   warm_up();
@@ -869,12 +866,11 @@ void Workers::ended(std::list<Worker>::iterator worker, std::optional<int> statu
 }
 
 void Workers::watch_exit(Worker& worker) {
-  worker.exit->async_wait(
-      asio::posix::stream_descriptor::wait_read, [this, process = worker.process](const asio::error_code& error) {
-        const auto found =
-            std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
-        if (!error && found != workers_.end()) ended(found, std::nullopt);
-      });
+  worker.exit->async_wait(asio::posix::stream_descriptor::wait_read,
+                          [this, process = worker.process](const asio::error_code& error) {
+                            const auto found = by_process(process);
+                            if (!error && found != workers_.end()) ended(found, std::nullopt);
+                          });
 }
 
 Worker& Workers::take_over(Succession::Found found, wire::SessionRecord::Reader record, WorkerProfile profile,

@@ -174,6 +174,7 @@ class Workers {
   std::function<void()> on_facts;
 
  private:
+  std::list<Worker>::iterator by_process(pid_t process);
   Worker& start(const WorkerProfile& profile, bool warm);
   std::string devices_argument(const WorkerProfile& profile) const;
   std::string image_folder(const Worker& worker) const;

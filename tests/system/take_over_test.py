@@ -233,7 +233,7 @@ class Sessions(TakeOverTest):
             self.assert_lives(clients[1])
         self.assertEqual({session["pid"] for session in host.sessions()}, {client.pid for client in clients})
 
-    def test_who_waits_for_its_client_is_said_to(self):
+    def test_a_client_that_is_cut_meanwhile_comes_back(self):
         host = self.start_broker("--resume-seconds", "60")
         proxy = Proxy(host)
         self.addCleanup(proxy.close)
@@ -252,8 +252,13 @@ class Sessions(TakeOverTest):
 # Starts a program with listening sockets, as a service manager does.
 GIVE = """
 import os, socket, sys
-for number, port in enumerate(sys.argv[1].split(","), 3):
-    listener = socket.create_server(("127.0.0.1", int(port)))
+for number, address in enumerate(sys.argv[1].split(","), 3):
+    if address.isdigit():
+        listener = socket.create_server(("127.0.0.1", int(address)))
+    else:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(address)
+        listener.listen()
     os.dup2(listener.fileno(), number) if listener.fileno() != number else os.set_inheritable(number, True)
     listener.detach()
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(number - 2), LISTEN_FDNAMES="first:second")
@@ -267,8 +272,9 @@ class Listening(TakeOverTest):
         with socket.create_server(("127.0.0.1", 0)) as found:
             return found.getsockname()[1]
 
-    def given(self, *ports):
-        return [sys.executable, "-c", GIVE, ",".join(str(port) for port in ports)]
+    def given(self, *addresses):
+        """Ports, or paths."""
+        return [sys.executable, "-c", GIVE, ",".join(str(address) for address in addresses)]
 
     def test_sockets_that_listen_already(self):
         self.port, other = self.free_port(), self.free_port()
@@ -296,10 +302,7 @@ class Listening(TakeOverTest):
     def test_a_unix_socket_that_listens_already(self):
         path = self.folder.parent / "socket"
         self.port = self.free_port()
-        give = GIVE.replace('socket.create_server(("127.0.0.1", int(port)))', 'socket.socket(socket.AF_UNIX)').replace(
-            "    os.dup2", "    listener.bind(port)\n    listener.listen()\n    os.dup2")
-        host = self.start_broker(listen=f"127.0.0.1:{self.port},unix:{path}",
-                                 wrapper=[sys.executable, "-c", give, str(path)])
+        host = self.start_broker(listen=f"127.0.0.1:{self.port},unix:{path}", wrapper=self.given(path))
         self.assertEqual(host.logged("not listening any more"), [])
         self.assertEqual(fargpu("ls", pool=f"unix:{path}").code, 0)
 

@@ -75,7 +75,7 @@ void LinkExchange::unshare_event(const ShareKey& key) {
 
 void LinkExchange::let_go(const ShareKey& key) {
   const std::lock_guard lock(mutex_);
-  if (const auto held = fetched_.find(key); held != fetched_.end() && --held->second.times == 0) fetched_.erase(held);
+  if (const auto loan = loans_.find(key); loan != loans_.end() && --loan->second.times == 0) loans_.erase(loan);
   give_back({key, false});
 }
 
@@ -130,23 +130,23 @@ void LinkExchange::heard(wire::Fetched::Reader fetched, Descriptor descriptor) {
     const auto* const bytes = reinterpret_cast<const std::byte*>(event.begin());
     answer_ = {share.getDevice(), share.getBytes(), std::move(descriptor), {bytes, bytes + event.size()}};
     if (const auto key = share_key(share.getKey()); remembers_ && key && answer_->device >= 0) {
-      Held& held = fetched_[*key];
-      held.device = answer_->device;
-      held.bytes = answer_->bytes;
-      ++held.times;
+      Loan& loan = loans_[*key];
+      loan.device = answer_->device;
+      loan.bytes = answer_->bytes;
+      ++loan.times;
     }
   }
   changed_.notify_one();
 }
 
 bool LinkExchange::recount_to(int next) const {
-  for (const auto& [key, held] : fetched_) {
+  for (const auto& [key, loan] : loans_) {
     const bool told = recount(next, [&](wire::WorkerMessage::Builder message) {
       auto holds = message.initHolds();
       holds.setKey(wire_of(key));
-      holds.setDevice(held.device);
-      holds.setBytes(held.bytes);
-      holds.setTimes(held.times);
+      holds.setDevice(loan.device);
+      holds.setBytes(loan.bytes);
+      holds.setTimes(loan.times);
     });
     if (!told) return false;
   }

@@ -48,7 +48,7 @@ class LinkExchange final : public Exchange {
     std::optional<ShareKey> came_by;
   };
   /// Memory of another session.
-  struct Held {
+  struct Loan {
     int device = -1;
     std::uint64_t bytes = 0;
     std::uint32_t times = 0;
@@ -70,7 +70,7 @@ class LinkExchange final : public Exchange {
   std::optional<ShareKey> unshares_;  // and waits for the word that it is done
   // Where a next broker may come.
   std::map<ShareKey, Own> shared_;
-  std::map<ShareKey, Held> fetched_;
+  std::map<ShareKey, Loan> loans_;
 };
 
 }  // namespace fargpu::server
