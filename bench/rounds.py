@@ -39,6 +39,9 @@ class Sizes:
     sessions_most: int = 200  # at once
     session_mib: int = 515  # of each of them
     quota_mib: int = 512  # of a session that takes all it can
+    evicted_mib: int = 10240  # of a session that is evicted
+    turns_mib: int = 0  # of each of two that take turns; 0: 0.7 of the device
+    turns_seconds: float = 40
 
 
 TINY = Sizes(
@@ -48,7 +51,7 @@ TINY = Sizes(
     steps_max=3,
     checkpoint_bytes=1 << 20, paced_checkpoint_bytes=1 << 20, known_bytes=1 << 20, known_cache="on",
     image_bytes=64 << 10, share_seconds=0.3, device_copy_mib=1, fill_blocks=2,
-    fill_rounds=20, sessions_most=3, session_mib=1, quota_mib=32)
+    fill_rounds=20, sessions_most=3, session_mib=1, quota_mib=32, evicted_mib=64, turns_mib=16, turns_seconds=1)
 
 
 @dataclasses.dataclass

@@ -4,6 +4,9 @@
 //
 //   tenant sit MIB          holds so much memory, then checks it at each line on stdin, until that ends
 //   tenant fill MIB         takes memory by every kind of call until there is no more, of so much that it may have
+//   tenant touch MIB SECONDS  at a line on stdin, for so long, steps that each change all of so much memory; how many
+//   tenant answer MIB       holds so much memory, and at each line on stdin reads all of it, and says for how long
+//   tenant pinned MIB       copies so much from and to pinned memory, and says for how long each way
 //   tenant illegal          at a line on stdin, a kernel writes where nothing is
 //   tenant hang             at a line on stdin, a kernel that does not end
 
@@ -74,6 +77,73 @@ int sit(size_t bytes) {
     compare<<<64, 256>>>(words, count, seed, wrong);
     CHECK(cudaMemcpy(&found, wrong, sizeof found, cudaMemcpyDeviceToHost));
     std::printf("{\"wrong\": %u}\n", found);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+__global__ void change(unsigned* words, size_t count) {
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) words[i] += 1;
+}
+
+int touch(size_t bytes, double seconds) {
+  const size_t count = bytes / sizeof(unsigned);
+  unsigned *words, *wrong, found = 0;
+  CHECK(cudaMalloc(&words, bytes));
+  CHECK(cudaMalloc(&wrong, sizeof *wrong));
+  fill<<<1024, 256>>>(words, count, 0);
+  ready();
+  if (!told()) return 0;
+  unsigned steps = 0;
+  for (const double end = now() + seconds; now() < end; ++steps) {
+    change<<<1024, 256>>>(words, count);
+    CHECK(cudaDeviceSynchronize());
+  }
+  CHECK(cudaMemset(wrong, 0, sizeof *wrong));
+  compare<<<1024, 256>>>(words, count, steps, wrong);
+  CHECK(cudaMemcpy(&found, wrong, sizeof found, cudaMemcpyDeviceToHost));
+  std::printf("{\"steps\": %u, \"wrong\": %u}\n", steps, found);
+  std::fflush(stdout);
+  while (told()) {}
+  return 0;
+}
+
+int answer(size_t bytes) {
+  const size_t count = bytes / sizeof(unsigned);
+  unsigned *words, *wrong;
+  CHECK(cudaMalloc(&words, bytes));
+  CHECK(cudaMalloc(&wrong, sizeof *wrong));
+  fill<<<1024, 256>>>(words, count, 7);
+  CHECK(cudaMemset(wrong, 0, sizeof *wrong));
+  ready();
+  while (told()) {
+    const double begin = now();
+    unsigned found = 0;
+    compare<<<1024, 256>>>(words, count, 7, wrong);
+    CHECK(cudaMemcpy(&found, wrong, sizeof found, cudaMemcpyDeviceToHost));
+    std::printf("{\"seconds\": %.6f, \"wrong\": %u}\n", now() - begin, found);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+int pinned(size_t bytes) {
+  void *device, *host;
+  CHECK(cudaMalloc(&device, bytes));
+  CHECK(cudaMallocHost(&host, bytes));
+  std::memset(host, 1, bytes);
+  ready();
+  while (told()) {
+    double took[2];
+    for (const bool down : {true, false}) {
+      const double begin = now();
+      CHECK(cudaMemcpy(down ? host : device, down ? device : host, bytes, cudaMemcpyDefault));
+      CHECK(cudaDeviceSynchronize());
+      took[down] = now() - begin;
+    }
+    std::printf("{\"down\": %.6f, \"up\": %.6f}\n", took[1], took[0]);
     std::fflush(stdout);
   }
   return 0;
@@ -155,9 +225,12 @@ int fill_up(size_t may) {
 int main(int argc, char** argv) {
   if (argc == 3 && !std::strcmp(argv[1], "sit")) return sit(size_t(std::atol(argv[2])) << 20);
   if (argc == 3 && !std::strcmp(argv[1], "fill")) return fill_up(size_t(std::atol(argv[2])) << 20);
+  if (argc == 4 && !std::strcmp(argv[1], "touch")) return touch(size_t(std::atol(argv[2])) << 20, std::atof(argv[3]));
+  if (argc == 3 && !std::strcmp(argv[1], "answer")) return answer(size_t(std::atol(argv[2])) << 20);
+  if (argc == 3 && !std::strcmp(argv[1], "pinned")) return pinned(size_t(std::atol(argv[2])) << 20);
   const bool illegal = argc == 2 && !std::strcmp(argv[1], "illegal"), hang = argc == 2 && !std::strcmp(argv[1], "hang");
   if (!illegal && !hang) {
-    std::fprintf(stderr, "tenant sit MIB | tenant fill MIB | tenant illegal | tenant hang\n");
+    std::fprintf(stderr, "tenant sit MIB | fill MIB | touch MIB SECONDS | answer MIB | pinned MIB | illegal | hang\n");
     return 2;
   }
   int* zero;

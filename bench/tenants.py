@@ -169,10 +169,10 @@ def jain(parts):
     return sum(parts) ** 2 / (len(parts) * sum(p * p for p in parts))
 
 
-def device_mib():
-    """Memory of the first device in use, of all processes, as NVML has it."""
+def device_mib(what="used"):
+    """Memory of the first device in use, of all processes, as NVML has it; or what the device has in total."""
     try:
-        done = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"],
+        done = subprocess.run(["nvidia-smi", f"--query-gpu=memory.{what}", "--format=csv,noheader,nounits", "-i", "0"],
                               capture_output=True, text=True, timeout=30)
         return int(done.stdout.split()[0])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):

@@ -565,6 +565,7 @@ struct AdministrationRequest {
     endSession @2 :UInt64;        # the session ends, and its program is told so; a second request kills its worker
     drain @3 :UInt64;             # no new sessions for so many seconds; 0: until `resume`
     resume @4 :Void;              # new sessions again
+    evict @5 :UInt64;             # the session's device memory goes to the host's, until the session needs it
   }
 }
 
@@ -714,4 +715,17 @@ struct SessionStatus {
   sharedMemory @12 :Bool;          # client and worker share memory; else they talk by TCP
   ending @13 :Bool;                # it was told to end
   resumingSeconds @14 :UInt64;     # Unix time since when its connection is broken; 0: it is not
+  residency @15 :Residency;
+  residencySeconds @16 :UInt64;    # Unix time since when it is so; 0: from the beginning
+  awayBytes @17 :UInt64;           # of `memoryBytes`, on all devices, that lie in the host's memory
+  staysBecause @18 :Text;          # why it was not evicted when that was last wanted
+}
+
+enum Residency {
+  # Where the device memory of a session is (docs/internals/eviction.md).
+  resident @0;
+  leaving @1;                     # what it was given is completed, then its memory is copied to the host's
+  evicted @2;                     # until its program needs it
+  waiting @3;                     # its program needs memory of a device that has no room
+  returning @4;
 }

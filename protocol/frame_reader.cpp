@@ -10,6 +10,11 @@ namespace {
 
 constexpr std::size_t buffer_bytes = 128u << 10;
 
+bool is_call(FrameHeader header) {
+  mark_plain(header, header.bulk_bytes);
+  return header.kind == FrameKind::call;
+}
+
 }  // namespace
 
 FrameReader::FrameReader(Channel& channel, FrameHandler& handler, std::uint64_t frames_before)
@@ -77,6 +82,10 @@ bool FrameReader::step() {
       begin_ = 0;
       if (buffer_.size() < head_bytes) buffer_.resize(head_bytes);
     }
+    return false;
+  }
+  if (holds_calls_ && !bulk_ && is_call(header)) {
+    blocked_ = true;
     return false;
   }
   const auto message = buffered().subspan(sizeof(header), header.message_bytes);

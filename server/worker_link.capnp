@@ -25,6 +25,9 @@ struct WorkerMessage {
     admit @18 :Data;        # connections of a link by this key are let in from now on; answered by `admitted`
     shutOut @19 :Data;      # no longer
     dial @20 :Dial;         # a connection to another host's broker is wanted; answered by `dialled`
+    residency @28 :ResidencyNews;  # where the session's device memory is, from now on
+    wantRoom @29 :RoomWish; # memory of devices is wanted that they do not have; answered by `room`. Said again, with
+                            # its number, until it is
 
     # worker -> a broker that came to its door, in this order
     kept @23 :Data;         # with the account's descriptor: the record of the session, as it was given
@@ -44,6 +47,8 @@ struct WorkerMessage {
                             # already read
     admitted @21 :Data;
     dialled @22 :Dialled;   # with the connection's descriptor, if there is one
+    evict @30 :Evict;       # the session's device memory goes to the host's; answered by `residency`
+    room @31 :Room;
     turn @12 :Turn;         # which work the session may give to its devices from now on; first, right behind `session`
   }
 }
@@ -100,6 +105,29 @@ struct Session {
   contentFolder @12 :Text;  # of its tenant's contents of memory; empty for none
   resumeSeconds @11 :UInt32;  # for which a client is waited for whose connection broke; 0: it is not
   record @13 :Data;         # that the worker keeps for the host's next broker; empty where none will come
+  evicts @14 :Bool;         # sessions of this host are evicted, so that it pays to ask for room
+}
+
+struct ResidencyNews {
+  state @0 :Control.Residency;
+  awayBytes @1 :List(UInt64);   # of each of the session's devices: of what it is charged, what is not on the device
+  hostBytes @2 :UInt64;         # of the host's memory that holds them
+  refusal @3 :Text;             # not empty: it was told to evict and stays resident, and why
+}
+
+struct Evict {
+  hostBytesMax @0 :UInt64;      # of the host's memory that may hold what leaves
+  patienceMs @1 :UInt32;        # for which work that was given may take to complete; the program's calls wait meanwhile
+}
+
+struct RoomWish {
+  request @0 :UInt64;
+  bytes @1 :List(UInt64);       # of each of the session's devices
+  needed @2 :Bool;              # the session goes on only with it; otherwise a call of its program can fail
+}
+struct Room {
+  request @0 :UInt64;
+  made @1 :Bool;                # or there is nobody more that could make room
 }
 
 struct Dial {

@@ -1,4 +1,4 @@
-// `fargpu end`, `drain` and `resume`: what runs on a host, and whether more may begin.
+// `fargpu end`, `evict`, `drain` and `resume`: what runs on a host, and whether more may begin.
 
 #include "administration.h"
 
@@ -60,6 +60,19 @@ int end_session(const EndOptions& options) {
       options.host, [&](wire::AdministrationRequest::Builder request) { request.setEndSession(options.session); },
       [&](wire::Status::Reader) {
         std::cout << "session " << options.session << " ends; a second time kills its worker\n";
+      });
+}
+
+int evict_session(const EndOptions& options) {
+  return administer(
+      options.host, [&](wire::AdministrationRequest::Builder request) { request.setEvict(options.session); },
+      [&](wire::Status::Reader status) {
+        std::uint64_t away = 0;
+        for (const auto session : status.getSessions())
+          if (session.getId() == options.session) away = session.getAwayBytes();
+        std::cout << fmt::format("session {} is evicted{}\n", options.session,
+                                 away == 0 ? ", and back already: its program has gone on"
+                                           : ": " + bytes_text(away) + " lie in the host's memory");
       });
 }
 

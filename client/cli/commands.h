@@ -68,6 +68,7 @@ struct EndOptions {
   std::uint64_t session = 0;
 };
 int end_session(const EndOptions& options);
+int evict_session(const EndOptions& options);
 
 struct DrainOptions {
   std::string host;

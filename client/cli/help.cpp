@@ -28,6 +28,7 @@ const std::map<std::string, const char*> examples = {
     {"fargpu policy set", "fargpu policy set fair"},
     {"fargpu quota", "fargpu quota 12 --percent 30"},
     {"fargpu end", "fargpu end 12"},
+    {"fargpu evict", "fargpu evict 12"},
     {"fargpu cache", "fargpu cache --host gpuhost --clear"},
     {"fargpu drain", "fargpu drain --host gpuhost --for 2h"},
     {"fargpu resume", "fargpu resume --host gpuhost"},

@@ -37,7 +37,9 @@ const char* state_text(wire::LeaseState state) {
 }
 
 const char* state_text(wire::SessionStatus::Reader session) {
-  return session.getEnding() ? "ending" : session.getResumingSeconds() != 0 ? "resuming" : "running";
+  if (session.getEnding()) return "ending";
+  if (session.getResumingSeconds() != 0) return "resuming";
+  return residency_text(session);
 }
 
 Json describe(const std::string& name, wire::Status::Reader status) {
@@ -92,7 +94,10 @@ Json describe(const std::string& name, wire::Status::Reader status) {
                                 {"waited_ns", session.getWaitedNs()},
                                 {"transport", session.getSharedMemory() ? "shm" : "tcp"},
                                 {"state", state_text(session)},
-                                {"resuming_since", session.getResumingSeconds()}});
+                                {"resuming_since", session.getResumingSeconds()},
+                                {"residency_since", session.getResidencySeconds()},
+                                {"away_bytes", session.getAwayBytes()},
+                                {"stays_because", printable(session.getStaysBecause().cStr(), 512)}});
   }
   host["leases"] = Json::array();
   for (const auto lease : status.getLeases()) {
@@ -147,8 +152,15 @@ std::string state_of(const Json& lease) {
 // What a session does; nothing of one that runs.
 std::string state_of_session(const Json& session) {
   const auto state = session["state"].get<std::string>();
-  if (state == "running") return "";
-  return state == "resuming" ? "  resuming since " + age(session["resuming_since"].get<std::uint64_t>()) : "  " + state;
+  const auto since = [&](const char* what) { return " since " + age(session[what].get<std::uint64_t>()); };
+  const auto away = session["away_bytes"].get<std::uint64_t>();
+  if (state == "running") {
+    const auto why = session["stays_because"].get<std::string>();
+    return why.empty() ? "" : "  not evicted: " + why;
+  }
+  if (state == "resuming") return "  resuming" + since("resuming_since");
+  if (state == "ending") return "  ending";
+  return "  " + state + since("residency_since") + (away == 0 ? "" : ", " + bytes_text(away));
 }
 
 std::string state_of_host(const Json& host) {

@@ -98,6 +98,12 @@ int main(int argc, char** argv) {
   end_command->add_option("session", end.session, "The session, as `fargpu ls` numbers it")->required();
   end_command->add_option("--host,--pool", end.host, "The GPU host (default: FARGPU_POOL)");
 
+  cli::EndOptions evict;
+  CLI::App* const evict_command = app.add_subcommand(
+      "evict", "Move a session's device memory to the host's memory, until its next call (administrators)");
+  evict_command->add_option("session", evict.session, "The session, as `fargpu ls` numbers it")->required();
+  evict_command->add_option("--host,--pool", evict.host, "The GPU host (default: FARGPU_POOL)");
+
   cli::DrainOptions drain;
   CLI::App* const drain_command =
       app.add_subcommand("drain", "Take no new sessions on a host; those that run go on (administrators)");
@@ -244,6 +250,7 @@ int main(int argc, char** argv) {
     if (policy_command->parsed()) return cli::policy(policy);
     if (quota_command->parsed()) return cli::quota(quota);
     if (end_command->parsed()) return cli::end_session(end);
+    if (evict_command->parsed()) return cli::evict_session(evict);
     if (drain_command->parsed()) return cli::drain(drain);
     if (resume_command->parsed()) return cli::resume(drain);
     if (cache_command->parsed()) return cli::cache(cache);

@@ -34,6 +34,16 @@ std::vector<nlohmann::ordered_json> statuses(const std::vector<PoolHost>& hosts,
   return found;
 }
 
+const char* residency_text(wire::SessionStatus::Reader session) {
+  switch (session.getResidency()) {
+    case wire::Residency::LEAVING: return "leaving";
+    case wire::Residency::EVICTED: return "evicted";
+    case wire::Residency::WAITING: return "waiting for memory";
+    case wire::Residency::RETURNING: return "returning";
+    default: return "running";
+  }
+}
+
 int exit_code(const std::vector<nlohmann::ordered_json>& statuses) {
   return std::any_of(statuses.begin(), statuses.end(), [](const auto& host) { return host.contains("error"); })
              ? exit_own_error

@@ -18,6 +18,9 @@ using Describe = std::function<nlohmann::ordered_json(const std::string& host, w
 /// is silent is waited for for seconds; `describe` is called by one thread at a time.
 std::vector<nlohmann::ordered_json> statuses(const std::vector<PoolHost>& hosts, const Describe& describe);
 
+/// Where a session's device memory is, in a word; `running` if it is on its devices.
+const char* residency_text(wire::SessionStatus::Reader session);
+
 /// Of a verb that showed these.
 int exit_code(const std::vector<nlohmann::ordered_json>& statuses);
 

@@ -73,6 +73,7 @@ Json describe(const std::string& name, wire::Status::Reader status, Readings& re
          {"share_percent", lease == leases.end() ? 0 : lease->second.getSharePercent()},
          {"weight", lease == leases.end() ? 0 : lease->second.getWeight()},
          {"resuming", session.getResumingSeconds() != 0},
+         {"residency", residency_text(session)},
          {"has_turn", lease != leases.end() && lease->second.getHasTurn()}});
   }
   return result;
@@ -98,8 +99,11 @@ constexpr Column columns[] = {
     {"share", 6, false, 0, [](const Json& s) { return fmt::format("{}%", s["share_percent"].get<unsigned>()); }},
     {"weight", 7, false, 4, [](const Json& s) { return std::to_string(s["weight"].get<unsigned>()); }},
     {"throttled", 9, false, 2, [](const Json& s) { return percent(s["throttled_ratio"]); }},
-    {"turn", 8, true, 3, [](const Json& s) {
-       return std::string(s["resuming"].get<bool>() ? "resuming" : s["has_turn"].get<bool>() ? "yes" : "waits");
+    {"turn", 9, true, 3, [](const Json& s) {
+       if (s["resuming"].get<bool>()) return std::string("resuming");
+       if (const auto where = s["residency"].get<std::string>(); where != "running")
+         return where.substr(0, where.find(' '));
+       return std::string(s["has_turn"].get<bool>() ? "yes" : "waits");
      }}};
 
 // What fits into so many columns of the terminal.

@@ -60,7 +60,7 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
     std::vector<std::uint64_t> memory_bytes;
     for (const auto device : workers_.facts()->getDevices()) memory_bytes.push_back(device.getMemoryBytes());
     const bool news = !leases_.knows_devices();
-    leases_.set_devices(std::move(memory_bytes), workers_.sm_groups());
+    leases_.set_devices(std::move(memory_bytes), workers_.sm_groups(), settings_.oversubscription());
     if (news) warn_of_tenants();
   };
   workers_.on_end = [this](const Worker& gone) {
@@ -262,6 +262,13 @@ std::string Broker::administer(const ClientFacts& by, wire::AdministrationReques
     EventLog::info("session ended by request",
                    {{"session", session}, {"tenant", by.tenant}, {"identity", by.identity}});
     return "";
+  }
+  if (request.isEvict()) {
+    std::string wrong = workers_.evictions().evict(request.getEvict());
+    if (wrong.empty())
+      EventLog::info("eviction by request",
+                     {{"session", request.getEvict()}, {"tenant", by.tenant}, {"identity", by.identity}});
+    return wrong;
   }
   if (request.isDrain()) {
     const std::uint64_t asked =

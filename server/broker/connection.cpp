@@ -610,13 +610,26 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     for (unsigned i = 0; i < devices.size(); ++i) devices.set(i, lease.devices[i]);
   }
 
+  // What comes of an eviction; the session's work may put it off.
+  asio::awaitable<std::string> outcome_of_eviction(std::uint64_t session) {
+    asio::steady_timer timer(broker_.io_);
+    while (true) {
+      if (const auto outcome = broker_.workers_.evictions().outcome(session)) {
+        co_return outcome->empty() ? "" : fmt::format("session {} stays: {}", session, *outcome);
+      }
+      timer.expires_after(std::chrono::milliseconds(5));
+      co_await timer.async_wait(asio::use_awaitable);
+    }
+  }
+
   asio::awaitable<void> on_administration(wire::AdministrationRequest::Reader request) {
     const bool allowed = administers();
-    const std::string refusal =
-        allowed ? broker_.administer(client_, request)
-                : "only administrators of this host may do this: root and the user of fargpud at "
-                  "its Unix socket, tenants that the "
-                  "settings name so or, where they name no tenants, every user of the GPU host itself";
+    std::string refusal = allowed
+                              ? broker_.administer(client_, request)
+                              : "only administrators of this host may do this: root and the user of fargpud at "
+                                "its Unix socket, tenants that the "
+                                "settings name so or, where they name no tenants, every user of the GPU host itself";
+    if (refusal.empty() && request.isEvict()) refusal = co_await outcome_of_eviction(request.getEvict());
     if (!refusal.empty())
       EventLog::warn(
           "administration refused",

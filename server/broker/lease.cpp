@@ -59,7 +59,7 @@ std::uint64_t Leases::held(const Lease& lease, std::size_t device) const {
 }
 
 std::uint64_t Leases::free_bytes(unsigned device) const {
-  std::uint64_t free = capacity_.at(device);
+  auto free = static_cast<std::uint64_t>(static_cast<double>(capacity_.at(device)) * oversubscription_);
   for (const auto& lease : all()) {
     const auto place = std::find(lease->devices.begin(), lease->devices.end(), device);
     if (place != lease->devices.end())
@@ -352,7 +352,8 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
   std::vector<unsigned> fitting;
   std::string free;
   for (const unsigned device : allowed) {
-    if (left.fits(device, wish, wanted_groups(tenant, wish, device))) fitting.push_back(device);
+    if (capacity_[device] >= wish.memory_bytes && left.fits(device, wish, wanted_groups(tenant, wish, device)))
+      fitting.push_back(device);
     free += fmt::format("{}GPU {} has {} and {}%", free.empty() ? "" : ", ", device, bytes_text(left.bytes[device]),
                         left.percent[device]);
     if (tenant.sm_partitions)

@@ -123,8 +123,11 @@ class Leases {
 
   /// The host's devices, their memory, and into how many groups of multiprocessors each can be divided. Until they are
   /// known nothing is granted.
-  void set_devices(std::vector<std::uint64_t> memory_bytes, std::vector<unsigned> sm_groups = {}) {
+  /// `oversubscription`: how many times a device's memory leases may have of it together.
+  void set_devices(std::vector<std::uint64_t> memory_bytes, std::vector<unsigned> sm_groups = {},
+                   double oversubscription = 1) {
     capacity_ = std::move(memory_bytes);
+    oversubscription_ = oversubscription;
     sm_groups_ = std::move(sm_groups);
     sm_groups_.resize(capacity_.size());
   }
@@ -208,6 +211,7 @@ class Leases {
 
   const std::size_t account_slots_;
   std::vector<std::uint64_t> capacity_;
+  double oversubscription_ = 1;
   std::vector<unsigned> sm_groups_;  // of each device
   Tenants tenants_;
   std::uint64_t next_id_ = 1;

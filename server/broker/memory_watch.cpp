@@ -15,6 +15,12 @@ namespace {
 constexpr auto interval = std::chrono::seconds(1);
 constexpr unsigned looks_after_calls = 2;
 
+// What it is charged for there.
+std::uint64_t on_device(const AccountSlot& slot, std::size_t device) {
+  const std::uint64_t charged = slot.charged[device];
+  return charged - std::min<std::uint64_t>(slot.away[device], charged) + slot.inherited[device];
+}
+
 // Whether what is held together is more than it may be.
 bool beyond_limit(const Lease& lease, AccountSlot& slot, std::size_t device) {
   TenantAccount& account = *lease.account;
@@ -60,7 +66,7 @@ asio::awaitable<void> MemoryWatch::look() {
     }
   };
   each([&](const Worker& worker, const Lease&, AccountSlot& slot, std::size_t d) {
-    before[{worker.process, d}] = slot.charged[d] + slot.inherited[d];
+    before[{worker.process, d}] = on_device(slot, d);
   });
   if (before.empty()) co_return;
   co_await devices_.refresh(workers_.device_uuids());
@@ -68,7 +74,7 @@ asio::awaitable<void> MemoryWatch::look() {
     const auto seen = devices_.process_bytes(lease.devices[d], worker.process);
     const auto known = before.find({worker.process, d});
     if (!seen || known == before.end()) return;
-    const std::uint64_t charged = std::max<std::uint64_t>(known->second, slot.charged[d] + slot.inherited[d]);
+    const std::uint64_t charged = std::max(known->second, on_device(slot, d));
     const std::uint64_t taken = *seen > charged ? *seen - charged : 0;
     slot.taken[d] = std::min(taken, std::exchange(worker.driver_bytes[d], taken));
     if (settings_.driver_bytes_max == 0 || slot.taken[d] <= settings_.driver_bytes_max || !beyond_limit(lease, slot, d))

@@ -1,6 +1,7 @@
 #include "settings.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 #include <toml++/toml.h>
 #include <unistd.h>
 
@@ -23,6 +24,8 @@
 
 namespace fargpu::server {
 namespace {
+
+constexpr double oversubscription_max = 16;
 
 // Below the prefix that fargpud lies in, which need not be the one that the build was configured with; packages have
 // /usr and /etc.
@@ -119,6 +122,16 @@ const std::vector<Entry>& entries() {
       {"driver_bytes_max", &Settings::driver_bytes_max, "4294967296",
        "Bytes of a device that the driver may take by itself for a session (its context, code, variables). If the "
        "driver takes more, and the session is beyond its limit then, the session ends. 0 for no limit"},
+      {"evicted_bytes_max", &Settings::evicted_bytes_max, "0",
+       "Bytes of this host's memory for the device memory of sessions that are evicted: where memory of a device is "
+       "wanted that is not there, sessions that do not work make room, and come back at their next call. 0: none are"},
+      {"evict_quantum_seconds", &Settings::evict_quantum_seconds, "5",
+       "Seconds for which a session that works has its memory before it makes room for another one"},
+      {"evict_idle_seconds", &Settings::evict_idle_seconds, "0",
+       "Seconds without work after which a session is evicted though nobody wants the room. 0: it stays until then"},
+      {"memory_oversubscription", &Settings::memory_oversubscription, "1",
+       "How many times the memory of a device leases may have of it together, 1 to 16, for example 1.5. What they hold "
+       "beyond the device is evicted in turns, so that evicted_bytes_max must be set"},
       {"spin_us", &Settings::spin_us, "500",
        "Microseconds that a worker polls before it sleeps, while its client is active and processors are idle"},
       {"launch_threads", &Settings::launch_threads, "6",
@@ -280,6 +293,8 @@ std::string text_of(const std::string& file, const Entry& entry, const toml::nod
     if (const auto* value = one.as_string()) return value->get();
     if (const auto* value = one.as_integer(); value && entry.field == decltype(entry.field)(&Settings::devices))
       return std::to_string(value->get());
+    if (entry.field == decltype(entry.field)(&Settings::memory_oversubscription) && one.is_number())
+      return fmt::format("{}", *one.value<double>());
     return complain("a text in quotes is wanted, or a list of what `fargpud --help` separates by commas");
   };
   const auto* const list = node.as_array();
@@ -383,6 +398,14 @@ void check(const Settings& settings) {
   require("quantum_ms", settings.quantum_ms, 1, 60'000);
   require("grace_ms", settings.grace_ms, 0, 60'000);
   require("kernel_seconds_max", settings.kernel_seconds_max, 0, 86'400);
+  require("evict_quantum_seconds", settings.evict_quantum_seconds, 0, 86'400);
+  require("evict_idle_seconds", settings.evict_idle_seconds, 0, 86'400);
+  if (const double factor = settings.oversubscription(); !(factor >= 1 && factor <= oversubscription_max))
+    throw SettingsError("memory_oversubscription is '" + settings.memory_oversubscription +
+                        "'; give a number from 1 to 16, for example 1.5");
+  else if (factor > 1 && settings.evicted_bytes_max == 0)
+    throw SettingsError("memory_oversubscription is " + settings.memory_oversubscription +
+                        ", but evicted_bytes_max is 0: what leases hold beyond a device needs memory of this host");
   if (settings.scrub != "tenants" && settings.scrub != "always" && settings.scrub != "never")
     throw SettingsError("scrub is '" + settings.scrub + "'; use tenants, always or never");
   const auto& policies = scheduler::policies();
@@ -558,6 +581,14 @@ std::vector<ListenAddress> parse_listen(const std::string& text, const std::stri
   if (addresses.empty())
     throw SettingsError(setting + " is empty; give host:port" + (setting == "listen" ? " or unix:/path" : ""));
   return addresses;
+}
+
+// 0 for what is no number.
+double Settings::oversubscription() const {
+  double factor = 0;
+  const char* const end = memory_oversubscription.data() + memory_oversubscription.size();
+  const auto [parsed, error] = std::from_chars(memory_oversubscription.data(), end, factor);
+  return error == std::errc{} && parsed == end ? factor : 0;
 }
 
 std::uint64_t Settings::resume_seconds_of(bool by_loopback) const {

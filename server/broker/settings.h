@@ -29,6 +29,10 @@ struct Settings {
   std::uint64_t content_bytes_max = 0;
   std::uint64_t host_bytes_max = 0;
   std::uint64_t driver_bytes_max = 0;
+  std::uint64_t evicted_bytes_max = 0;  ///< of this host's memory, for sessions that are evicted; 0: none are
+  std::uint64_t evict_quantum_seconds = 0;
+  std::uint64_t evict_idle_seconds = 0;  ///< 0: idle sessions stay until somebody wants the room
+  std::string memory_oversubscription;
   std::uint64_t spin_us = 0;
   std::uint64_t launch_threads = 0;
   std::uint64_t handshake_seconds = 0;
@@ -65,6 +69,8 @@ struct Settings {
   std::vector<Origin> origins;                 ///< for --show-config
   std::vector<std::string> unknown_variables;  ///< misspelt perhaps: they have no effect
 
+  /// How many times the memory of a device leases may have of it together.
+  double oversubscription() const;
   /// `resume_seconds` for a client that comes by the loopback, or not. A connection by the loopback breaks with its
   /// process alone, or with a tunnel that ends here, so that the default does not count for it.
   std::uint64_t resume_seconds_of(bool by_loopback) const;

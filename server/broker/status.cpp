@@ -148,8 +148,23 @@ void HostStatus::write_sessions(wire::Status::Builder status, const std::vector<
     to.setTenant(worker.client.tenant);
     to.setSharedMemory(worker.client.shares_memory);
     to.setResumingSeconds(worker.resuming_since);
+    write_residency(worker, to);
     to.setEnding(worker.told_to_stop);
   }
+}
+
+void HostStatus::write_residency(const Worker& worker, wire::SessionStatus::Builder to) const {
+  const auto view = workers_.evictions().view(worker.session);
+  switch (view.state) {
+    case Rooms::State::resident: to.setResidency(wire::Residency::RESIDENT); break;
+    case Rooms::State::leaving: to.setResidency(wire::Residency::LEAVING); break;
+    case Rooms::State::evicted: to.setResidency(wire::Residency::EVICTED); break;
+    case Rooms::State::waiting: to.setResidency(wire::Residency::WAITING); break;
+    case Rooms::State::returning: to.setResidency(wire::Residency::RETURNING); break;
+  }
+  to.setResidencySeconds(view.since);
+  to.setAwayBytes(view.away);
+  to.setStaysBecause(view.refusal);
 }
 
 void HostStatus::write_leases(wire::Status::Builder status, const Viewer& viewer,
@@ -217,7 +232,7 @@ void HostStatus::write_devices(wire::Status::Builder status, const std::vector<u
     std::uint64_t used = 0;
     for (const Worker& worker : workers_.all())
       if (worker.state == Worker::State::session && (!limited || &worker.lease->lease() == seen))
-        used += worker.used_bytes(places[i]);
+        used += worker.used_bytes(places[i]) - (limited ? 0 : worker.away_bytes(places[i]));
     to.setUsedBytes(used);
     to.setFreeBytes(leases_.free_bytes(places[i]));
     unsigned major = 0, minor = 0;

@@ -71,6 +71,7 @@ class HostStatus {
   void write_links(wire::Status::Builder status, const std::map<unsigned, unsigned>& numbers) const;
   void write_tenants(wire::Status::Builder status, const Viewer& viewer) const;
   void write_waiting(wire::Status::Builder status, const Viewer& viewer) const;
+  void write_residency(const Worker& worker, wire::SessionStatus::Builder to) const;
   void write_state(const Lease& lease, wire::LeaseStatus::Builder to) const;
   void write_leases(wire::Status::Builder status, const Viewer& viewer, const std::vector<unsigned>& places) const;
 

@@ -81,6 +81,12 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
   text.add("fargpu_links_refused_total", "counter",
            "Connections to other hosts that sessions wanted and `peers` does not allow.", of_host,
            static_cast<double>(workers_.dials().refused()));
+  text.add("fargpu_evictions_total", "counter", "Times that a session's device memory went to the host's memory.",
+           of_host, static_cast<double>(workers_.evictions().evicted()));
+  text.add("fargpu_returns_total", "counter", "Times that it came back.", of_host,
+           static_cast<double>(workers_.evictions().returned()));
+  text.add("fargpu_evicted_host_bytes", "gauge", "Memory of the host that holds evicted device memory.", of_host,
+           static_cast<double>(workers_.evictions().host_bytes()));
   text.add("fargpu_workers_warm", "gauge", "Workers that are ready for a session.", of_host,
            static_cast<double>(std::count_if(workers_.all().begin(), workers_.all().end(), [](const Worker& worker) {
              return worker.state == Worker::State::ready;
@@ -103,11 +109,11 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
     for (unsigned place = 0; place < facts->getDevices().size(); ++place) {
       std::uint64_t used = 0;
       for (const Worker& worker : workers_.all())
-        if (worker.state == Worker::State::session) used += worker.used_bytes(place);
+        if (worker.state == Worker::State::session) used += worker.used_bytes(place) - worker.away_bytes(place);
       const MetricsText::Labels labels{{"Hostname", host}, {"gpu", std::to_string(place)}, {"UUID", uuid_of(place)}};
       text.add("fargpu_device_memory_bytes", "gauge", "Memory that the device has.", labels,
                static_cast<double>(facts->getDevices()[place].getMemoryBytes()));
-      text.add("fargpu_device_memory_used_bytes", "gauge", "Memory that sessions hold.", labels,
+      text.add("fargpu_device_memory_used_bytes", "gauge", "Memory that sessions hold there.", labels,
                static_cast<double>(used));
     }
   }
@@ -117,16 +123,19 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
     const TenantUse use = leases_.use_of(tenant_name);
     const auto known = workers_.totals().find(tenant_name);
     const TenantTotals totals = known == workers_.totals().end() ? TenantTotals{} : known->second;
-    std::uint64_t moved = totals.moved, sessions = 0, resuming = 0;
+    std::uint64_t moved = totals.moved, sessions = 0, resuming = 0, evicted = 0;
     for (const Worker& worker : workers_.all()) {
       if (worker.state != Worker::State::session || worker.lease->lease().tenant != tenant_name) continue;
       ++sessions;
       if (worker.resuming_since != 0) ++resuming;
+      if (workers_.evictions().view(worker.session).away != 0) ++evicted;
       moved += worker.lease->lease().account->slot(worker.lease->slot()).moved;
     }
     text.add("fargpu_sessions", "gauge", "Sessions that run.", labels, static_cast<double>(sessions));
     text.add("fargpu_sessions_resuming", "gauge", "Of these, those that wait for their client to come back.", labels,
              static_cast<double>(resuming));
+    text.add("fargpu_sessions_evicted", "gauge", "Of these, those whose device memory lies in the host's memory.",
+             labels, static_cast<double>(evicted));
     text.add("fargpu_sessions_resumed_total", "counter", "Times that a client has come back.", labels,
              static_cast<double>(totals.resumed));
     text.add("fargpu_sessions_started_total", "counter", "Sessions that have begun.", labels,

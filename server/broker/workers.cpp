@@ -105,6 +105,35 @@ std::uint64_t Worker::used_bytes(unsigned place) const {
   return slot.held[found] + slot.inherited[found];
 }
 
+std::uint64_t Worker::away_bytes(unsigned place) const {
+  const std::vector<unsigned>& devices = lease->lease().devices;
+  const auto found = static_cast<std::size_t>(std::find(devices.begin(), devices.end(), place) - devices.begin());
+  if (found >= devices.size()) return 0;
+  const AccountSlot& slot = lease->lease().account->slot(lease->slot());
+  return std::min<std::uint64_t>(slot.away[found], slot.held[found]);
+}
+
+// What is shared is not moved, and pays for nobody's room.
+Rooms::Bytes Workers::on_devices(std::uint64_t session) const {
+  for (const Worker& worker : workers_) {
+    if (worker.session != session || !worker.lease) continue;
+    const AccountSlot& slot = worker.lease->lease().account->slot(worker.lease->slot());
+    Rooms::Bytes bytes;
+    for (std::size_t d = 0; d < worker.lease->lease().devices.size(); ++d)
+      bytes.push_back(slot.held[d] - std::min<std::uint64_t>(slot.away[d], slot.held[d]));
+    return bytes;
+  }
+  return {};
+}
+
+void Workers::begin_turns(const Worker& worker) {
+  const Lease& lease = worker.lease->lease();
+  const scheduler::Share share = share_of(lease);
+  const int link = worker.link->native_handle();
+  scheduling_.begin(worker.session, lease.id, share, link);
+  evictions_.begin(worker.session, {lease.devices, share.priority, lease.memory_bytes}, link);
+}
+
 std::list<Worker>::iterator Workers::by_process(pid_t process) {
   return std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
 }
@@ -117,6 +146,7 @@ Workers::Workers(asio::io_context& io, const Settings& settings, const Successio
               [this](pid_t heir, int device, std::uint64_t bytes, bool pays) { charge(heir, device, bytes, pays); }),
       dials_(io, settings),
       scheduling_(io, rules_of(settings)),
+      evictions_(io, settings, [this](std::uint64_t session) { return on_devices(session); }),
       retry_(io),
       watch_(io) {}
 
@@ -332,6 +362,14 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       require(Worker::State::session);
       scheduling_.heard(worker.session, message.getActivity());
       return;
+    case wire::WorkerMessage::RESIDENCY:
+      require(Worker::State::session);
+      evictions_.heard(worker.session, message.getResidency());
+      return;
+    case wire::WorkerMessage::WANT_ROOM:
+      require(Worker::State::session);
+      evictions_.wants(worker.session, message.getWantRoom());
+      return;
     case wire::WorkerMessage::RESUMING:
       require(Worker::State::session);
       take_resuming(worker, message.getResuming());
@@ -387,10 +425,12 @@ void Workers::take_share(Worker& worker, wire::Share::Reader share, Descriptor d
 void Workers::take_usage(Worker& worker, wire::Usage::Reader usage) {
   TenantTotals& totals = totals_[worker.lease->lease().tenant];
   const auto more = [](std::uint64_t now, std::uint64_t before) { return now > before ? now - before : 0; };
+  if (usage.getCalls() != worker.calls) evictions_.worked(worker.session);
   worker.calls = usage.getCalls();
   worker.busy_ns.resize(usage.getBusyNs().size());
   for (unsigned i = 0; i < usage.getBusyNs().size(); ++i) {
     totals.busy_ns += more(usage.getBusyNs()[i], worker.busy_ns[i]);
+    if (usage.getBusyNs()[i] != worker.busy_ns[i]) evictions_.worked(worker.session);
     worker.busy_ns[i] = usage.getBusyNs()[i];
   }
   totals.known_bytes += more(usage.getKnownBytes(), worker.known_bytes);
@@ -657,6 +697,7 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
             session.setRecord(data(record));
             session.setResumeSeconds(static_cast<std::uint32_t>(
                 lease.resume_seconds.value_or(settings_.resume_seconds_of(client.by_loopback))));
+            session.setEvicts(evictions_.any());
             session.setScrub(settings_.scrub == "always" || (settings_.scrub == "tenants" && lease.among_tenants));
           },
           opening.descriptor);
@@ -679,7 +720,7 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
                                       {"percent", lease.compute_percent},
                                       {"policy", scheduling_.rules().policy},
                                       {"meaning", "only the policy 'fixed' keeps leases to their percentage"}});
-  scheduling_.begin(id, lease.id, share_of(lease), worker.link->native_handle());
+  begin_turns(worker);
   EventLog::info("session started", {{"session", id},
                                      {"worker", worker.process},
                                      {"program", client.program},
@@ -859,6 +900,7 @@ void Workers::ended(std::list<Worker>::iterator worker, std::optional<int> statu
   }
   shares_.remove_all(worker->process);
   scheduling_.end(worker->session);
+  evictions_.end(worker->session);
   if (!worker->door.empty()) ::unlink(worker->door.c_str());
   std::list<Worker> gone;
   gone.splice(gone.end(), workers_, worker);
@@ -900,7 +942,7 @@ Worker& Workers::take_over(Succession::Found found, wire::SessionRecord::Reader 
                                         {"tenant", of.tenant},
                                         {"lease", of.id},
                                         {"release", printable(record.getRelease().cStr())}});
-  scheduling_.begin(worker.session, of.id, share_of(of), worker.link->native_handle());
+  begin_turns(worker);
   listen(worker);
   watch_exit(worker);
   watch();

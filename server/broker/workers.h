@@ -19,6 +19,7 @@
 #include "client_facts.h"
 #include "control.capnp.h"
 #include "dials.h"
+#include "evictions.h"
 #include "lease.h"
 #include "server/worker_link.h"
 #include "scheduling.h"
@@ -84,8 +85,10 @@ struct Worker {
   std::uint64_t waited_ns = 0;         ///< for which it had work and no turn
   std::uint64_t known_bytes = 0;       ///< of contents that the host had, and it did not send
   std::uint64_t kept_bytes = 0;        ///< of those that it sent and the host has kept
-  /// What the session holds of the broker's device at this place.
+  /// What the session holds of the broker's device at this place, wherever it is.
   std::uint64_t used_bytes(unsigned place) const;
+  /// Of that, what lies in the host's memory.
+  std::uint64_t away_bytes(unsigned place) const;
 
   /// Called once when it becomes ready, or fails (with the reason).
   std::function<void(Worker*, const std::string& failure)> when_ready;
@@ -163,6 +166,8 @@ class Workers {
   std::uint64_t faults() const { return faults_; }
   /// By tenants that have had sessions.
   const std::map<std::string, TenantTotals>& totals() const { return totals_; }
+  Evictions& evictions() { return evictions_; }
+  const Evictions& evictions() const { return evictions_; }
   Scheduling& scheduling() { return scheduling_; }
   const Scheduling& scheduling() const { return scheduling_; }
 
@@ -175,6 +180,8 @@ class Workers {
 
  private:
   std::list<Worker>::iterator by_process(pid_t process);
+  Rooms::Bytes on_devices(std::uint64_t session) const;
+  void begin_turns(const Worker& worker);
   Worker& start(const WorkerProfile& profile, bool warm);
   std::string devices_argument(const WorkerProfile& profile) const;
   std::string image_folder(const Worker& worker) const;
@@ -218,6 +225,7 @@ class Workers {
   SharedThings shares_;
   Dials dials_;
   Scheduling scheduling_;
+  Evictions evictions_;
   std::uint64_t faults_ = 0;
   std::map<std::string, TenantTotals> totals_;
   std::string failure_;

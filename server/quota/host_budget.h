@@ -89,6 +89,9 @@ class HostCharge {
     if (budget_) budget_->credit(bytes_);
   }
 
+  /// Less is taken after all.
+  void shrink(std::uint64_t bytes) { budget_->credit(bytes_ - std::exchange(bytes_, bytes)); }
+
   /// Nothing if the session may not take so much more.
   static std::optional<HostCharge> take(HostBudget& budget, std::uint64_t bytes) {
     if (!budget.charge(bytes)) return std::nullopt;

@@ -33,6 +33,9 @@ class Ledger {
   void credit(int device, std::uint64_t bytes);
   /// The driver has no room for what the session may hold.
   void device_full(int device, std::uint64_t bytes) { tell({Bound::device, device, bytes, 0, 0}); }
+  /// Of what is charged, so much is not on the device from now on, or is again.
+  void leave(int device, std::uint64_t bytes) { slot().away[static_cast<std::size_t>(device)] += bytes; }
+  void come_back(int device, std::uint64_t bytes) { slot().away[static_cast<std::size_t>(device)] -= bytes; }
   /// What this session holds.
   const std::vector<std::uint64_t>& charged() const { return charged_; }
   std::uint64_t limit(int device) const { return limits_[static_cast<std::size_t>(device)]; }

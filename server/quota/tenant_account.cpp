@@ -128,6 +128,7 @@ void TenantAccount::end(std::size_t number) {
   gone.lease = 0;
   for (auto& bytes : gone.charged) bytes = 0;
   for (auto& bytes : gone.held) bytes = 0;
+  for (auto& bytes : gone.away) bytes = 0;
   for (auto& bytes : gone.taken) bytes = 0;
   for (auto& bytes : gone.inherited) bytes = 0;
   gone.host = 0;

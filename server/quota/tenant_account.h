@@ -13,8 +13,8 @@
 
 namespace fargpu::server {
 
-/// One session's counters. The session's worker writes `charged`, `held`, `host`, `moved` and `alive`, workers of any
-/// session `paid`, the broker everything else.
+/// One session's counters. The session's worker writes `charged`, `held`, `away`, `host`, `moved` and `alive`, workers
+/// of any session `paid`, the broker everything else.
 struct AccountSlot {
   std::atomic<std::uint64_t> lease;  ///< 0: nobody's
   /// 1: the lease keeps no memory for itself, so that the tenant's quota bounds what it holds.
@@ -23,6 +23,8 @@ struct AccountSlot {
   /// Of `charged`, what is not only asked for: raised behind it and lowered before it, so that the sum of what sessions
   /// hold is never above their limit.
   std::atomic<std::uint64_t> held[limits::devices_max];
+  /// Of `charged`, what is not on the device: it was evicted to the host's memory.
+  std::atomic<std::uint64_t> away[limits::devices_max];
   /// What the driver was seen to have taken besides, for itself.
   std::atomic<std::uint64_t> taken[limits::devices_max];
   /// Memory that the session has of one that has given it up, or ended.

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+from disturb import Disturbance, Evictor
 from driver import driver_library, hidden
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -34,30 +35,48 @@ class Suite:
         self.driver = driver_library()
         self.transport, self.rtt, self.scrub = options.transport, options.rtt, options.scrub
         self.rows = []
+        self.evict, self.replace, self.replaced, self.disturbances = options.evict, options.replace, 0, []
         self.broker = self.proxy = None
         self.began = time.time()
 
     # --- running -----------------------------------------------------------------------------------------------------
 
-    def start_host(self, name="fargpud", *options):
+    def start_host(self, name="fargpud", *options, port=0):
         """A broker that serves this machine's devices, with these further options; returns its process and its
         address."""
         log = open(os.path.join(self.out, name + ".log"), "w")
         broker = subprocess.Popen(
-            [self.stage + "/bin/fargpud", "--driver", self.driver, "--listen", "127.0.0.1:0", "--image-folder",
+            [self.stage + "/bin/fargpud", "--driver", self.driver, "--listen", f"127.0.0.1:{port}", "--image-folder",
              self.out + "/images",
              "--scrub", "always" if self.scrub else "tenants", "--log-level", "debug", *options],
             stderr=log, stdout=log)
         return broker, "127.0.0.1:" + self.port_of(broker, log.name, r"listening .*address=127.0.0.1 port=(\d+)")
 
     def start_broker(self):
-        self.broker, self.pool = self.start_host()
+        options = ["--evicted-bytes-max", "64GiB"] if self.evict else []
+        if self.replace:
+            sessions = os.path.join(self.out, "sessions")
+            os.makedirs(sessions, mode=0o700, exist_ok=True)
+            options += ["--runtime-folder", sessions]
+        self.broker, self.pool = self.start_host("fargpud", *options)
+        if self.evict:
+            self.disturbances.append(Evictor(self.stage + "/bin/fargpu", self.pool, self.evict))
+        if self.replace:
+            self.disturbances.append(Disturbance(self.replace, lambda: self.replace_broker(options)))
         if self.rtt:
             with open(os.path.join(self.out, "proxy.log"), "w") as log:
                 self.proxy = subprocess.Popen([self.stage + "/bin/proxy", "--to", self.pool, "--delay-us",
                                                str(round(self.rtt * 500))],
                                               stdin=subprocess.PIPE, stdout=log, stderr=log)
             self.pool = "127.0.0.1:" + self.port_of(self.proxy, log.name, r"port (\d+)")
+
+    # As after a crash: the next one takes over the sessions.
+    def replace_broker(self, options):
+        self.broker.kill()
+        self.broker.wait()
+        self.replaced += 1
+        port = self.pool.rpartition(":")[2]
+        self.broker, _ = self.start_host(f"fargpud.{self.replaced}", *options, port=port)
 
     @staticmethod
     def port_of(process, log, pattern):
@@ -71,6 +90,12 @@ class Suite:
         sys.exit(f"{os.path.basename(process.args[0])} did not start:\n" + open(log).read())
 
     def stop_broker(self):
+        for disturbance in self.disturbances:
+            disturbance.end()
+            if isinstance(disturbance, Evictor):
+                self.row("evicted meanwhile", disturbance.evicted > 0, str(disturbance))
+        if self.replace:
+            self.row("brokers killed and replaced meanwhile", self.replaced > 0, str(self.replaced))
         if self.proxy:
             self.proxy.stdin.close()
             self.proxy.wait(10)

@@ -55,6 +55,30 @@ for source in sorted(HERE.glob("kernels_*.cu")):
 del Cases  # it has none of its own
 
 
+class Evicted(SystemTest):
+    """Programs whose device memory goes to the host's memory after each call, and comes back at the next one, compute
+    the same."""
+
+    def compute(self, program, transport):
+        cases = re.findall(r"^CASE\w*\((\w+)\)", (HERE / f"kernels_{program}.cu").read_text(), re.MULTILINE)
+        broker = self.broker("--evicted-bytes-max", "8GiB", driver=SOFTWARE_GPU, env={"FARGPU_TEST_EVICT_CALLS": "1"})
+        for case in cases:
+            with self.subTest(case):
+                done = run([PROGRAMS / f"kernels_{program}", case], seconds=CASE_SECONDS,
+                           env={**environment(broker), "FARGPU_LANES": "4", "FARGPU_TRANSPORT": transport})
+                self.assertEqual(done.code, 0, done.out + done.err)
+        self.assertGreater(len(broker.logged("session returned")), len(cases))
+
+
+def add_evicted(program, transport):
+    setattr(Evicted, f"test_{program}_by_{transport}", lambda self: self.compute(program, transport))
+
+
+for program_ in ("async", "copies", "graphs", "mapped", "memory", "stream"):
+    add_evicted(program_, "tcp")
+add_evicted("copies", "shm")
+
+
 class TwoDevices(SystemTest):
     """What needs a second device."""
 

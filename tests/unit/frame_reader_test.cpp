@@ -247,6 +247,55 @@ TEST_CASE("a handler without room is asked again, and nothing further is read me
   CHECK(f.collector.taken[1].message == pattern(16));
 }
 
+TEST_CASE("while calls are held, what comes before them is taken, and nothing from the first of them on") {
+  Fixture f;
+  const Bytes bulk = pattern(64, 3);
+  FrameHeader call = numbered(2, FrameKind::call);
+  const bool compressed = GENERATE(false, true);
+  Bytes stream;
+  append(stream, frame(numbered(1, FrameKind::heartbeat)));
+  Bytes second = frame(call, {}, bulk);
+  if (compressed) {
+    std::memcpy(&call, second.data(), sizeof(call));
+    mark_compressed(call, bulk.size());
+    std::memcpy(second.data(), &call, sizeof(call));
+  }
+  append(stream, second);
+  append(stream, frame(numbered(3, FrameKind::heartbeat)));
+  f.reader.hold_calls(true);
+  send(f.sender(), stream);
+  f.pump_all();
+  CHECK(f.reader.blocked());
+  CHECK(f.collector.taken.size() == 1);
+  CHECK(f.collector.placed == 0);
+  CHECK_FALSE(f.reader.in_frame());
+  if (compressed) return;
+  f.reader.hold_calls(false);
+  f.pump_all();
+  CHECK_FALSE(f.reader.blocked());
+  CHECK(f.collector.taken.size() == 3);
+}
+
+TEST_CASE("a call that is arriving when calls are held is taken") {
+  Fixture f(0, 4096);
+  const Bytes bulk = pattern(64u << 10, 3);
+  const Bytes stream = frame(numbered(1, FrameKind::call), {}, bulk);
+  constexpr std::size_t part = 4096;
+  send(f.sender(), {stream.begin(), stream.begin() + part});
+  f.pump_all();
+  CHECK(f.reader.in_frame());
+  f.reader.hold_calls(true);
+  for (std::size_t sent = part; sent < stream.size();) {
+    const std::size_t more = std::min(part, stream.size() - sent);
+    const auto at = stream.begin() + static_cast<std::ptrdiff_t>(sent);
+    send(f.sender(), {at, at + static_cast<std::ptrdiff_t>(more)});
+    f.pump_all();
+    sent += more;
+  }
+  CHECK(f.collector.taken.size() == 1);
+  CHECK_FALSE(f.reader.in_frame());
+}
+
 TEST_CASE("the end of the connection shows, also in the middle of a frame") {
   Fixture f;
   Bytes stream = frame(numbered(1), pattern(8));

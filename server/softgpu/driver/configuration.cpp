@@ -87,6 +87,7 @@ Configuration Configuration::from_environment() {
       read("FARGPU_SOFTGPU_MEMORY", parse_bytes, memory_bytes_min, memory_bytes_max, result.memory_bytes);
   // Whole pages, so that all of it can be allocated.
   result.memory_bytes -= result.memory_bytes % (uint64_t{2} << 20);
+  if (const char* path = std::getenv("FARGPU_SOFTGPU_SHARED")) result.shared_use = path;
   result.multiprocessor_count = static_cast<int>(
       read("FARGPU_SOFTGPU_SMS", parse_count, 1, multiprocessor_count_max, result.multiprocessor_count));
   const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING");

@@ -17,9 +17,11 @@ std::atomic<pid_t> driver_process{0};
 }  // namespace
 
 Driver::Driver() : configuration_(Configuration::from_environment()) {
+  std::shared_ptr<SharedUse> shared;
+  if (!configuration_.shared_use.empty()) shared = SharedUse::open(configuration_.shared_use);
   std::vector<std::shared_ptr<MemoryAccount>> accounts;
   for (size_t i = 0; i < configuration_.visible.size(); ++i)
-    accounts.push_back(std::make_shared<MemoryAccount>(configuration_.memory_bytes));
+    accounts.push_back(std::make_shared<MemoryAccount>(configuration_.memory_bytes, shared, configuration_.visible[i]));
   addresses_ = std::make_unique<AddressSpace>(accounts);
   for (size_t i = 0; i < accounts.size(); ++i) {
     devices_.push_back(std::make_unique<Device>(static_cast<int>(i), configuration_.visible[i],

@@ -12,7 +12,19 @@ bool MemoryAccount::try_charge(uint64_t bytes) {
   do {
     if (bytes > total_bytes_ - used) return false;
   } while (!used_bytes_.compare_exchange_weak(used, used + bytes));
-  return true;
+  if (!shared_ || shared_->try_charge(device_, bytes, total_bytes_)) return true;
+  used_bytes_ -= bytes;
+  return false;
+}
+
+void MemoryAccount::release(uint64_t bytes) {
+  used_bytes_ -= bytes;
+  if (shared_) shared_->release(device_, bytes);
+}
+
+uint64_t MemoryAccount::free_bytes() const {
+  const uint64_t used = shared_ ? shared_->used(device_) : used_bytes_.load();
+  return total_bytes_ > used ? total_bytes_ - used : 0;
 }
 
 std::shared_ptr<PhysicalMemory> PhysicalMemory::create(std::shared_ptr<MemoryAccount> account, uint64_t bytes,

@@ -4,20 +4,27 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
+
+#include "memory/shared_use.h"
 
 namespace fargpu::softgpu {
 
 /// How much of a device's memory is in use.
 class MemoryAccount {
  public:
-  explicit MemoryAccount(uint64_t total_bytes) : total_bytes_(total_bytes) {}
+  /// `shared`: what other processes use too of the hardware's device of this number; null for none.
+  explicit MemoryAccount(uint64_t total_bytes, std::shared_ptr<SharedUse> shared = nullptr, int device = 0)
+      : total_bytes_(total_bytes), shared_(std::move(shared)), device_(device) {}
   uint64_t total_bytes() const { return total_bytes_; }
-  uint64_t free_bytes() const { return total_bytes_ - used_bytes_.load(); }
+  uint64_t free_bytes() const;
   bool try_charge(uint64_t bytes);
-  void release(uint64_t bytes) { used_bytes_.fetch_sub(bytes); }
+  void release(uint64_t bytes);
 
  private:
   const uint64_t total_bytes_;
+  const std::shared_ptr<SharedUse> shared_;
+  const int device_;
   std::atomic<uint64_t> used_bytes_{0};
 };
 

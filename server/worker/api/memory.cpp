@@ -60,7 +60,26 @@ std::uint32_t take_spares(Session& session, Call& call, std::uint64_t bytes, int
   wanted = std::min(wanted, limits::spares_max);
   std::uint32_t spares = 0;
   while (spares < wanted && is_plenty(session, call, bytes, device) && take(spares) == CUDA_SUCCESS) ++spares;
+  session.memory().take_shortage();  // nobody has asked for it
   return spares;
+}
+
+}  // namespace
+
+namespace {
+
+// What the driver has no room for is asked for again when others have made some.
+Outcome not_made(Session& session, Call& call, CUresult result) {
+  const auto shortage = session.memory().take_shortage();
+  if (!shortage) return result;
+  if (session.residency().may_wait()) {
+    if (auto again = session.ordering().keep(call)) {
+      session.residency().wait_for_room(*shortage, std::move(again));
+      return Outcome::later();
+    }
+  }
+  session.ledger().device_full(shortage->device, shortage->bytes);
+  return result;
 }
 
 }  // namespace
@@ -72,14 +91,15 @@ Outcome backMemory(Session& session, Call& call, wire::BackMemory::Reader in) {
   DeviceMemory& memory = session.memory();
   if (!session.options().scrub) {
     const CUresult result = memory.back(address, bytes, device);
-    if (result == CUDA_SUCCESS)
-      call.out<wire::BackMemoryReply>().setSpares(
-          take_spares(session, call, bytes, device, in.getSpares(),
-                      [&](std::uint32_t i) { return memory.back(address + (i + 1ull) * bytes, bytes, device); }));
+    if (result != CUDA_SUCCESS) return not_made(session, call, result);
+    call.out<wire::BackMemoryReply>().setSpares(
+        take_spares(session, call, bytes, device, in.getSpares(),
+                    [&](std::uint32_t i) { return memory.back(address + (i + 1ull) * bytes, bytes, device); }));
     return result;
   }
   CUmemGenericAllocationHandle handle{};
-  if (const CUresult made = memory.make(address, bytes, device, handle); made != CUDA_SUCCESS) return made;
+  if (const CUresult made = memory.make(address, bytes, device, handle); made != CUDA_SUCCESS)
+    return not_made(session, call, made);
   return session.aside(call, scrubbing(session, device, handle, bytes),
                        [&session, address, bytes, device, handle](CUresult result) {
                          return result == CUDA_SUCCESS ? session.memory().place(address, bytes, device, handle)
@@ -94,6 +114,8 @@ Outcome cuMemGetInfo_v2(Session& session, Call& call, wire::CuMemGetInfoV2::Read
   if (const CUresult result = session.driver().cuMemGetInfo_v2(&free, &total); result != CUDA_SUCCESS) return result;
   const Ledger::Share share = session.ledger().share(session.contexts().find(call.id().context)->device);
   auto out = call.out<wire::CuMemGetInfoV2Reply>();
+  // Others make room for what the lease may hold.
+  if (session.residency().may_wait() && share.limit < total) free = total;
   out.setFree(std::min<std::uint64_t>(free, share.left));
   out.setTotal(std::min<std::uint64_t>(total, share.limit));
   return CUDA_SUCCESS;
@@ -147,7 +169,8 @@ Outcome makeMemory(Session& session, Call& call, wire::MakeMemory::Reader in) {
   prop.allocFlags.usage = in.getUsage();
   CUmemGenericAllocationHandle handle{};
   const std::uint64_t bytes = in.getBytes();
-  if (const CUresult made = session.memory().create(bytes, prop, handle); made != CUDA_SUCCESS) return made;
+  if (const CUresult made = session.memory().create(bytes, prop, handle); made != CUDA_SUCCESS)
+    return not_made(session, call, made);
   const bool plenty = is_plenty(session, call, bytes, prop.location.id);
   const auto tell = [&session, plenty](wire::MakeMemoryReply::Builder out,
                                        std::span<const CUmemGenericAllocationHandle> handles) {

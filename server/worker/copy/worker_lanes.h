@@ -78,6 +78,9 @@ class WorkerLanes final : ChunkHandler {
   /// Nobody wants the early chunks of this transfer, which come all the same. Throws as receive().
   void refuse(std::uint32_t transfer, std::uint32_t early);
 
+  /// Whether chunks of transfers that were begun are still to come.
+  bool receiving() const { return !receiving_.empty(); }
+
   /// Sends a chunk from where it lies; `release` runs in collect() when it has left.
   void send(Chunk chunk, std::span<const std::byte> bytes, Release release);
   /// How many were given to send().

@@ -9,7 +9,8 @@ DeviceMemory::DeviceMemory(DriverTable& driver, Ledger& ledger, std::uint64_t wi
 
 // Frees what is left: in the real worker the process ends anyway, in tests the driver lives on.
 DeviceMemory::~DeviceMemory() {
-  for (const auto& [address, mapping] : mappings_) driver_.cuMemUnmap(address, mapping.bytes);
+  for (const auto& [address, mapping] : mappings_)
+    if (!mapping.away) driver_.cuMemUnmap(address, mapping.bytes);
   for (const auto& [handle, held] : handles_)
     for (unsigned i = 0; i < held.second; ++i) driver_.cuMemRelease(handle);
 }
@@ -31,15 +32,19 @@ CUresult DeviceMemory::back(std::uint64_t address, std::uint64_t bytes, int devi
   return result == CUDA_SUCCESS ? place(address, bytes, device, handle) : result;
 }
 
-CUresult DeviceMemory::make(std::uint64_t address, std::uint64_t bytes, int device,
-                            CUmemGenericAllocationHandle& handle) {
-  if (!in_window(address, bytes) || overlaps(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+CUmemAllocationProp DeviceMemory::own_memory(int device) {
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   // Programs may share it with others (cuIpcGetMemHandle)
   prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  return create(bytes, prop, handle);
+  return prop;
+}
+
+CUresult DeviceMemory::make(std::uint64_t address, std::uint64_t bytes, int device,
+                            CUmemGenericAllocationHandle& handle) {
+  if (!in_window(address, bytes) || overlaps(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  return create(bytes, own_memory(device), handle);
 }
 
 CUresult DeviceMemory::place(std::uint64_t address, std::uint64_t bytes, int device,
@@ -49,10 +54,15 @@ CUresult DeviceMemory::place(std::uint64_t address, std::uint64_t bytes, int dev
   release(handle);  // the mapping keeps the memory
   if (result != CUDA_SUCCESS) return result;
   mappings_.at(address).backed = true;
-  result = set_access(address, bytes, device, true);
+  result = give_access(address, bytes, device);
+  if (result != CUDA_SUCCESS) unmap(address, bytes);
+  return result;
+}
+
+CUresult DeviceMemory::give_access(std::uint64_t address, std::uint64_t bytes, int device) {
+  CUresult result = set_access(address, bytes, device, true);
   for (const auto& [from, to] : peers_)
     if (to == device && result == CUDA_SUCCESS) result = set_access(address, bytes, from, true);
-  if (result != CUDA_SUCCESS) unmap(address, bytes);
   return result;
 }
 
@@ -94,7 +104,7 @@ CUresult DeviceMemory::create(std::uint64_t bytes, const CUmemAllocationProp& pr
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = driver_.cuMemCreate(&handle, bytes, &prop, 0);
   if (result == CUDA_SUCCESS) handles_[handle] = {std::move(charge), 1};
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) ledger_.device_full(device, bytes);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) shortage_ = Shortage{device, bytes};
   return result;
 }
 
@@ -159,6 +169,42 @@ CUresult DeviceMemory::retain(std::uint64_t address, CUmemGenericAllocationHandl
   const CUresult result = driver_.cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(address));
   if (result != CUDA_SUCCESS) return result;
   return hold(handle, found->second.allocation);
+}
+
+// What a handle, another mapping or another session has is theirs too.
+std::vector<DeviceMemory::Piece> DeviceMemory::pieces() const {
+  std::vector<Piece> pieces;
+  for (const auto& [address, mapping] : mappings_)
+    if (mapping.backed && !mapping.away && mapping.allocation->charged() && !mapping.allocation->companion &&
+        mapping.allocation.use_count() == 1)
+      pieces.push_back({address, mapping.bytes, mapping.allocation->device()});
+  return pieces;
+}
+
+CUresult DeviceMemory::leave(const Piece& piece) {
+  const CUresult result = driver_.cuMemUnmap(piece.address, piece.bytes);
+  if (result != CUDA_SUCCESS) return result;
+  mappings_.at(piece.address).away = true;
+  ledger_.leave(piece.device, piece.bytes);
+  return result;
+}
+
+CUresult DeviceMemory::come_back(const Piece& piece) {
+  const CUmemAllocationProp prop = own_memory(piece.device);
+  CUmemGenericAllocationHandle handle{};
+  CUresult result = driver_.cuMemCreate(&handle, piece.bytes, &prop, 0);
+  if (result != CUDA_SUCCESS) return result;
+  result = driver_.cuMemMap(piece.address, piece.bytes, 0, handle, 0);
+  driver_.cuMemRelease(handle);  // the mapping keeps the memory
+  if (result != CUDA_SUCCESS) return result;
+  result = give_access(piece.address, piece.bytes, piece.device);
+  if (result != CUDA_SUCCESS) {
+    driver_.cuMemUnmap(piece.address, piece.bytes);
+    return result;
+  }
+  mappings_.at(piece.address).away = false;
+  ledger_.come_back(piece.device, piece.bytes);
+  return result;
 }
 
 bool DeviceMemory::holds(std::uint64_t address, std::uint64_t bytes) const {

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "driver_table.h"
@@ -15,7 +17,7 @@
 namespace fargpu::server {
 
 /// The session's part of each device. Memory from cuMemCreate is charged from before it is made until it is really
-/// gone: released and mapped nowhere. Used by the executor only.
+/// gone: released and mapped nowhere. Used by the executor, or by another thread for which that waits.
 class DeviceMemory {
  public:
   static constexpr std::uint64_t granularity = 2u << 20;
@@ -55,6 +57,25 @@ class DeviceMemory {
   /// One more hold on the memory mapped here (cuMemRetainAllocationHandle).
   CUresult retain(std::uint64_t address, CUmemGenericAllocationHandle& handle);
 
+  /// Memory that can leave its device and come back to its address: `back` put it there, and nobody else has it.
+  struct Piece {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    int device = 0;
+  };
+  std::vector<Piece> pieces() const;
+  /// Gives the memory at the piece's address back to the device, with its contents. It stays charged. Until it comes
+  /// back nothing may use the address.
+  CUresult leave(const Piece& piece);
+  /// New memory, whose contents are anything, at the piece's address.
+  CUresult come_back(const Piece& piece);
+  /// Bytes that the driver had no room for in the last call of `create`, on that device; then nothing.
+  struct Shortage {
+    int device = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::optional<Shortage> take_shortage() { return std::exchange(shortage_, std::nullopt); }
+
   /// A range outside of the window that belongs to the session: a module's variable, a mapped host block.
   void add_foreign(std::uint64_t address, std::uint64_t bytes) { foreign_[address] = bytes; }
   void remove_foreign(std::uint64_t address) { foreign_.erase(address); }
@@ -68,7 +89,10 @@ class DeviceMemory {
     std::uint64_t bytes = 0;
     std::shared_ptr<Charge> allocation;
     bool backed = false;  // by `back`; else mapped by the program, which says what has access
+    bool away = false;
   };
+  static CUmemAllocationProp own_memory(int device);
+  CUresult give_access(std::uint64_t address, std::uint64_t bytes, int device);
   bool in_window(std::uint64_t address, std::uint64_t bytes) const;
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
   CUresult hold(CUmemGenericAllocationHandle handle, std::shared_ptr<Charge> charge);
@@ -81,6 +105,7 @@ class DeviceMemory {
   std::map<CUmemGenericAllocationHandle, std::pair<std::shared_ptr<Charge>, unsigned>> handles_;  // with holds
   std::map<std::uint64_t, std::uint64_t> foreign_;
   std::set<std::pair<int, int>> peers_;  // the second's memory is used by the first
+  std::optional<Shortage> shortage_;
 };
 
 }  // namespace fargpu::server

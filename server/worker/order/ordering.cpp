@@ -168,6 +168,12 @@ std::optional<Outcome> Ordering::behind_copies(Call& call) {
   return park_behind(items, call);
 }
 
+Ordering::Job Ordering::keep(Call& call) {
+  auto held = held_calls_.copy(call);
+  if (!held) return nullptr;
+  return [this, held = std::move(held)] { held_calls_.execute(*held); };
+}
+
 std::optional<Outcome> Ordering::sets_limit(Call& call, const Limit& limit, int value, bool lowers) {
   if (order_.running()) return std::nullopt;  // it is the time now
   lowered_later_.erase(limit);

@@ -110,6 +110,8 @@ class Ordering {
   std::optional<Outcome> before_capture(Call& call, StreamState& stream);
   /// Memory is about to be unmapped: copies into it that the program takes for done come first.
   std::optional<Outcome> behind_copies(Call& call);
+  /// A job that executes the call again, from the beginning. None if there is no room to keep it.
+  Job keep(Call& call);
   /// A limit is about to be set. Launches that are held back may need more than a lower one: it is answered, and set
   /// behind them, unless it has been set again by then.
   std::optional<Outcome> sets_limit(Call& call, const Limit& limit, int value, bool lowers);

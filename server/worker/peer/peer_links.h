@@ -46,6 +46,7 @@ class PeerLinks {
   std::string join(std::uint32_t number);
   /// Null for a number that is none.
   std::shared_ptr<PeerLink> find(std::uint32_t number) const;
+  bool any() const { return !links_.empty(); }
   void close(std::uint32_t number);
   /// Of the session's end: nothing that waits hears of it.
   void close_all();

@@ -20,6 +20,22 @@ void RunningSession::hear_turn(const scheduler::Turn& turn) {
   if (session_) session_->hear_turn(turn);
 }
 
+// Before the session runs it has no memory that could leave, and wants none.
+void RunningSession::hear_evict(const EvictOrder& order) {
+  const std::lock_guard lock(mutex_);
+  if (session_) session_->residency().hear(order);
+}
+
+void RunningSession::hear_room(std::uint64_t request, bool made) {
+  const std::lock_guard lock(mutex_);
+  if (session_) session_->residency().hear_room(request, made);
+}
+
+void RunningSession::hear_of_new_broker() {
+  const std::lock_guard lock(mutex_);
+  if (session_) session_->residency().hear_of_new_broker();
+}
+
 void RunningSession::stop(const std::string& why) {
   const std::lock_guard lock(mutex_);
   stop_why_ = why;

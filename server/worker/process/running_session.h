@@ -15,6 +15,7 @@
 namespace fargpu::server {
 
 class Session;
+struct EvictOrder;
 struct LaneWish;
 struct PeerWish;
 
@@ -25,6 +26,9 @@ class RunningSession {
   void set(Session* session);
 
   void hear_turn(const scheduler::Turn& turn);
+  void hear_evict(const EvictOrder& order);
+  void hear_room(std::uint64_t request, bool made);
+  void hear_of_new_broker();
   void stop(const std::string& why);
   void notify(const std::string& line);
   /// A connection that asks to be a bulk lane.

@@ -170,6 +170,11 @@ void WorkerProcess::take_session(wire::Session::Reader session) {
   attach_.session.turns.work_max = std::chrono::seconds(session.getKernelSecondsMax());
   attach_.session.scrub = session.getScrub();
   attach_.lane_key = copy_of(session.getLaneKey());
+  if (session.getEvicts())
+    attach_.session.residency = {.want = [this](const RoomWish& wish) { want_room(wish); },
+                                 .tell = [this](const ResidencyNews& news) { tell_residency(news); }};
+  if (const char* const calls = std::getenv("FARGPU_TEST_EVICT_CALLS"); calls && session.getEvicts())
+    attach_.session.evict_calls = std::strtoull(calls, nullptr, 10);
   record_ = copy_of(session.getRecord());
   if (session.getResumeSeconds() == 0) return;
   attach_.session.resumption = std::make_shared<Resumption>(Resumption::Options{
@@ -273,6 +278,34 @@ void WorkerProcess::tell_activity(const scheduler::Activity& activity, std::uint
   });
 }
 
+void WorkerProcess::tell_residency(const ResidencyNews& news) {
+  using State = ResidencyNews::State;
+  send_link(options_.link, [&](wire::WorkerMessage::Builder message) {
+    auto told = message.initResidency();
+    switch (news.state) {
+      case State::resident: told.setState(wire::Residency::RESIDENT); break;
+      case State::leaving: told.setState(wire::Residency::LEAVING); break;
+      case State::evicted: told.setState(wire::Residency::EVICTED); break;
+      case State::waiting: told.setState(wire::Residency::WAITING); break;
+      case State::returning: told.setState(wire::Residency::RETURNING); break;
+    }
+    auto away = told.initAwayBytes(static_cast<unsigned>(news.away.size()));
+    for (unsigned i = 0; i < away.size(); ++i) away.set(i, news.away[i]);
+    told.setHostBytes(news.host_bytes);
+    told.setRefusal(news.refusal);
+  });
+}
+
+void WorkerProcess::want_room(const RoomWish& wish) {
+  send_link(options_.link, [&](wire::WorkerMessage::Builder message) {
+    auto told = message.initWantRoom();
+    told.setRequest(wish.request);
+    auto bytes = told.initBytes(static_cast<unsigned>(wish.bytes.size()));
+    for (unsigned i = 0; i < bytes.size(); ++i) bytes.set(i, wish.bytes[i]);
+    told.setNeeded(wish.needed);
+  });
+}
+
 void WorkerProcess::end(const std::string& why) {
   send_link(options_.link, [&](wire::WorkerMessage::Builder message) { message.setEnded(why); });
 }
@@ -302,6 +335,7 @@ bool WorkerProcess::meet_next_broker() {
     const std::lock_guard client(away_mutex_);
     if (recount_to(next.number()) && ::dup3(next.number(), options_.link, O_CLOEXEC) >= 0) {
       exchange_.link_changed();
+      running_.hear_of_new_broker();
       broker_away_since_ = broker_there;
     }
   } catch (const std::exception&) {  // most likely there was no memory; the broker sees that it was not told all
@@ -333,6 +367,13 @@ void WorkerProcess::hear(wire::WorkerMessage::Reader message, Descriptor descrip
                           .number = told.getNumber()});
       return;
     }
+    case wire::WorkerMessage::EVICT:
+      running_.hear_evict({.host_bytes_max = message.getEvict().getHostBytesMax(),
+                           .patience = std::chrono::milliseconds(message.getEvict().getPatienceMs())});
+      return;
+    case wire::WorkerMessage::ROOM:
+      running_.hear_room(message.getRoom().getRequest(), message.getRoom().getMade());
+      return;
     case wire::WorkerMessage::NOTICE: running_.notify(message.getNotice().cStr()); return;
     case wire::WorkerMessage::STOP: running_.stop(message.getStop().cStr()); return;
     default: return;

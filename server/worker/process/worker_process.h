@@ -90,6 +90,8 @@ class WorkerProcess {
   void complete_options();
   void tell_usage(const SessionUsage& used);
   void tell_activity(const scheduler::Activity& activity, std::uint64_t number, scheduler::Time since);
+  void tell_residency(const ResidencyNews& news);
+  void want_room(const RoomWish& wish);
   void end(const std::string& why);
 
   /// Of a thread of its own. Hears one message of the broker; false when the broker is gone.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 #include "operations.capnp.h"
@@ -61,6 +62,8 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       ordering_(
           driver, contexts_, captures_, completions_, host_budget_, waker_, *this,
           {.turns = options_.turns, .launch_threads = options_.launch_threads, .devices = options_.devices.size()}),
+      residency_(driver, contexts_, memory_, completions_, blocking_calls_, waker_, options_.account_place,
+                 options_.devices.size(), options_.residency, [this] { return at_work(); }),
       heard_at_(Clock::now()),
       sent_at_(Clock::now()),
       told_at_(Clock::now()),
@@ -141,7 +144,7 @@ void Session::tell_link_lost(std::uint32_t link, const std::string& why) {
 bool Session::round() {
   rounds_.fetch_add(1, std::memory_order_relaxed);
   if (!reading() || completions_.held_up()) return wait_for_reader();
-  const bool heard = reader_.pump();
+  const bool heard = options_.evict_calls == 0 ? reader_.pump() : reader_.pump(1);
   bool progress = heard;
   progress |= ordering_.collect_launches();
   progress |= blocking_calls_.collect();
@@ -152,6 +155,7 @@ bool Session::round() {
   progress |= ordering_.poll();
   progress |= retries_.poll();
   progress |= client_.poll();
+  progress |= look_after_memory();
   progress |= tell_notice();
   progress |= tell_settled(/*idle=*/!progress);
   output_.set_confirmed(static_cast<std::uint32_t>(reader_.frames()));
@@ -170,6 +174,28 @@ bool Session::round() {
   if (ordering_.waits() + completions_.size() > waits_max)
     throw ProtocolError("more things wait than a session may have waiting");
   return progress;
+}
+
+bool Session::look_after_memory() {
+  if (options_.evict_calls != 0 && calls_ >= evict_at_) {
+    constexpr auto patience = std::chrono::milliseconds(20);
+    evict_at_ = calls_ + options_.evict_calls;
+    residency_.hear(EvictOrder{.host_bytes_max = TenantAccount::no_limit, .patience = patience});
+  }
+  const bool progress = residency_.poll(/*call_waits=*/residency_.holds_calls() && reader_.blocked());
+  reader_.hold_calls(residency_.holds_calls());
+  if (!residency_.lost().empty()) end(residency_.lost());
+  return progress;
+}
+
+// What may use device memory besides streams with work; a call that waits for room does not.
+std::string Session::at_work() const {
+  if (captures_.any()) return "its program captures a stream";
+  if (peers_.any()) return "it has a link with another host";
+  if (ordering_.holding()) return "work of it waits, for its turn, a host function or other work";
+  if (!blocking_calls_.idle() || !retries_.empty()) return "a call of it is being carried out";
+  if (reader_.in_frame() || lanes_.receiving() || !completions_.empty()) return "copies of it are under way";
+  return "";
 }
 
 bool Session::tell_settled(bool idle) {
@@ -224,7 +250,7 @@ bool Session::send_rest() {
 // than that.
 bool Session::looks_on(Clock::time_point now) {
   const auto idle = now - idle_since_;
-  const bool waits = !completions_.empty() || !retries_.empty() || reader_.blocked();
+  const bool waits = !completions_.empty() || !retries_.empty() || (reader_.blocked() && !residency_.holds_calls());
   const auto spin = options_.spin + (waits ? completion_poll : Clock::duration::zero());
   return idle < spin && (idle < spare_.first_look(now) || spell_.go_on(now));
 }
@@ -249,13 +275,14 @@ void Session::rest() {
   // unasked.
   if (reader_.blocked() && now - sent_at_ >= heartbeat) output_.confirm();
   Channel::Timeout timeout = told ? Channel::Timeout(heartbeat) : usage_interval;
-  if (!completions_.empty() || !retries_.empty() || reader_.blocked()) {
+  if (!completions_.empty() || !retries_.empty() || (reader_.blocked() && !residency_.holds_calls())) {
     const auto waited = now - idle_since_;
     const bool hurried = completions_.wanted() && waited < hurried_wait;
     if (!hurried) timeout = std::clamp<Channel::Timeout>(waited / 16, look_least, look_most);
     else if (spare_.any(now)) timeout = look_least;
     else timeout = std::clamp<Channel::Timeout>(waited / 2, look_least, look_most_busy);
   }
+  timeout = std::min(timeout, residency_.due());
   timeout = std::min(timeout, std::chrono::duration_cast<Channel::Timeout>(
                                   std::min<std::chrono::nanoseconds>(ordering_.due(), heartbeat)));
   // A blocked reader is woken by completions, not by more bytes.
@@ -384,6 +411,7 @@ void Session::hear_turn(const scheduler::Turn& turn) {
 }
 
 void Session::execute(const Service& service, Call& call) {
+  if (residency_.away()) throw std::logic_error("a call is executed while the session's memory is away");
   if (!ordering_.admit(service, call)) return;
   const Outcome outcome = service.serve(*this, call);
   ordering_.served();

@@ -37,6 +37,7 @@
 #include "server/worker/order/ordering.h"
 #include "server/worker/order/waits.h"
 #include "server/worker/peer/peer_links.h"
+#include "residency.h"
 
 namespace fargpu::server {
 
@@ -74,6 +75,8 @@ struct SessionOptions {
   Exchange* exchange = nullptr;                  ///< null: nothing is shared with other sessions
   PeerDoor* peers = nullptr;                     ///< null: there are no links with workers of other hosts
   TurnOptions turns;
+  ResidencyOptions residency;
+  std::uint64_t evict_calls = 0;  ///< its memory leaves after so many calls (tests); 0: when the broker says so
   std::vector<std::vector<CUdevResource>> parts;  ///< of each device: the groups of multiprocessors
                                                   ///< that are the session's; empty: all are
   bool scrub = false;                             ///< others' memory comes here: it becomes zeros before it is seen
@@ -119,6 +122,7 @@ class Session final : FrameHandler, Executor {
   DriverTable& driver() { return driver_; }
   DeviceMemory& memory() { return memory_; }
   Ledger& ledger() { return ledger_; }
+  Residency& residency() { return residency_; }
   Scrubber& scrubber() { return scrubber_; }
   Sharing& sharing() { return sharing_; }
   HostBudget& host_budget() { return host_budget_; }
@@ -168,6 +172,7 @@ class Session final : FrameHandler, Executor {
 
  private:
   bool collect_parts();
+  std::string at_work() const;
 
   std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte> message) override;
   void take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) override;
@@ -186,6 +191,7 @@ class Session final : FrameHandler, Executor {
   bool tell_usage(bool now);  // false if it was too soon
   bool round();
   bool wait_for_reader();
+  bool look_after_memory();
   bool tell_settled(bool idle);
   bool look_for_completions(bool hurried);
   void rest();
@@ -234,6 +240,7 @@ class Session final : FrameHandler, Executor {
   ClientRequests client_{output_, host_budget_};
   Deliveries deliveries_{host_blocks_, client_};
   Waits waits_{ordering_, contexts_, captures_, completions_};
+  Residency residency_;
   AwaitedEvents awaited_events_{driver_, objects_};
 
   bool ended_ = false;
@@ -245,6 +252,7 @@ class Session final : FrameHandler, Executor {
   std::string notice_;  // guarded by stop_mutex_
   std::atomic<std::uint64_t> rounds_{0};
   std::uint64_t calls_ = 0;
+  std::uint64_t evict_at_ = 0;
   std::uint64_t confirmed_at_ = 0;
   std::chrono::steady_clock::time_point looked_at_{};  // for completions
   std::chrono::steady_clock::time_point heard_at_;

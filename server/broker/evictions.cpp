@@ -1,0 +1,126 @@
+#include "evictions.h"
+
+#include <ctime>
+
+#include "event_log.h"
+#include "protocol/errors.h"
+#include "protocol/limits.h"
+#include "protocol/text.h"
+#include "server/worker_link.h"
+
+namespace fargpu::server {
+namespace {
+
+RoomRules rules_of(const Settings& settings) {
+  return {.host_bytes_max = settings.evicted_bytes_max,
+          .quantum = std::chrono::seconds(settings.evict_quantum_seconds),
+          .idle_after = std::chrono::seconds(settings.evict_idle_seconds)};
+}
+
+Rooms::Bytes bytes_of(capnp::List<std::uint64_t>::Reader list) {
+  if (list.size() > limits::devices_max) throw ProtocolError("the worker tells of more devices than there can be");
+  Rooms::Bytes bytes;
+  for (const std::uint64_t one : list) bytes.push_back(one);
+  return bytes;
+}
+
+Rooms::State state_of(wire::Residency state) {
+  switch (state) {
+    case wire::Residency::RESIDENT: return Rooms::State::resident;
+    case wire::Residency::LEAVING: return Rooms::State::leaving;
+    case wire::Residency::EVICTED: return Rooms::State::evicted;
+    case wire::Residency::WAITING: return Rooms::State::waiting;
+    case wire::Residency::RETURNING: return Rooms::State::returning;
+  }
+  throw ProtocolError("the worker tells of a state that there is not");
+}
+
+}  // namespace
+
+Evictions::Evictions(asio::io_context& io, const Settings& settings, Rooms::OnDevices on_devices)
+    : rules_(rules_of(settings)),
+      rooms_(
+          rules_, std::move(on_devices),
+          [this](std::uint64_t session, std::uint64_t host_bytes, std::chrono::milliseconds patience) {
+            send_link(sessions_.at(session).link, [&](wire::WorkerMessage::Builder message) {
+              auto evict = message.initEvict();
+              evict.setHostBytesMax(host_bytes);
+              evict.setPatienceMs(static_cast<std::uint32_t>(patience.count()));
+            });
+          },
+          [this](std::uint64_t session, std::uint64_t request, bool made) {
+            send_link(sessions_.at(session).link, [&](wire::WorkerMessage::Builder message) {
+              auto room = message.initRoom();
+              room.setRequest(request);
+              room.setMade(made);
+            });
+          }),
+      timer_(io) {}
+
+void Evictions::begin(std::uint64_t session, const Rooms::Session& what, int link) {
+  sessions_[session] = {.link = link, .began = now()};
+  rooms_.join(session, what, now());
+  tick();
+}
+
+void Evictions::end(std::uint64_t session) {
+  if (sessions_.erase(session) == 0) return;
+  rooms_.leave(session);
+  tick();
+}
+
+void Evictions::heard(std::uint64_t session, wire::ResidencyNews::Reader news) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  const Rooms::State state = state_of(news.getState()), before = rooms_.view(session).state;
+  const Rooms::Bytes away = bytes_of(news.getAwayBytes());
+  const std::string refusal = printable(news.getRefusal().cStr(), 512);
+  rooms_.told(session, state, away, news.getHostBytes(), refusal, now());
+  const auto view = rooms_.view(session);
+  if (state != before) {
+    Member& member = found->second;
+    const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(now() - std::exchange(member.began, now()));
+    member.since = static_cast<std::uint64_t>(std::time(nullptr));
+    if (state == Rooms::State::evicted) {
+      ++evicted_;
+      EventLog::info(
+          "session evicted",
+          {{"session", session}, {"bytes", view.away}, {"host_bytes", news.getHostBytes()}, {"ms", took.count()}});
+    } else if (before == Rooms::State::returning && state == Rooms::State::resident) {
+      ++returned_;
+      EventLog::info("session returned", {{"session", session}, {"ms", took.count()}});
+    }
+  }
+  if (!refusal.empty()) EventLog::info("session not evicted", {{"session", session}, {"reason", refusal}});
+  tick();
+}
+
+void Evictions::wants(std::uint64_t session, wire::RoomWish::Reader wish) {
+  rooms_.wants(session, wish.getRequest(), bytes_of(wish.getBytes()), wish.getNeeded(), now());
+  tick();
+}
+
+std::string Evictions::evict(std::uint64_t session) {
+  std::string why_not = rooms_.ask_to_leave(session, now());
+  tick();
+  return why_not;
+}
+
+Evictions::View Evictions::view(std::uint64_t session) const {
+  const auto found = sessions_.find(session);
+  return {rooms_.view(session), found == sessions_.end() ? 0 : found->second.since};
+}
+
+void Evictions::tick() {
+  const auto next = rooms_.tick(now());
+  if (!next) {
+    timer_.cancel();
+    return;
+  }
+  timer_.expires_at(*next);
+  timer_.async_wait([this](const asio::error_code& error) {
+    if (!error) tick();
+  });
+}
+
+}  // namespace fargpu::server

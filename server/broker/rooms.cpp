@@ -1,0 +1,292 @@
+#include "rooms.h"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "protocol/text.h"
+
+namespace fargpu::server {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// A session that has done nothing for so long does not work now. Workers say what they do four times a second.
+constexpr auto idle_least = seconds(1);
+/// For work that was given before. What does not work has none.
+constexpr auto patience_idle = milliseconds(1000), patience_working = milliseconds(10'000);
+/// A worker that was told something and does not answer is not waited for any longer.
+constexpr auto answer_patience = seconds(60);
+/// One that could not leave is asked again after this.
+constexpr auto refusal_counts = seconds(3);
+/// For how long room is kept for the session that it was made for.
+constexpr auto grant_kept = seconds(5);
+constexpr auto look_interval = milliseconds(50);
+/// Less is not worth a swap.
+constexpr std::uint64_t bytes_least = 1u << 20;
+
+std::uint64_t sum(const Rooms::Bytes& bytes) { return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0}); }
+
+}  // namespace
+
+void Rooms::join(SessionId id, const Session& session, Time now) {
+  Member& member = members_[id];
+  member.session = session;
+  member.worked = member.came = now;
+}
+
+void Rooms::leave(SessionId id) {
+  const auto found = members_.find(id);
+  if (found == members_.end()) return;
+  gone(id, on_devices_(id), found->second.session.devices);
+  std::erase_if(wishes_, [&](const Wish& wish) { return wish.session == id; });
+  members_.erase(found);
+}
+
+void Rooms::worked(SessionId id, Time now) {
+  if (const auto found = members_.find(id); found != members_.end()) found->second.worked = now;
+}
+
+void Rooms::told(SessionId id, State state, const Bytes& away, std::uint64_t host_bytes, const std::string& refusal,
+                 Time now) {
+  const auto found = members_.find(id);
+  if (found == members_.end()) return;
+  Member& member = found->second;
+  const State before = std::exchange(member.state, state);
+  member.away = away;
+  // No worker can say that there is no room left for others.
+  member.host_bytes = std::min(host_bytes, member.host_bytes_max.value_or(host_bytes_left()));
+  if (state == State::leaving) return;
+  if (state == State::resident) {
+    if (before == State::returning) member.came = member.worked = now;
+    std::erase_if(wishes_, [&](const Wish& wish) { return wish.session == id && wish.granted; });
+  }
+  if (!std::exchange(member.told_to_leave, std::nullopt)) return;
+  member.expected = 0;
+  member.refusal = refusal;
+  if (!refusal.empty()) member.refused = now;
+  gone(id, state == State::resident ? Bytes{} : away, member.session.devices);
+}
+
+// What a session gave back counts for the wish that it left for.
+void Rooms::gone(SessionId id, const Bytes& bytes, const std::vector<unsigned>& devices) {
+  for (Wish& wish : wishes_) {
+    if (wish.leaving.erase(id) == 0) continue;
+    const auto& wanted = members_.at(wish.session).session.devices;
+    for (std::size_t d = 0; d < wanted.size(); ++d) {
+      const auto place = std::find(devices.begin(), devices.end(), wanted[d]);
+      const auto number = static_cast<std::size_t>(place - devices.begin());
+      if (number < bytes.size() && d < wish.freed.size()) wish.freed[d] += bytes[number];
+    }
+  }
+}
+
+void Rooms::wants(SessionId id, std::uint64_t request, const Bytes& bytes, bool needed, Time now) {
+  const auto found = members_.find(id);
+  if (found == members_.end()) return;
+  const auto same = std::find_if(wishes_.begin(), wishes_.end(), [&](const Wish& wish) { return wish.session == id; });
+  Wish fresh{.session = id, .request = request, .bytes = bytes, .needed = needed, .since = now};
+  const Session& session = found->second.session;
+  fresh.bytes.resize(session.devices.size());
+  if (session.bytes_max != 0)
+    for (std::uint64_t& wanted : fresh.bytes) wanted = std::min(wanted, session.bytes_max);
+  fresh.freed.resize(fresh.bytes.size());
+  if (same == wishes_.end()) {
+    wishes_.push_back(std::move(fresh));
+    return;
+  }
+  if (same->request == request && !same->granted) return;
+  // What it was granted was not enough, or it wants more: it keeps its place.
+  fresh.tried = same->granted.has_value();
+  fresh.since = same->since;
+  fresh.leaving = same->leaving;
+  *same = std::move(fresh);
+}
+
+std::string Rooms::ask_to_leave(SessionId id, Time now) {
+  const auto found = members_.find(id);
+  if (found == members_.end())
+    return "there is no session " + std::to_string(id) + "; `fargpu ls` shows those that run";
+  if (rules_.host_bytes_max == 0) return "this host evicts no sessions: its setting evicted_bytes_max is 0";
+  if (found->second.state != State::resident || found->second.told_to_leave) return "";  // it is on its way, or there
+  if (host_bytes_left() == 0)
+    return "the host's memory for evicted sessions, " + bytes_text(rules_.host_bytes_max) +
+           " (evicted_bytes_max), is full";
+  order(id, found->second, now, patience_working);
+  return "";
+}
+
+std::optional<std::string> Rooms::outcome(SessionId id) const {
+  const auto found = members_.find(id);
+  if (found == members_.end()) return "it has ended";
+  return found->second.told_to_leave ? std::nullopt : std::optional(found->second.refusal);
+}
+
+std::optional<Rooms::Time> Rooms::tick(Time now) {
+  give_up_waiting(now);
+  std::set<unsigned> claimed;  // by earlier wishes
+  for (auto wish = wishes_.begin(); wish != wishes_.end();) {
+    std::set<unsigned> devices;
+    const auto& all = members_.at(wish->session).session.devices;
+    for (std::size_t d = 0; d < wish->bytes.size(); ++d)
+      if (wish->bytes[d] > 0) devices.insert(all[d]);
+    const bool behind = std::any_of(devices.begin(), devices.end(), [&](unsigned d) { return claimed.contains(d); });
+    claimed.merge(devices);
+    if (!behind && !wish->granted && serve(*wish, now)) wish = wishes_.erase(wish);
+    else ++wish;
+  }
+  evict_idle(now);
+  const bool waits = !wishes_.empty() || std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
+    return entry.second.told_to_leave.has_value();
+  });
+  if (waits) return now + look_interval;
+  if (rules_.idle_after.count() > 0 && !members_.empty()) return now + idle_least;
+  return std::nullopt;
+}
+
+void Rooms::give_up_waiting(Time now) {
+  for (auto& [id, member] : members_) {
+    if (!member.told_to_leave || now - *member.told_to_leave < answer_patience) continue;
+    member.told_to_leave.reset();
+    member.expected = 0;
+    member.refused = now;
+    member.refusal = "its worker does not answer";
+    gone(id, {}, {});
+  }
+  std::erase_if(wishes_, [&](const Wish& wish) { return wish.granted && now - *wish.granted >= grant_kept; });
+}
+
+// True if the wish is over. One that was granted stays, and keeps others away from the room, until the session has it.
+bool Rooms::serve(Wish& wish, Time now) {
+  // Somebody else may have made room meanwhile. A session that has tried to allocate knows better.
+  if (wish.needed && !wish.tried && wish.leaving.empty() && sum(wish.freed) == 0) return grant(wish, now);
+  while (!covered(wish)) {
+    const auto next = victim(wish, now);
+    if (next == members_.end()) break;
+    const bool working = !idle(next->second, next->first, now);
+    if (!order(next->first, next->second, now, working ? patience_working : patience_idle)) break;
+    wish.leaving.insert(next->first);
+  }
+  if (!wish.leaving.empty()) return false;
+  if (covered(wish) || sum(wish.freed) > 0) return grant(wish, now);
+  if (may_go_later(wish)) return false;
+  answer_(wish.session, wish.request, false);
+  return true;
+}
+
+bool Rooms::grant(Wish& wish, Time now) {
+  wish.granted = now;
+  answer_(wish.session, wish.request, true);
+  return false;
+}
+
+// Whether what has left, and what is leaving, is as much as is wanted.
+bool Rooms::covered(const Wish& wish) const {
+  const auto& devices = members_.at(wish.session).session.devices;
+  for (std::size_t d = 0; d < wish.bytes.size(); ++d) {
+    std::uint64_t room = wish.freed[d];
+    for (const SessionId id : wish.leaving) {
+      const auto& others = members_.at(id).session.devices;
+      const Bytes bytes = on_devices_(id);
+      for (std::size_t o = 0; o < others.size() && o < bytes.size(); ++o)
+        if (others[o] == devices[d]) room += bytes[o];
+    }
+    if (room < wish.bytes[d]) return false;
+  }
+  return true;
+}
+
+// Whether it has memory on a device that the wish is about.
+bool Rooms::in_the_way(const Wish& wish, SessionId id, const Member& member) const {
+  if (id == wish.session || member.state != State::resident) return false;
+  const auto& devices = members_.at(wish.session).session.devices;
+  const Bytes bytes = on_devices_(id);
+  for (std::size_t o = 0; o < member.session.devices.size() && o < bytes.size(); ++o)
+    for (std::size_t d = 0; d < devices.size(); ++d)
+      if (devices[d] == member.session.devices[o] && wish.bytes[d] > 0 && bytes[o] >= bytes_least) return true;
+  return false;
+}
+
+// One that waits for room itself does nothing meanwhile.
+bool Rooms::idle(const Member& member, SessionId id, Time now) const {
+  return now - member.worked >= idle_least || std::any_of(wishes_.begin(), wishes_.end(), [&](const Wish& wish) {
+           return wish.session == id && !wish.granted;
+         });
+}
+
+std::map<Rooms::SessionId, Rooms::Member>::iterator Rooms::victim(const Wish& wish, Time now) {
+  using scheduler::Priority;
+  const Priority own = members_.at(wish.session).session.priority;
+  auto best = members_.end();
+  const auto rank = [&](auto member) {
+    return std::tuple(!idle(member->second, member->first, now), member->second.session.priority,
+                      idle(member->second, member->first, now) ? member->second.worked : member->second.came);
+  };
+  for (auto one = members_.begin(); one != members_.end(); ++one) {
+    const Member& member = one->second;
+    if (!in_the_way(wish, one->first, member) || member.told_to_leave ||
+        (member.refused && now - *member.refused < refusal_counts))
+      continue;
+    if (!idle(member, one->first, now) && (member.session.priority > own || now - member.came < rules_.quantum))
+      continue;
+    if (best == members_.end() || rank(one) < rank(best)) best = one;
+  }
+  return best;
+}
+
+// Whether somebody in the way will have to go, or has not been asked. A call that could fail waits for nobody else.
+bool Rooms::may_go_later(const Wish& wish) const {
+  if (host_bytes_left() == 0) return false;
+  const auto own = members_.at(wish.session).session.priority;
+  return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+    const Member& member = entry.second;
+    if (entry.first != wish.session && (member.state == State::leaving || member.state == State::returning))
+      return true;
+    return in_the_way(wish, entry.first, member) && member.session.priority <= own &&
+           (!member.refused || *member.refused < wish.since);
+  });
+}
+
+bool Rooms::order(SessionId id, Member& member, Time now, milliseconds patience) {
+  const std::uint64_t left = host_bytes_left();
+  if (left == 0) return false;
+  member.told_to_leave = now;
+  member.refusal.clear();
+  member.expected = std::min(left, sum(on_devices_(id)));
+  member.host_bytes_max = member.expected;
+  evict_(id, member.expected, patience);
+  return true;
+}
+
+std::uint64_t Rooms::host_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [id, member] : members_) bytes += member.host_bytes;
+  return bytes;
+}
+
+std::uint64_t Rooms::host_bytes_left() const {
+  std::uint64_t taken = 0;
+  for (const auto& [id, member] : members_) taken += std::max(member.host_bytes, member.expected);
+  return rules_.host_bytes_max > taken ? rules_.host_bytes_max - taken : 0;
+}
+
+void Rooms::evict_idle(Time now) {
+  if (rules_.idle_after.count() == 0) return;
+  for (auto& [id, member] : members_) {
+    if (member.state != State::resident || member.told_to_leave || now - member.worked < rules_.idle_after ||
+        (member.refused && now - *member.refused < rules_.idle_after) || sum(on_devices_(id)) < bytes_least)
+      continue;
+    order(id, member, now, patience_idle);
+  }
+}
+
+Rooms::View Rooms::view(SessionId id) const {
+  const auto found = members_.find(id);
+  if (found == members_.end()) return {};
+  const Member& member = found->second;
+  return {member.state, sum(member.away), member.host_bytes, member.refusal};
+}
+
+}  // namespace fargpu::server

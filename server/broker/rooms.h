@@ -1,0 +1,127 @@
+#pragma once
+// Which sessions' memory leaves the devices so that others find room there. A machine without threads, clocks or
+// sockets: it is told what happens and when, and says what follows.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/scheduler/share.h"
+
+namespace fargpu::server {
+
+struct RoomRules {
+  std::uint64_t host_bytes_max = 0;  ///< of the host's memory, for what is evicted; 0: nothing is
+  /// A session that works has its memory for so long, even if others want the room: to swap it costs time.
+  std::chrono::nanoseconds quantum = std::chrono::seconds(5);
+  /// Memory leaves when its session has not worked for so long, though nobody wants the room; 0: it stays.
+  std::chrono::nanoseconds idle_after{0};
+};
+
+/// Sessions that do not work go first, of those the ones that have not worked for longest, and best-effort ones before
+/// others; then those that have had their memory for the quantum. Nobody that works makes room for a lease of lower
+/// priority. Wishes for a device are served in their order.
+class Rooms {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  using SessionId = std::uint64_t;
+  using Bytes = std::vector<std::uint64_t>;  ///< of each of a session's devices
+
+  enum class State { resident, leaving, evicted, waiting, returning };
+  struct Session {
+    std::vector<unsigned> devices;  ///< of the host
+    scheduler::Priority priority = scheduler::Priority::normal;
+    std::uint64_t bytes_max = 0;  ///< that it may hold of each device, and want; 0 for no limit
+  };
+  /// A session is to leave within this patience, and may take so much of the host's memory.
+  using Evict = std::function<void(SessionId, std::uint64_t host_bytes, std::chrono::milliseconds patience)>;
+  /// Room was made for a session's wish of this number, or cannot be.
+  using Answer = std::function<void(SessionId, std::uint64_t request, bool made)>;
+  /// What of a session lies on its devices.
+  using OnDevices = std::function<Bytes(SessionId)>;
+
+  Rooms(const RoomRules& rules, OnDevices on_devices, Evict evict, Answer answer)
+      : rules_(rules), on_devices_(std::move(on_devices)), evict_(std::move(evict)), answer_(std::move(answer)) {}
+
+  void join(SessionId id, const Session& session, Time now);
+  void leave(SessionId id);
+  /// It has done something.
+  void worked(SessionId id, Time now);
+  /// Where its memory is. `refusal`: why it stays.
+  void told(SessionId id, State state, const Bytes& away, std::uint64_t host_bytes, const std::string& refusal,
+            Time now);
+  /// It wants room; another wish takes the place of an earlier one. `needed`: its memory is away.
+  void wants(SessionId id, std::uint64_t request, const Bytes& bytes, bool needed, Time now);
+  /// An operator wants its memory to leave. Why not; empty if it was told to.
+  std::string ask_to_leave(SessionId id, Time now);
+  /// What came of the last time that it was told to leave: why it stays; empty if it left. Nothing yet while it has not
+  /// answered.
+  std::optional<std::string> outcome(SessionId id) const;
+
+  /// Does what is due. When it must be called again, unless something happens before; nothing if it need not.
+  std::optional<Time> tick(Time now);
+
+  struct View {
+    State state = State::resident;
+    std::uint64_t away = 0;
+    std::uint64_t host_bytes = 0;
+    std::string refusal;
+  };
+  View view(SessionId id) const;
+  /// Of the host's memory, taken by all that is evicted.
+  std::uint64_t host_bytes() const;
+
+ private:
+  struct Member {
+    Session session;
+    State state = State::resident;
+    Bytes away;
+    std::uint64_t host_bytes = 0;
+    std::string refusal;
+    std::optional<Time> refused;
+    Time worked{};
+    Time came{};                                  // its memory
+    std::optional<Time> told_to_leave;            // and has not answered
+    std::uint64_t expected = 0;                   // of the host's memory then
+    std::optional<std::uint64_t> host_bytes_max;  // as it was told last
+  };
+  struct Wish {
+    SessionId session = 0;
+    std::uint64_t request = 0;
+    Bytes bytes;
+    bool needed = false;
+    bool tried = false;  // in vain, though nobody had left
+    Time since{};
+    Bytes freed;                  // since then, by those that left for it
+    std::set<SessionId> leaving;  // for it
+    std::optional<Time> granted;  // and the session has not said what came of it
+  };
+
+  bool serve(Wish& wish, Time now);
+  bool grant(Wish& wish, Time now);
+  bool covered(const Wish& wish) const;
+  std::map<SessionId, Member>::iterator victim(const Wish& wish, Time now);
+  bool may_go_later(const Wish& wish) const;
+  bool in_the_way(const Wish& wish, SessionId id, const Member& member) const;
+  bool idle(const Member& member, SessionId id, Time now) const;
+  bool order(SessionId id, Member& member, Time now, std::chrono::milliseconds patience);
+  void gone(SessionId id, const Bytes& bytes, const std::vector<unsigned>& devices);
+  std::uint64_t host_bytes_left() const;
+  void evict_idle(Time now);
+  void give_up_waiting(Time now);
+
+  const RoomRules rules_;
+  const OnDevices on_devices_;
+  const Evict evict_;
+  const Answer answer_;
+  std::map<SessionId, Member> members_;
+  std::list<Wish> wishes_;  // in their order
+};
+
+}  // namespace fargpu::server

@@ -1,0 +1,263 @@
+#include "residency.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "protocol/errors.h"
+#include "protocol/text.h"
+
+namespace fargpu::server {
+namespace {
+
+/// A wish that nobody has answered is said again: the broker may be another one by now.
+constexpr auto wish_interval = std::chrono::seconds(1);
+/// Room was made, and somebody else took it.
+constexpr auto pause_after_theft = std::chrono::milliseconds(20);
+
+}  // namespace
+
+void Residency::hear(const EvictOrder& order) {
+  {
+    const std::lock_guard lock(mutex_);
+    order_ = order;
+  }
+  waker_.signal();
+}
+
+void Residency::hear_room(std::uint64_t request, bool made) {
+  {
+    const std::lock_guard lock(mutex_);
+    room_ = {request, made};
+  }
+  waker_.signal();
+}
+
+void Residency::hear_of_new_broker() {
+  {
+    const std::lock_guard lock(mutex_);
+    new_broker_ = true;
+  }
+  waker_.signal();
+}
+
+bool Residency::poll(bool call_waits) {
+  const State before = state_;
+  take_words();
+  if (state_ == State::leaving && pieces_.empty()) leave_when_idle();
+  if (state_ == State::evicted && (call_waits || !waiting_.empty())) enter(State::waiting);
+  const bool wants = state_ == State::waiting || (state_ == State::resident && !waiting_.empty());
+  if (wants && (!wish_ || Clock::now() - asked_ >= wish_interval) && (!ask_again_ || Clock::now() >= *ask_again_))
+    want_room();
+  return state_ != before;
+}
+
+void Residency::take_words() {
+  std::optional<EvictOrder> order;
+  std::optional<std::pair<std::uint64_t, bool>> room;
+  bool new_broker = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!order_ && !room_ && !new_broker_) return;
+    order.swap(order_);
+    room.swap(room_);
+    std::swap(new_broker, new_broker_);
+  }
+  if (new_broker) {
+    asked_ = {};
+    enter(state_);
+  }
+  if (room && wish_ && room->first == wish_->request) {
+    wish_.reset();
+    // Memory that is away comes back in any case: there is room as soon as others go.
+    if (state_ == State::waiting && room->second) come_back();
+    else if (state_ == State::waiting) ask_again_ = Clock::now() + wish_interval;
+    else if (state_ == State::resident) serve_waiting(room->second);
+    // So that the broker keeps the room for nobody any longer.
+    if (state_ == State::resident && waiting_.empty()) enter(state_);
+  }
+  if (!order) return;
+  if (state_ == State::resident) begin_to_leave(*order);
+  else enter(state_);
+}
+
+Channel::Timeout Residency::due() const {
+  if (state_ == State::leaving || (state_ == State::resident && waiting_.empty()))
+    return state_ == State::leaving ? std::chrono::duration_cast<Channel::Timeout>(std::chrono::milliseconds(1))
+                                    : Channel::Timeout::max();
+  return std::chrono::duration_cast<Channel::Timeout>(ask_again_ ? pause_after_theft : std::chrono::milliseconds(200));
+}
+
+void Residency::enter(State state, const std::string& refusal) {
+  state_ = state;
+  if (!options_.tell) return;
+  ResidencyNews news{.state = state, .away = std::vector<std::uint64_t>(devices_), .refusal = refusal};
+  if (contents_ && state != State::resident && state != State::leaving) {
+    for (const DeviceMemory::Piece& piece : pieces_) news.away[static_cast<std::size_t>(piece.device)] += piece.bytes;
+    news.host_bytes = contents_->host_bytes();
+  }
+  options_.tell(news);
+}
+
+std::string Residency::error_text(CUresult result) const {
+  const char* name = nullptr;
+  return driver_.cuGetErrorName(result, &name) == CUDA_SUCCESS && name ? name : "an unknown error";
+}
+
+// --- leaving --------------------------------------------------------------------------------------------------------
+
+// From now on no call is executed. What was given is looked after on each stream, since nobody else may look for it.
+void Residency::begin_to_leave(const EvictOrder& order) {
+  failed_ = CUDA_SUCCESS;
+  deadline_ = Clock::now() + order.patience;
+  budget_.emplace(order.host_bytes_max, place_);
+  enter(State::leaving);
+  for (ContextState* const context : contexts_.all())
+    for (StreamState* const stream : context->streams)
+      if (stream->dirty() && contexts_.make_current(*context))
+        completions_.after(*stream, Completions::Kind::release, [this](CUresult result) {
+          if (result != CUDA_SUCCESS) failed_ = result;
+        });
+}
+
+bool Residency::dirty() const {
+  for (const ContextState* const context : contexts_.all())
+    for (const StreamState* const stream : context->streams)
+      if (stream->dirty()) return true;
+  return false;
+}
+
+bool Residency::leave_when_idle() {
+  if (failed_ != CUDA_SUCCESS) {
+    stay("the GPU's answer to earlier work is " + error_text(failed_));
+    return true;
+  }
+  std::string work = at_work_();
+  if (work.empty() && dirty()) work = "its work on the GPU goes on";
+  if (work.empty()) {
+    leave();
+    return true;
+  }
+  if (Clock::now() < deadline_) return false;
+  stay(work);
+  return true;
+}
+
+void Residency::stay(const std::string& why) {
+  charge_.reset();
+  contents_.reset();
+  pieces_.clear();
+  enter(State::resident, why);
+}
+
+void Residency::leave() {
+  pieces_ = memory_.pieces();
+  std::erase_if(pieces_, [&](const auto& piece) { return !contexts_.on_device(piece.device); });
+  if (pieces_.empty()) return stay("it has no memory that can leave: what it has is shared, or made by cuMemCreate");
+  std::vector<EvictedContents::Part> parts;
+  std::uint64_t bytes = 0;
+  for (const DeviceMemory::Piece& piece : pieces_) {
+    parts.push_back({piece.address, piece.bytes, contexts_.on_device(piece.device)->cuda});
+    bytes += piece.bytes;
+  }
+  charge_ = HostCharge::try_take(*budget_, bytes);
+  if (!charge_)
+    return stay("the host's memory has no room for its " + bytes_text(bytes) +
+                " (evicted_bytes_max of the host, or host_memory of the tenant)");
+  try {
+    contents_ = std::make_unique<EvictedContents>(driver_, std::move(parts));
+  } catch (const SystemError& error) {
+    return stay(error.what());
+  }
+  auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+  auto gone = std::make_shared<std::vector<DeviceMemory::Piece>>();
+  blocking_calls_.run(
+      [this, result, gone] {
+        *result = contents_->copy_out();
+        if (*result != CUDA_SUCCESS) return;
+        // What cannot leave stays, and is copied back onto itself.
+        for (const DeviceMemory::Piece& piece : pieces_)
+          if (memory_.leave(piece) == CUDA_SUCCESS) gone->push_back(piece);
+      },
+      [this, result, gone] { left(*result, std::move(*gone)); });
+}
+
+void Residency::left(CUresult result, std::vector<DeviceMemory::Piece> gone) {
+  if (result != CUDA_SUCCESS) return stay("its memory could not be copied: " + error_text(result));
+  if (gone.empty()) return stay("the driver does not give its addresses back");
+  pieces_ = std::move(gone);
+  charge_->shrink(contents_->host_bytes());
+  enter(State::evicted);
+}
+
+// --- coming back ----------------------------------------------------------------------------------------------------
+
+void Residency::come_back() {
+  enter(State::returning);
+  auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+  auto room = std::make_shared<bool>(true);
+  blocking_calls_.run(
+      [this, result, room] {
+        *result = place_all();
+        *room = *result != CUDA_ERROR_OUT_OF_MEMORY;
+        if (*result == CUDA_SUCCESS) *result = contents_->copy_back();
+      },
+      [this, result, room] { came_back(*result, *room); });
+}
+
+// All of it or none, so that two sessions that come back at once do not both hold a half.
+CUresult Residency::place_all() {
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    const CUresult result = memory_.come_back(pieces_[i]);
+    if (result == CUDA_SUCCESS) continue;
+    for (std::size_t placed = 0; placed < i; ++placed) memory_.leave(pieces_[placed]);
+    return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+void Residency::came_back(CUresult result, bool room) {
+  if (!room) {  // somebody else has taken it
+    ask_again_ = Clock::now() + pause_after_theft;
+    return enter(State::waiting);
+  }
+  if (result != CUDA_SUCCESS) {
+    lost_ = "the session's evicted memory could not be brought back to the GPU: " + error_text(result);
+    return;
+  }
+  contents_.reset();
+  charge_.reset();
+  pieces_.clear();
+  ask_again_.reset();
+  enter(State::resident);
+  serve_waiting(/*made=*/true);
+}
+
+// --- room -----------------------------------------------------------------------------------------------------------
+
+void Residency::wait_for_room(const DeviceMemory::Shortage& shortage, std::function<void()> job) {
+  waiting_.push_back({shortage, std::move(job)});
+  wish_.reset();  // for more now
+}
+
+void Residency::want_room() {
+  ask_again_.reset();
+  if (!wish_) {
+    wish_ = RoomWish{
+        .request = ++requests_, .bytes = std::vector<std::uint64_t>(devices_), .needed = state_ == State::waiting};
+    if (state_ == State::waiting)
+      for (const DeviceMemory::Piece& piece : pieces_)
+        wish_->bytes[static_cast<std::size_t>(piece.device)] += piece.bytes;
+    for (const Waiting& one : waiting_)
+      wish_->bytes[static_cast<std::size_t>(one.shortage.device)] += one.shortage.bytes;
+  }
+  asked_ = Clock::now();
+  if (options_.want) options_.want(*wish_);
+}
+
+void Residency::serve_waiting(bool made) {
+  no_room_ = !made;
+  for (Waiting& one : std::exchange(waiting_, {})) one.job();
+  no_room_ = false;
+}
+
+}  // namespace fargpu::server

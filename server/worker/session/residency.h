@@ -1,0 +1,158 @@
+#pragma once
+// Where the session's device memory is: on its devices, or in the memory of the host while others have theirs there.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/worker/memory/device_memory.h"
+#include "server/worker/memory/evicted_contents.h"
+#include "protocol/channel.h"
+#include "server/quota/host_budget.h"
+#include "server/worker/call/blocking_calls.h"
+#include "server/worker/objects/contexts.h"
+#include "server/worker/order/completions.h"
+
+namespace fargpu::server {
+
+/// A word of the broker: the memory is to leave its devices.
+struct EvictOrder {
+  std::uint64_t host_bytes_max = 0;       ///< of the host's memory that may hold it
+  std::chrono::milliseconds patience{0};  ///< for which work that was given may take
+};
+
+/// Room on devices that the session wants; by its devices.
+struct RoomWish {
+  std::uint64_t request = 0;
+  std::vector<std::uint64_t> bytes;
+  bool needed = false;  ///< its memory is away: it goes on only with this
+};
+
+/// What the broker hears.
+struct ResidencyNews {
+  enum class State { resident, leaving, evicted, waiting, returning };
+  State state = State::resident;
+  std::vector<std::uint64_t> away;  ///< bytes of each device
+  std::uint64_t host_bytes = 0;
+  std::string refusal;  ///< why it stays, though it was to leave
+};
+
+struct ResidencyOptions {
+  /// On hosts that evict; none: memory that the driver has no room for is refused at once.
+  std::function<void(const RoomWish&)> want;
+  std::function<void(const ResidencyNews&)> tell;
+};
+
+/// Memory leaves between two calls of the program, when everything that it gave is complete; the next call brings it
+/// back. So nothing can tell, but for the time that this takes. Addresses stay. What others have too, what the program
+/// made without an address (cuMemCreate), arrays, and what the driver keeps by itself stay where they are.
+///
+/// All on the executor, but for what `hear`s. No call is executed while `holds_calls`.
+class Residency {
+ public:
+  using State = ResidencyNews::State;
+  /// `at_work`: why the session's memory may be in use, apart from streams with work; empty if it is not.
+  Residency(DriverTable& driver, Contexts& contexts, DeviceMemory& memory, Completions& completions,
+            BlockingCalls& blocking_calls, Waker& waker, std::optional<AccountPlace> place, std::size_t devices,
+            ResidencyOptions options, std::function<std::string()> at_work)
+      : driver_(driver),
+        contexts_(contexts),
+        memory_(memory),
+        completions_(completions),
+        blocking_calls_(blocking_calls),
+        waker_(waker),
+        place_(std::move(place)),
+        devices_(devices),
+        options_(std::move(options)),
+        at_work_(std::move(at_work)) {}
+  Residency(const Residency&) = delete;
+  Residency& operator=(const Residency&) = delete;
+
+  // --- words of the broker, on any thread ---------------------------------------------------------------------------
+
+  void hear(const EvictOrder& order);
+  /// There may be room now for this wish; or there is nobody more that could make room.
+  void hear_room(std::uint64_t request, bool made);
+  /// Another broker is there, which does not know what this one has said.
+  void hear_of_new_broker();
+
+  // --- the executor's -----------------------------------------------------------------------------------------------
+
+  /// Does what is due. `call_waits`: for the memory. Returns whether anything was done.
+  bool poll(bool call_waits);
+  bool holds_calls() const { return state_ != State::resident; }
+  /// Whether the memory is not on its devices, or may not be: a call that was executed now would find what is not
+  /// there.
+  bool away() const { return holds_calls() && !pieces_.empty(); }
+  /// When poll() has something to do if nothing else happens.
+  Channel::Timeout due() const;
+  /// Not empty: the memory is lost, and the session with it.
+  const std::string& lost() const { return lost_; }
+
+  /// Whether others may make room for memory that the driver has none for.
+  bool may_wait() const { return options_.want && !no_room_; }
+  /// Runs `job`, which tries again, when there may be room, and once more, when may_wait() is false, if there is none.
+  void wait_for_room(const DeviceMemory::Shortage& shortage, std::function<void()> job);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Waiting {
+    DeviceMemory::Shortage shortage;
+    std::function<void()> job;
+  };
+
+  void take_words();
+  bool go_on();
+  void begin_to_leave(const EvictOrder& order);
+  bool leave_when_idle();
+  void leave();
+  void left(CUresult result, std::vector<DeviceMemory::Piece> gone);
+  void stay(const std::string& why);
+  void come_back();
+  void came_back(CUresult result, bool room);
+  CUresult place_all();
+  void want_room();
+  void serve_waiting(bool made);
+  bool dirty() const;
+  std::string error_text(CUresult result) const;
+  void enter(State state, const std::string& refusal = "");
+
+  DriverTable& driver_;
+  Contexts& contexts_;
+  DeviceMemory& memory_;
+  Completions& completions_;
+  BlockingCalls& blocking_calls_;
+  Waker& waker_;
+  const std::optional<AccountPlace> place_;
+  const std::size_t devices_;
+  const ResidencyOptions options_;
+  const std::function<std::string()> at_work_;
+
+  State state_ = State::resident;
+  Clock::time_point deadline_{};      // of leaving
+  std::optional<HostBudget> budget_;  // of what is away
+  std::optional<HostCharge> charge_;
+  std::vector<DeviceMemory::Piece> pieces_;  // that leave, or are away
+  std::unique_ptr<EvictedContents> contents_;
+  CUresult failed_ = CUDA_SUCCESS;  // of work that was to complete first
+  std::string lost_;
+
+  std::vector<Waiting> waiting_;
+  bool no_room_ = false;  // while those that wait try for the last time
+  std::uint64_t requests_ = 0;
+  std::optional<RoomWish> wish_;  // that is not answered
+  Clock::time_point asked_{};
+  std::optional<Clock::time_point> ask_again_;
+
+  std::mutex mutex_;  // over the words
+  std::optional<EvictOrder> order_;
+  std::optional<std::pair<std::uint64_t, bool>> room_;
+  bool new_broker_ = false;
+};
+
+}  // namespace fargpu::server

@@ -1,0 +1,255 @@
+"""Device memory of sessions goes to the host's memory, and comes back at their next call: when an operator wants it,
+when others want the room, and in turns where leases hold more than the device has."""
+
+import os
+import tempfile
+import threading
+import time
+import unittest
+from pathlib import Path
+
+from rig import SystemTest, fargpu, paths, wait_until
+
+MIB = 1 << 20
+TCP = {"FARGPU_TRANSPORT": "tcp"}
+
+
+class EvictionTest(SystemTest):
+    """A host whose software GPU has 256 MiB, which all its workers share."""
+
+    def host(self, *options, memory="256MiB", host_memory="4GiB", env=None, **more):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        return self.broker("--evicted-bytes-max", host_memory, "--evict-quantum-seconds", "1", "--warm-context=false",
+                           *options, driver=paths.SOFTWARE_GPU,
+                           env={"FARGPU_SOFTGPU_MEMORY": memory, "FARGPU_SOFTGPU_THREADS": "1",
+                                "FARGPU_SOFTGPU_SHARED": str(self.folder / "devices"), **(env or {})}, **more)
+
+    def session(self, host, *commands, **more):
+        client = self.client(host, "init", "context", "load", *commands, "sync", **more)
+        return client, int(host.log("session started", pid=client.pid)["session"])
+
+    def state(self, host, session):
+        return next(one for one in host.sessions() if one["id"] == session)
+
+    def wait_for_state(self, host, session, state):
+        def found():
+            one = self.state(host, session)
+            return one if one["state"] == state else None
+        return wait_until(found, state)
+
+    def evict(self, host, session, code=0):
+        done = fargpu("evict", str(session), pool=host.pool)
+        self.assertEqual(done.code, code, done.out + done.err)
+        return done.out + done.err
+
+
+class ByRequest(EvictionTest):
+    def test_memory_leaves_and_comes_back(self):
+        for transport in ("tcp", "shm"):
+            host = self.host()
+            client, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 7", f"alloc b {MIB}", "write b 9",
+                                           f"alloc zeros {32 * MIB}", "write zeros 0",
+                                           env={"FARGPU_TRANSPORT": transport})
+            before = host.status()["devices"][0]["used_bytes"]
+            self.assertIn("lie in the host's memory", self.evict(host, session))
+            told = host.log("session evicted", session=session)
+            self.assertGreaterEqual(int(told["bytes"]), 73 * MIB)
+            # The zeros take nothing.
+            self.assertLess(int(told["host_bytes"]), int(told["bytes"]) - 24 * MIB)
+            state = self.state(host, session)
+            self.assertEqual(state["state"], "evicted")
+            self.assertEqual(state["away_bytes"], int(told["bytes"]))
+            self.assertGreaterEqual(sum(state["memory_bytes"]), 73 * MIB)  # it holds it all the same
+            self.assertLess(host.status()["devices"][0]["used_bytes"], before - 72 * MIB)
+            self.assertIn("evicted since", fargpu("ls", pool=host.pool).out)
+            for block in ("a", "b", "zeros"):
+                self.assertEqual(client.ask(f"check {block}"), "SUCCESS same")
+            host.log("session returned", session=session)
+            self.assertEqual(self.state(host, session)["state"], "running")
+            self.assertEqual(host.status()["devices"][0]["used_bytes"], before)
+            self.assertEqual(client.must("launch b"), "SUCCESS")
+            self.assertEqual(client.ask("sync"), "SUCCESS")
+            self.evict(host, session)
+            self.assertEqual(client.must(f"alloc c {MIB}"), "SUCCESS")
+            self.assertEqual(client.ask("check a"), "SUCCESS same")
+            self.evict(host, session)
+            self.assertEqual(client.finish(), 0)
+            host.log("session ended", session=session)
+
+    def test_others_use_the_room(self):
+        host = self.host()
+        first, session = self.session(host, f"alloc a {150 * MIB}", "scatter a 3")
+        self.evict(host, session)
+        second, _ = self.session(host, f"alloc a {150 * MIB}", "scatter a 4")
+        self.assertEqual(second.ask("check a"), "SUCCESS same")
+        # The second is idle: it makes room for the first.
+        self.assertEqual(first.ask("check a"), "SUCCESS same")
+        self.assertEqual(second.ask("check a"), "SUCCESS same")
+
+    def test_again_and_again_under_work(self):
+        """What a program computes is the same however often its memory moves."""
+        for transport in ("tcp", "shm"):
+            host = self.host()
+            client, session = self.session(host, f"alloc a {24 * MIB}", "scatter a 3", f"alloc b {MIB}",
+                                           env={"FARGPU_TRANSPORT": transport})
+            over = threading.Event()
+            outcomes = []
+
+            def evict():
+                while not over.is_set():
+                    outcomes.append(fargpu("evict", str(session), pool=host.pool).code)
+
+            thread = threading.Thread(target=evict)
+            thread.start()
+            try:
+                for round_ in range(40):
+                    self.assertEqual(client.ask(f"rewrite a {MIB} 5"), "SUCCESS")
+                    self.assertEqual(client.ask("check a"), "SUCCESS same")
+                    client.must(f"write b {round_}")
+                    self.assertEqual(client.ask("check b"), "SUCCESS same")
+                    client.must("launch b")
+                    self.assertEqual(client.ask("sync"), "SUCCESS")
+            finally:
+                over.set()
+                thread.join()
+            self.assertGreater(outcomes.count(0), 3)
+            self.assertGreater(len(host.logged("session returned")), 3)
+            self.assertEqual(client.errors(), "")
+            self.assertEqual(client.finish(), 0)
+
+    def test_what_cannot_leave(self):
+        host = self.host()
+        client, session = self.session(host, f"alloc a {MIB}", "write a 7")
+        client.must("export a")
+        said = self.evict(host, session, code=125)
+        self.assertIn("no memory that can leave", said)
+        self.assertIn("not evicted: it has no memory that can leave", fargpu("ls", pool=host.pool).out)
+        self.assertEqual(client.ask("check a"), "SUCCESS same")
+
+    def test_refusals(self):
+        host = self.host()
+        self.assertIn("there is no session 77", self.evict(host, 77, code=125))
+        plain = self.broker()
+        client = self.client(plain, "init", "context", f"alloc a {MIB}")
+        session = int(plain.log("session started", pid=client.pid)["session"])
+        self.assertIn("evicted_bytes_max is 0", self.evict(plain, session, code=125))
+        small = self.host(host_memory="8MiB")
+        client, session = self.session(small, f"alloc a {40 * MIB}", "scatter a 5")
+        self.assertIn("no room for its", self.evict(small, session, code=125))
+        self.assertEqual(client.ask("check a"), "SUCCESS same")
+
+    def test_memory_of_the_host_is_charged_to_the_tenant(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as settings:
+            settings.write('[tenant.default]\nadministrator = true\nhost_memory = "16MiB"\n')
+            settings.flush()
+            host = self.host(config=settings.name)
+            client, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 5", env=TCP)
+            self.assertIn("host_memory of the tenant", self.evict(host, session, code=125))
+            self.assertEqual(client.ask("check a"), "SUCCESS same")
+
+    def test_the_worker_of_an_evicted_session_dies(self):
+        host = self.host()
+        client, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 5")
+        worker = self.worker_of(host, client)
+        self.evict(host, session)
+        os.kill(worker, 9)
+        host.log("session ended", session=session)
+        self.assertEqual(host.status()["devices"][0]["used_bytes"], 0)
+        self.assertNotEqual(client.ask("check a"), "SUCCESS same")
+
+    def test_the_client_of_an_evicted_session_dies(self):
+        host = self.host()
+        client, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 5")
+        self.evict(host, session)
+        client.process.kill()
+        host.log("session ended", session=session)
+
+
+class Wanted(EvictionTest):
+    def test_idle_sessions_make_room_for_an_allocation(self):
+        host = self.host()
+        idle, session = self.session(host, f"alloc a {150 * MIB}", "scatter a 3")
+        time.sleep(1.5)
+        busy, _ = self.session(host, f"alloc a {150 * MIB}", "scatter a 4")
+        host.log("session evicted", session=session)
+        self.assertEqual(busy.ask("check a"), "SUCCESS same")
+        time.sleep(1.5)
+        self.assertEqual(idle.ask("check a"), "SUCCESS same")
+        self.assertEqual(idle.errors(), "")
+        self.assertEqual(busy.errors(), "")
+
+    def test_more_than_the_device_is_refused(self):
+        host = self.host()
+        _, session = self.session(host, f"alloc a {100 * MIB}")
+        time.sleep(1.5)
+        client, _ = self.session(host)
+        self.assertEqual(client.ask(f"alloc a {400 * MIB}"), "OUT_OF_MEMORY")
+        client.says("and device 0 has no room for it")
+        self.assertEqual(client.ask(f"alloc a {100 * MIB}"), "SUCCESS")
+
+    def test_two_that_work_take_turns(self):
+        host = self.host("--memory-oversubscription", "1.5")
+        env = {"FARGPU_MEM": "190MiB", "FARGPU_GPUS": "1"}
+        clients = [self.session(host, f"alloc a {150 * MIB}", f"scatter a {number}", env=env)[0] for number in range(2)]
+        rounds = [0, 0]
+        end = time.monotonic() + 12
+
+        def work(number):
+            while time.monotonic() < end:
+                self.assertEqual(clients[number].ask("check a"), "SUCCESS same")
+                rounds[number] += 1
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        evictions = len(host.logged("session evicted"))
+        self.assertGreaterEqual(evictions, 3)
+        self.assertLessEqual(evictions, 14)
+        self.assertGreater(min(rounds), 2)
+        for client in clients:
+            self.assertEqual(client.finish(), 0)
+
+    def test_leases_are_granted_beyond_the_device(self):
+        env = {"FARGPU_MEM": "190MiB", "FARGPU_GPUS": "1"}
+        plain = self.host()
+        self.session(plain, env=env)
+        self.assertEqual(self.client(plain, env=env).ask("init"), "SYSTEM_NOT_READY")
+        host = self.host("--memory-oversubscription", "1.5")
+        kept = [self.session(host, env=env) for _ in range(2)]
+        self.assertEqual(self.client(host, env=env).ask("init"), "SYSTEM_NOT_READY")
+        self.assertEqual(self.client(host, env={**env, "FARGPU_MEM": "300MiB"}).ask("init"), "NOT_PERMITTED")
+        # A lease sees what it was promised, wherever the others' memory is.
+        kept[0][0].must(f"alloc a {180 * MIB}")
+        free = int(kept[1][0].must("free_bytes").split()[1])
+        self.assertGreater(free, 150 * MIB)
+
+    def test_idle_sessions_leave_by_themselves(self):
+        host = self.host("--evict-idle-seconds", "2")
+        client, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 3")
+        self.assertEqual(self.wait_for_state(host, session, "evicted")["id"], session)
+        self.assertEqual(client.ask("check a"), "SUCCESS same")
+
+    def test_the_next_broker_knows(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        options = ("--runtime-folder", folder.name)
+        host = self.host(*options)
+        devices, port = self.folder, host.port
+        client, session = self.session(host, f"alloc a {150 * MIB}", "scatter a 3")
+        self.evict(host, session)
+        host.process.kill()
+        host.wait(output=False)
+        host = self.host(*options, port=port, env={"FARGPU_SOFTGPU_SHARED": str(devices / "devices")})
+        self.assertEqual(self.wait_for_state(host, session, "evicted")["away_bytes"] >= 150 * MIB, True)
+        other, _ = self.session(host, f"alloc a {150 * MIB}", "scatter a 4")
+        time.sleep(1.5)
+        self.assertEqual(client.ask("check a"), "SUCCESS same")
+        self.assertEqual(other.ask("check a"), "SUCCESS same")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,318 @@
+// Which sessions make room on a device, and when.
+
+#include "server/broker/rooms.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
+using namespace fargpu::server;
+using namespace std::chrono_literals;
+using fargpu::scheduler::Priority;
+
+namespace {
+
+constexpr std::uint64_t mib = 1u << 20;
+
+/// What workers would do, by hand.
+struct Host {
+  explicit Host(RoomRules rules = {.host_bytes_max = 1000 * mib}) : rules_(rules) {}
+
+  void begin(std::uint64_t id, std::uint64_t bytes, Priority priority = Priority::normal,
+             std::vector<unsigned> devices = {0}) {
+    on_device[id] = Rooms::Bytes(devices.size(), bytes);
+    rooms.join(id, {std::move(devices), priority}, now);
+  }
+  void tick(std::chrono::milliseconds later = 0ms) {
+    now += later;
+    rooms.tick(now);
+  }
+  /// It does what it was told.
+  void leaves(std::uint64_t id) {
+    REQUIRE(told.contains(id));
+    told.erase(id);
+    const Rooms::Bytes away = std::exchange(on_device[id], Rooms::Bytes(on_device[id].size()));
+    rooms.told(id, Rooms::State::evicted, away, away[0], "", now);
+  }
+  void stays(std::uint64_t id) {
+    REQUIRE(told.contains(id));
+    told.erase(id);
+    rooms.told(id, Rooms::State::resident, Rooms::Bytes(on_device[id].size()), 0, "it is at work", now);
+  }
+  void returns(std::uint64_t id, std::uint64_t bytes) {
+    rooms.told(id, Rooms::State::returning, {bytes}, bytes, "", now);
+    on_device[id] = {bytes};
+    rooms.told(id, Rooms::State::resident, {0}, 0, "", now);
+  }
+  /// The answer to the last wish of a session: made or not; nothing if there is none.
+  std::optional<bool> answer(std::uint64_t id) {
+    const auto found = answers.find(id);
+    if (found == answers.end()) return std::nullopt;
+    const bool made = found->second;
+    answers.erase(found);
+    return made;
+  }
+
+  RoomRules rules_;
+  Rooms::Time now{Rooms::Time(std::chrono::hours(1))};
+  std::map<std::uint64_t, Rooms::Bytes> on_device;
+  std::map<std::uint64_t, std::uint64_t> told;  // to leave, with how much of the host's memory
+  std::map<std::uint64_t, bool> answers;
+  Rooms rooms{rules_, [this](std::uint64_t id) { return on_device[id]; },
+              [this](std::uint64_t id, std::uint64_t host_bytes, std::chrono::milliseconds) { told[id] = host_bytes; },
+              [this](std::uint64_t id, std::uint64_t, bool made) { answers[id] = made; }};
+};
+
+}  // namespace
+
+TEST_CASE("the session that has not worked for longest makes room, and no more than are needed") {
+  Host host;
+  host.begin(1, 30 * mib);
+  host.tick(2s);
+  host.begin(2, 30 * mib);
+  host.tick(2s);
+  host.begin(3, 0);
+  host.rooms.wants(3, 1, {30 * mib}, false, host.now);
+  host.tick();
+  CHECK(host.told == std::map<std::uint64_t, std::uint64_t>{{1, 30 * mib}});
+  CHECK_FALSE(host.answer(3));
+  host.leaves(1);
+  host.tick();
+  CHECK(host.answer(3) == true);
+  CHECK(host.told.empty());
+}
+
+TEST_CASE("several sessions make room for a large wish") {
+  Host host;
+  host.begin(1, 30 * mib);
+  host.begin(2, 30 * mib);
+  host.tick(2s);
+  host.begin(3, 0);
+  host.rooms.wants(3, 1, {50 * mib}, false, host.now);
+  host.tick();
+  CHECK(host.told.size() == 2);
+  host.leaves(1);
+  host.tick();
+  CHECK_FALSE(host.answer(3));
+  host.leaves(2);
+  host.tick();
+  CHECK(host.answer(3) == true);
+}
+
+TEST_CASE("a session that works keeps its memory for the quantum, and for ever against lower priorities") {
+  Host host;
+  host.begin(1, 30 * mib);
+  host.begin(2, 0);
+  host.begin(3, 0, Priority::best_effort);
+  const auto work = [&](std::chrono::milliseconds time) {
+    for (auto left = time; left > 0ms; left -= 100ms) {
+      host.rooms.worked(1, host.now);
+      host.tick(100ms);
+    }
+  };
+  host.rooms.wants(2, 1, {10 * mib}, false, host.now);
+  work(4s);
+  CHECK(host.told.empty());
+  CHECK_FALSE(host.answer(2));
+  work(2s);
+  CHECK(host.told.contains(1));
+  host.leaves(1);
+  host.tick();
+  CHECK(host.answer(2) == true);
+  host.rooms.told(2, Rooms::State::resident, {0}, 0, "", host.now);
+
+  host.returns(1, 30 * mib);
+  host.rooms.wants(3, 1, {10 * mib}, false, host.now);
+  work(8s);
+  CHECK(host.told.empty());
+  CHECK(host.answer(3) == false);
+}
+
+TEST_CASE("best-effort sessions go before others that do not work") {
+  Host host;
+  host.begin(1, 30 * mib);
+  host.begin(2, 30 * mib, Priority::best_effort);
+  host.tick(2s);
+  host.begin(3, 0);
+  host.rooms.wants(3, 1, {10 * mib}, false, host.now);
+  host.tick();
+  CHECK(host.told.contains(2));
+}
+
+TEST_CASE("where nobody can make room, a call fails, and a session that is away asks again") {
+  Host host;
+  host.begin(1, 30 * mib, Priority::normal, {1});  // of another device
+  host.tick(2s);
+  host.begin(2, 0);
+  host.rooms.wants(2, 1, {10 * mib}, false, host.now);
+  host.tick();
+  CHECK(host.answer(2) == false);
+  CHECK(host.told.empty());
+
+  host.begin(3, 20 * mib);
+  host.tick(2s);
+  host.rooms.wants(2, 2, {10 * mib}, false, host.now);
+  host.tick();
+  host.stays(3);
+  host.tick();
+  CHECK(host.answer(2) == false);
+}
+
+TEST_CASE("room that was made is kept for the session that it was made for") {
+  Host host;
+  host.begin(1, 30 * mib);
+  host.tick(2s);
+  host.begin(2, 0);
+  host.rooms.wants(2, 1, {30 * mib}, false, host.now);
+  host.tick();
+  host.leaves(1);
+  host.rooms.told(1, Rooms::State::waiting, {30 * mib}, 30 * mib, "", host.now);
+  host.rooms.wants(1, 1, {30 * mib}, true, host.now);
+  host.tick();
+  CHECK(host.answer(2) == true);
+  CHECK_FALSE(host.answer(1));
+  host.tick(1s);
+  CHECK_FALSE(host.answer(1));
+  host.on_device[2] = {30 * mib};
+  host.rooms.told(2, Rooms::State::resident, {0}, 0, "", host.now);
+  host.tick();
+  CHECK(host.answer(1) == true);  // it tries, and finds no room
+  host.rooms.wants(1, 2, {30 * mib}, true, host.now);
+  host.rooms.worked(2, host.now);
+  host.tick();
+  CHECK(host.told.empty());  // the quantum
+  host.tick(10s);
+  CHECK(host.told.contains(2));
+}
+
+TEST_CASE("no more of the host's memory is promised than there is") {
+  Host host({.host_bytes_max = 40 * mib});
+  host.begin(1, 30 * mib);
+  host.begin(2, 30 * mib);
+  host.tick(2s);
+  host.begin(3, 0);
+  host.rooms.wants(3, 1, {60 * mib}, false, host.now);
+  host.tick();
+  CHECK(host.told == std::map<std::uint64_t, std::uint64_t>{{1, 30 * mib}, {2, 10 * mib}});
+  host.leaves(1);
+  host.stays(2);
+  host.tick();
+  CHECK(host.answer(3) == true);  // it may do
+  CHECK(host.rooms.host_bytes() == 30 * mib);
+}
+
+TEST_CASE("a worker that does not answer, and one that ends, hold up nobody for ever") {
+  Host host;
+  host.begin(1, 30 * mib);
+  host.tick(2s);
+  host.begin(2, 0);
+  host.rooms.wants(2, 1, {10 * mib}, false, host.now);
+  host.tick();
+  CHECK(host.told.contains(1));
+  SECTION("it does not answer") {
+    host.tick(61s);
+    CHECK(host.answer(2) == false);
+    CHECK(host.rooms.view(1).refusal == "its worker does not answer");
+  }
+  SECTION("it ends, and its memory is free") {
+    host.rooms.leave(1);
+    host.tick();
+    CHECK(host.answer(2) == true);
+  }
+  SECTION("who asked ends") {
+    host.rooms.leave(2);
+    host.tick();
+    CHECK_FALSE(host.answer(2));
+  }
+}
+
+TEST_CASE("idle sessions leave by themselves where the host says so") {
+  Host host({.host_bytes_max = 1000 * mib, .idle_after = 10s});
+  host.begin(1, 30 * mib);
+  host.begin(2, 0);
+  host.tick(9s);
+  CHECK(host.told.empty());
+  host.tick(2s);
+  CHECK(host.told.size() == 1);
+  host.stays(1);
+  host.tick(5s);
+  CHECK(host.told.empty());
+  host.tick(6s);
+  CHECK(host.told.contains(1));
+}
+
+// Sessions of which some work and some rest, on a device that has not room for all: each that wants to work gets to, no
+// byte is counted twice, and nobody is evicted in vain again and again.
+TEST_CASE("sessions take turns on a device that is too small for all", "[property]") {
+  const auto seed = GENERATE(range(1u, 41u));
+  std::mt19937 random(seed);
+  const auto below = [&](std::uint64_t n) { return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random); };
+  constexpr std::uint64_t capacity = 100 * mib;
+  Host host({.host_bytes_max = 10'000 * mib, .quantum = 500ms});
+  struct Program {
+    std::uint64_t bytes = 0;
+    Rooms::State state = Rooms::State::evicted;
+    std::uint64_t request = 0;
+    bool asked = false;
+    std::optional<Rooms::Time> leaves_at;
+    int worked = 0;
+  };
+  std::map<std::uint64_t, Program> programs;
+  const auto count = 2 + below(5);
+  for (std::uint64_t id = 1; id <= count; ++id) {
+    programs[id].bytes = (10 + below(70)) * mib;
+    host.begin(id, 0);
+    host.rooms.told(id, Rooms::State::evicted, {programs[id].bytes}, programs[id].bytes, "", host.now);
+  }
+  int evictions = 0;
+  constexpr int steps = 4000;  // of 20 ms
+  for (int step = 0; step < steps; ++step) {
+    for (auto& [id, program] : programs) {
+      if (const auto told = host.told.find(id); told != host.told.end()) {
+        program.leaves_at = host.now + std::chrono::milliseconds(below(200));
+        host.told.erase(told);
+      }
+      if (program.leaves_at && host.now >= *program.leaves_at) {
+        program.leaves_at.reset();
+        ++evictions;
+        host.on_device[id] = {0};
+        program.state = Rooms::State::evicted;
+        host.rooms.told(id, Rooms::State::evicted, {program.bytes}, program.bytes, "", host.now);
+      }
+      if (program.state == Rooms::State::resident && !program.leaves_at) {
+        ++program.worked;
+        host.rooms.worked(id, host.now);
+      }
+      if (program.state == Rooms::State::evicted) {
+        if (!program.asked) {
+          program.asked = true;
+          host.rooms.wants(id, ++program.request, {program.bytes}, true, host.now);
+        }
+      }
+      if (const auto made = host.answer(id)) {
+        program.asked = false;
+        if (!*made) continue;
+        std::uint64_t used = 0;
+        for (const auto& [other, bytes] : host.on_device) used += bytes[0];
+        if (used + program.bytes > capacity) continue;  // it finds no room, and asks again
+        host.on_device[id] = {program.bytes};
+        program.state = Rooms::State::resident;
+        host.rooms.told(id, Rooms::State::returning, {program.bytes}, program.bytes, "", host.now);
+        host.rooms.told(id, Rooms::State::resident, {0}, 0, "", host.now);
+      }
+      std::uint64_t used = 0;
+      for (const auto& [other, bytes] : host.on_device) used += bytes[0];
+      REQUIRE(used <= capacity);
+    }
+    host.tick(20ms);
+  }
+  for (const auto& [id, program] : programs) {
+    INFO("seed " << seed << " program " << id << " of " << count << " with " << program.bytes / mib);
+    CHECK(program.worked > steps / static_cast<int>(count) / 6);
+  }
+  // At most one for each that works through its quantum.
+  CHECK(evictions <= static_cast<int>(count) * steps * 20 / 500);
+}
