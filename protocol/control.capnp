@@ -714,4 +714,5 @@ struct SessionStatus {
   sharedMemory @12 :Bool;          # client and worker share memory; else they talk by TCP
   ending @13 :Bool;                # it was told to end
   resumingSeconds @14 :UInt64;     # Unix time since when its connection is broken; 0: it is not
+  knownBytes @15 :UInt64;          # of contents that the host had, and it did not send
 }
