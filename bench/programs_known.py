@@ -9,9 +9,11 @@ import os
 import re
 import statistics
 import subprocess
+import time
 
 from machine import HERE, Failed
 from program_steps import checkpoint
+from rounds import spread
 
 RATES = {10: 1250, 25: 3125}  # Gb/s: MB/s
 RTT = 0.2e-3
@@ -50,6 +52,20 @@ def clear(machine, broker):
         raise Failed(done.stderr.strip())
 
 
+def settled(machine, broker, patience=60):
+    """Waits until the workers of ended programs have ended too, which keep what was sent beside the session."""
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
+        done = subprocess.run([os.path.join(machine.stage, "bin", "fargpu"), "ls", "-o", "json", "--pool", broker],
+                              capture_output=True, text=True)
+        if done.returncode != 0:
+            raise Failed(done.stderr.strip())
+        if not json.loads(done.stdout)[0]["sessions"]:
+            return
+        time.sleep(0.05)
+    raise Failed("a program has ended, and its session has not")
+
+
 def load(machine, command, path, pool=None, cache="off"):
     """One program, to its end."""
     log = os.path.join(machine.out, f"known.{next(machine.counter)}.stats")
@@ -64,6 +80,7 @@ def load(machine, command, path, pool=None, cache="off"):
     counted = re.search(r"bytes sent (\d+)", counters)
     if not counted:
         raise Failed("the client told no counters")
+    settled(machine, machine.broker("known"))
     named = re.search(r"; (\S+) s of hashing, names of (\d+) blocks remembered", counters)
     return Load(**told, sent=int(counted[1]), server_cpu=spent(machine) - before,
                 hashing=float(named[1]) if named else 0, remembered=int(named[2]) if named else 0)
@@ -134,7 +151,7 @@ def tell(bench, gb, local, found):
         **{f"N, {kind}": statistics.median(of(local[kind], "seconds")) for kind in KINDS},
         "bytes": size, "line": f"{RATES[gb]} MB/s",
         **{f"T, {LOADS[name]}": statistics.median(of(found[name], "seconds")) for name in LOADS},
-        **{f"% sent, {LOADS[name]}": statistics.median(percent(found[name])) for name in LOADS},
+        **{f"% sent, {LOADS[name]}": spread(percent(found[name])) for name in LOADS},
         **{f"{side} CPU s/GB, {LOADS[name]}": statistics.median(of(found[name], key)) / (size / 1e9)
            for side, key in (("client", "cpu"), ("server", "server_cpu"))
            for name in LOADS if name != "two"},
