@@ -8,7 +8,7 @@
 #include <cstring>
 #include <exception>
 #include <future>
-#include <system_error>
+#include <new>
 #include <utility>
 
 #include "own_file.h"
@@ -57,7 +57,7 @@ bool FileNames::start() {
       ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), learning_niceness);  // of this thread alone
       serve(lessons_, taught_);
     });
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     unusable_ = true;
   }
   return !unusable_;
@@ -147,14 +147,15 @@ std::optional<FilePlace> FileNames::place_of(std::span<const std::byte> memory) 
   return place;
 }
 
-void FileNames::learn(const FilePlace& place, const ContentName& name, Memory bytes) {
+// Nothing that the program asks for fails for this.
+void FileNames::learn(const FilePlace& place, const ContentName& name, Memory bytes) try {
   const std::lock_guard lock(mutex_);
   if (!start() || lessons_.size() >= lessons_max) return;
   if (lessons_.size() < copies_max) add_lesson({place, name, std::move(bytes)});
   else add_lesson({place, std::nullopt, nullptr});
-}
+} catch (const std::bad_alloc&) {}
 
-void FileNames::learn(std::span<const std::byte> memory) {
+void FileNames::learn(std::span<const std::byte> memory) try {
   {
     const std::lock_guard lock(mutex_);
     if (!start() || lessons_.size() + questions_.size() >= lessons_max) return;
@@ -168,7 +169,7 @@ void FileNames::learn(std::span<const std::byte> memory) {
     });
   }
   asked_.notify_one();
-}
+} catch (const std::bad_alloc&) {}
 
 // Under the mutex.
 void FileNames::add_lesson(Lesson lesson) {
