@@ -91,7 +91,7 @@ class Smoke(OnSoftgpu):
         self.assertIn("there is no group or row 'L99'", done.stdout)
         done = self.bench("--turn", "0")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("turns are more than 0", done.stdout)
+        self.assertIn("turns and weights are more than 0", done.stdout)
 
 
 if __name__ == "__main__":

@@ -719,6 +719,7 @@ struct SessionStatus {
   residencySeconds @16 :UInt64;    # Unix time since when it is so; 0: from the beginning
   awayBytes @17 :UInt64;           # of `memoryBytes`, on all devices, that lie in the host's memory
   staysBecause @18 :Text;          # why it was not evicted when that was last wanted
+  knownBytes @19 :UInt64;          # of contents that the host had, and it did not send
 }
 
 enum Residency {

@@ -96,12 +96,14 @@ void ClientLanes::queue(const Chunk& chunk, const std::shared_ptr<Outgoing>& out
                     .bytes = bytes,
                     .way = way,
                     .gather = packed ? std::function<bool(std::span<std::byte>)>(copy) : gather,
+                    .place = packed ? outgoing->rows.place_of(chunk.number) : std::span<std::byte>(),
                     .told = told}))
       return;
     if (way == Way::named) --contents_.named;
     way = Way::plain;
   }
   const bool keep = way == Way::kept;
+  if (keep && packed) names_.learn(outgoing->rows.place_of(chunk.number));
   if (!gone && packed)
     lanes_.send(chunk, outgoing->rows.place_of(chunk.number), told, {.absent = absent, .keep = keep});
   else lanes_.send(chunk, bytes, gather, told, {.keep = keep});
@@ -118,6 +120,11 @@ NamedChunks::Events ClientLanes::name_events() {
                 const std::lock_guard lock(mutex_);
                 choice_.hashed(bytes, took);
                 contents_.hashing += took;
+              },
+          .remembered =
+              [this] {
+                const std::lock_guard lock(mutex_);
+                ++contents_.remembered;
               },
           .answered = [this](ContentChoice::Way way, bool known, std::uint64_t bytes) { answered(way, known, bytes); },
           .failed = [this](const std::string& why) { lost(why); }};

@@ -7,6 +7,7 @@
 #include <optional>
 #include <system_error>
 
+#include "file_names.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
 #include "protocol/quiet_thread.h"
@@ -53,7 +54,12 @@ class NamedChunks::Spare : public std::enable_shared_from_this<Spare> {
   std::vector<std::unique_ptr<std::byte[]>> free_ = room();
 };
 
-NamedChunks::NamedChunks(Events events) : events_(std::move(events)), spare_(std::make_shared<Spare>()) {}
+NamedChunks::NamedChunks(Events events)
+    : events_(std::move(events)),
+      spare_(std::make_shared<Spare>()),
+      files_(std::make_unique<FileNames>(NameTable::of_user())) {}
+
+NamedChunks::~NamedChunks() { end(); }
 
 // Others need the processors too.
 unsigned NamedChunks::threads() { return std::clamp(std::thread::hardware_concurrency() / 2, 1u, threads_max); }
@@ -105,6 +111,8 @@ void NamedChunks::handle(Copied& copied) {
     std::fill(bytes.begin(), bytes.end(), std::byte{0});
     if (job.told.unreadable) job.told.unreadable();
   }
+  // While the memory is the program's to keep as it is.
+  const FileNames::Found file = readable && !job.place.empty() ? files_->find(job.place) : FileNames::Found{};
   job.told.sent();
   if (!readable) return send(/*keep=*/false);
   if (job.way == Way::asked) {
@@ -112,9 +120,8 @@ void NamedChunks::handle(Copied& copied) {
     const std::lock_guard lock(mutex_);
     if (asked_.size() >= asked_max) return;
   }
-  const auto begin = Clock::now();
-  const ContentName name = hash_image(bytes);
-  events_.hashed(bytes.size(), Clock::now() - begin);
+  const ContentName name = file.name ? *file.name : hashed(copied, file.place);
+  if (file.name) events_.remembered();
   {
     const std::lock_guard lock(mutex_);
     if (ended_) return;
@@ -124,6 +131,16 @@ void NamedChunks::handle(Copied& copied) {
   const auto kind = job.way == Way::named ? ContentWord::Kind::named : ContentWord::Kind::asked;
   events_.say({kind, job.chunk, name, bytes.size()});
 }
+
+ContentName NamedChunks::hashed(const Copied& copied, const std::optional<FilePlace>& file) {
+  const auto begin = Clock::now();
+  const ContentName name = hash_image({copied.copy.get(), copied.job.bytes});
+  events_.hashed(copied.job.bytes, Clock::now() - begin);
+  if (file) files_->learn(*file, name, copied.copy);
+  return name;
+}
+
+void NamedChunks::learn(std::span<const std::byte> place) { files_->learn(place); }
 
 void NamedChunks::heard(const ContentWord& word) {
   const bool known = word.kind == ContentWord::Kind::known;

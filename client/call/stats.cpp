@@ -103,9 +103,11 @@ void print(const SessionTotals& totals) {
                         totals.bytes_direct, totals.bytes_relayed);
   if (totals.lanes > 0) text += fmt::format("\n  bulk lanes {}, in use {}", totals.lanes, totals.lanes_in_use);
   if (const ContentCounts& contents = totals.contents; contents.named > 0)
-    text += fmt::format("\n  known contents: {} of {} blocks that were named, {} bytes not sent; {:.2g} s of hashing",
-                        contents.known, contents.named, contents.known_bytes,
-                        std::chrono::duration<double>(contents.hashing).count());
+    text += fmt::format(
+        "\n  known contents: {} of {} blocks that were named, {} bytes not sent; {:.2g} s of hashing, "
+        "names of {} blocks remembered",
+        contents.known, contents.named, contents.known_bytes, std::chrono::duration<double>(contents.hashing).count(),
+        contents.remembered);
   const auto compressed = [&](const char* way, const CompressionCounts::Way& counts) {
     if (const std::uint64_t before = counts.before)
       text += fmt::format("\n  compressed {}: {} bytes as {}", way, before, counts.after.load());

@@ -50,7 +50,8 @@ struct ContentCounts {
   std::uint64_t named = 0;  ///< blocks
   std::uint64_t known = 0;  ///< of these, those that the host had
   std::uint64_t known_bytes = 0;
-  Clock::duration hashing{0};  ///< on threads of the library's own
+  std::uint64_t remembered = 0;  ///< names of files' contents, for which nothing was hashed
+  Clock::duration hashing{0};    ///< on threads of the library's own
 };
 
 /// What of a session counts and times elsewhere.

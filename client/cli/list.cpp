@@ -92,6 +92,7 @@ Json describe(const std::string& name, wire::Status::Reader status) {
                                 {"tenant", printable(session.getTenant().cStr())},
                                 {"busy_ns", busy},
                                 {"waited_ns", session.getWaitedNs()},
+                                {"known_bytes", session.getKnownBytes()},
                                 {"transport", session.getSharedMemory() ? "shm" : "tcp"},
                                 {"state", state_text(session)},
                                 {"resuming_since", session.getResumingSeconds()},

@@ -71,6 +71,7 @@ Json describe(const std::string& name, wire::Status::Reader status, Readings& re
          {"use_ratio", known ? Json(part(busy_ns, before.busy_ns, now - before.at)) : Json()},
          {"throttled_ratio", known ? Json(part(session.getWaitedNs(), before.waited_ns, now - before.at)) : Json()},
          {"share_percent", lease == leases.end() ? 0 : lease->second.getSharePercent()},
+         {"known_bytes", session.getKnownBytes()},
          {"weight", lease == leases.end() ? 0 : lease->second.getWeight()},
          {"resuming", session.getResumingSeconds() != 0},
          {"residency", residency_text(session)},
@@ -99,6 +100,7 @@ constexpr Column columns[] = {
     {"share", 6, false, 0, [](const Json& s) { return fmt::format("{}%", s["share_percent"].get<unsigned>()); }},
     {"weight", 7, false, 4, [](const Json& s) { return std::to_string(s["weight"].get<unsigned>()); }},
     {"throttled", 9, false, 2, [](const Json& s) { return percent(s["throttled_ratio"]); }},
+    {"not sent", 10, false, 6, [](const Json& s) { return memory_text(s["known_bytes"].get<std::uint64_t>()); }},
     {"turn", 9, true, 3, [](const Json& s) {
        if (s["resuming"].get<bool>()) return std::string("resuming");
        if (const auto where = s["residency"].get<std::string>(); where != "running")

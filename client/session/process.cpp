@@ -277,6 +277,7 @@ void Process::at_exit() noexcept {
       totals.contents.known += contents.known;
       totals.contents.known_bytes += contents.known_bytes;
       totals.contents.hashing += contents.hashing;
+      totals.contents.remembered += contents.remembered;
     });
     if (const Pool* const several = pool()) {
       totals.bytes_direct = several->between.bytes_direct();

@@ -144,6 +144,7 @@ void HostStatus::write_sessions(wire::Status::Builder status, const std::vector<
     auto busy = to.initBusyNs(static_cast<unsigned>(worker.busy_ns.size()));
     for (unsigned d = 0; d < busy.size(); ++d) busy.set(d, worker.busy_ns[d]);
     to.setWaitedNs(worker.waited_ns);
+    to.setKnownBytes(worker.known_bytes);
     to.setLease(worker.lease->lease().id);
     to.setTenant(worker.client.tenant);
     to.setSharedMemory(worker.client.shares_memory);

@@ -2,10 +2,16 @@
 them what another tenant has sent."""
 
 import json
+import mmap
+import os
+import random
 import re
+import subprocess
 import tempfile
+import time
 import unittest
 import urllib.request
+import zlib
 from pathlib import Path
 
 from rig import SystemTest, fargpu, wait_gone, wait_until
@@ -17,7 +23,9 @@ BYTES = 24 * MIB
 LANES = {"FARGPU_TRANSPORT": "tcp", "FARGPU_LANES": "2", "FARGPU_COMPRESS": "off", "FARGPU_LOG": "stats"}
 
 
-class Contents(SystemTest):
+class Loads(SystemTest):
+    """Programs that copy to the device what a host may have kept."""
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -39,6 +47,8 @@ class Contents(SystemTest):
         wait_gone(worker)
         return int(re.search(r"bytes sent (\d+)", client.errors())[1])
 
+
+class Contents(Loads):
     def load(self, host, seed=1, **env):
         return self.end(host, self.begin(host, seed, **env))
 
@@ -46,7 +56,6 @@ class Contents(SystemTest):
         done = fargpu("cache", "-o", "json", *options, pool=host.pool, env=env)
         self.assertEqual(done.code, 0, done.err)
         return json.loads(done.out)
-
 
     def test_a_second_program_sends_next_to_nothing(self):
         host = self.host()
@@ -106,7 +115,10 @@ class Contents(SystemTest):
         told = self.kept(host)
         self.assertEqual((told["tenant"], told["blocks"], told["bytes"], told["bytes_max"], told["known_bytes"]),
                          ("default", 24, BYTES, 1 << 30, 0))
-        self.load(host)
+        again = self.begin(host)
+        wait_until(lambda: self.not_sent(host) == [BYTES], "the host to hear of what a session does not send")
+        self.assertRegex(fargpu("top", "--once", "-d", "0.1", pool=host.pool).out, r" not sent .*\n.* 24 MiB ")
+        self.end(host, again)
         wait_until(lambda: self.kept(host)["known_bytes"] == BYTES, "the host to hear of known contents")
         text = fargpu("cache", pool=host.pool).out
         self.assertIn("keeps 24 MiB of tenant default in 24 blocks, at most 1.0 GiB", text)
@@ -124,6 +136,11 @@ class Contents(SystemTest):
         self.assertGreater(self.load(host), BYTES)
         wait_until(lambda: [path.name for path in (self.folder / "contents").iterdir()] == ["default"],
                    "what was cleared to be removed")
+
+    def not_sent(self, host):
+        """By the sessions that there are."""
+        told = json.loads(fargpu("top", "--once", "-d", "0.1", "-o", "json", pool=host.pool).out)
+        return [session["known_bytes"] for session in told[0]["sessions"]]
 
     def test_a_host_that_keeps_none_says_so(self):
         for options in (["--content-bytes-max", "0"], ["--content-folder", ""]):
@@ -152,6 +169,154 @@ class Contents(SystemTest):
         client = self.client(self.host(), env={"FARGPU_CONTENT_CACHE": "maybe"})
         self.assertEqual(client.ask("init"), "NO_DEVICE")
         client.says("FARGPU_CONTENT_CACHE is 'maybe'; use auto, on or off")
+
+
+class Files(Loads):
+    """Files that programs map, of which the names are remembered."""
+
+    SIZE = 5 * MIB
+    MAPPED = "write_mapped a"
+
+    def file(self, name):
+        path = self.folder / name
+        path.write_bytes(random.Random(name).randbytes(self.SIZE))
+        return path
+
+    def map(self, host, path, *more):
+        return self.client(host, "init", "context", f"alloc a {self.SIZE}", f"map a {path}", *more,
+                           env={**LANES, "FARGPU_CONTENT_CACHE": "on"})
+
+    def load(self, host, path, *more):
+        """Loads it, checks that what arrived is what the program has, and this what the file has. The blocks of which
+        the name was remembered, and those that were hashed."""
+        client = self.map(host, path, *more or [self.MAPPED])
+        self.end(host, client)
+        told = re.search(r"known contents: (\d+) of (\d+) blocks .*; (.*) s of hashing, names of (\d+) blocks",
+                         client.errors())
+        return (int(told[4]), float(told[3])) if told else (0, 0)
+
+    def remembers(self, host, path):
+        """Loads it until all of its names are remembered; false where that cannot be."""
+        blocks = self.SIZE // MIB
+        if not self.can_be_known(path):
+            self.assertEqual([self.load(host, path)[0] for _ in range(3)], [0, 0, 0])
+            return False
+        wait_until(lambda: self.load(host, path)[0] >= blocks, f"{path.name} to be remembered")
+        return True
+
+    def can_be_known(self, path):
+        kind = subprocess.run(["stat", "-f", "-c", "%t", path], capture_output=True, text=True, check=True).stdout
+        return kind.strip() in ("ef53", "58465342") and Path("/dev/shm").is_dir()
+
+    @staticmethod
+    def flip(path, at):
+        with open(path, "r+b") as file:
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 255]))
+
+    def test_a_second_program_hashes_nothing_of_it(self):
+        host = self.host()
+        path = self.file("weights")
+        time.sleep(2.1)
+        if not self.remembers(host, path):
+            self.skipTest(f"the file system of {path} is none whose files are known: nothing was remembered")
+        self.assertEqual(self.load(host, path), (self.SIZE // MIB, 0))
+        # The name of what the host does not know any more is of no use, and the bytes travel.
+        fargpu("cache", "--clear", pool=host.pool)
+        client = self.map(host, path, self.MAPPED)
+        self.assertGreater(self.end(host, client), self.SIZE)
+
+    def test_a_file_that_changes_is_what_it_is_now(self):
+        host = self.host()
+        at, times = 3 * MIB + 17, {}
+
+        def in_place(path):
+            self.flip(path, at)
+
+        def in_place_with_its_time_set_back(path):
+            self.flip(path, at)
+            os.utime(path, ns=times[path])
+
+        def shorter_and_longer(path):
+            os.truncate(path, at)
+            os.truncate(path, self.SIZE)
+
+        def another_in_its_place(path):
+            other = path.with_suffix(".new")
+            other.write_bytes(random.Random("other").randbytes(self.SIZE))
+            os.utime(other, ns=times[path])
+            other.rename(path)
+
+        def by_a_mapping(path):
+            with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+                memory[at] ^= 255
+
+        changes = in_place, in_place_with_its_time_set_back, shorter_and_longer, another_in_its_place, by_a_mapping
+        paths = {change: self.file(change.__name__) for change in changes}
+        time.sleep(2.1)
+        for change, path in paths.items():
+            with self.subTest(change.__name__):
+                known = self.remembers(host, path)
+                status = path.stat()
+                times[path] = status.st_atime_ns, status.st_mtime_ns
+                change(path)
+                self.assertLess(self.load_now(host, path), self.SIZE // MIB)
+                if known:
+                    self.assertTrue(self.remembers(host, path))
+
+    def load_now(self, host, path):
+        """As load, with the device's bytes compared with the file's, which another process has read."""
+        client = self.map(host, path, self.MAPPED)
+        digest = client.ask("digest a")
+        self.assertEqual(digest, f"SUCCESS {zlib.crc32(path.read_bytes())}")
+        self.end(host, client)
+        told = re.search(r"names of (\d+) blocks", client.errors())
+        return int(told[1]) if told else 0
+
+    def test_a_file_that_somebody_may_be_writing(self):
+        host = self.host()
+        path = self.file("weights")
+        time.sleep(2.1)
+        known = self.remembers(host, path)
+        with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+            file.close()
+            # The first write marks the file, and later ones need not.
+            for byte in range(4):
+                memory[byte] ^= 255
+                self.assertEqual(self.load_now(host, path), 0)
+            time.sleep(2.1)
+            self.assertEqual(self.load_now(host, path), 0)
+            memory[5] ^= 255
+        self.assertEqual(self.load_now(host, path), 0)
+        if known:
+            time.sleep(2.1)
+            self.remembers(host, path)
+            self.assertEqual(self.load_now(host, path), self.SIZE // MIB)
+
+    def test_what_the_program_writes_in_its_own_mapping(self):
+        host = self.host()
+        path = self.file("weights")
+        time.sleep(2.1)
+        blocks = self.SIZE // MIB - 1 if self.remembers(host, path) else 0
+        for more in ([f"poke_mapped a {MIB + 5}", self.MAPPED],
+                     [f"poke_mapped a {MIB + 5}", f"poke_mapped a {MIB + 5}", self.MAPPED]):
+            self.assertEqual(self.load(host, path, *more)[0], blocks)
+        client = self.map(host, path, self.MAPPED, f"poke_mapped a {MIB + 5}", self.MAPPED)
+        self.end(host, client)
+
+    def test_it_is_off_where_the_cache_is(self):
+        host = self.host()
+        path = self.file("weights")
+        time.sleep(2.1)
+        for mode in "off", "on":
+            client = self.client(host, "init", "context", f"alloc a {self.SIZE}", f"map a {path}", self.MAPPED,
+                                 env={**LANES, "FARGPU_CONTENT_CACHE": mode})
+            if mode == "off":
+                time.sleep(0.5)
+            self.end(host, client)
+            self.assertNotRegex(client.errors(), r"names of [1-9]")
 
 
 if __name__ == "__main__":

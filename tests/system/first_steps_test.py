@@ -149,8 +149,8 @@ class FirstSteps(SystemTest):
         host = self.broker()
         self.client(host, "init")
         for width, there, gone in ((60, ("program", "memory", "use", "share"), ("tenant", "weight")),
-                                   (200, ("program", "tenant", "memory", "use", "share", "weight", "throttled", "turn"),
-                                    ())):
+                                   (200, ("program", "tenant", "memory", "use", "share", "weight", "throttled",
+                                          "not sent", "turn"), ())):
             seen, terminal = pty.openpty()
             self.addCleanup(os.close, seen)
             termios.tcsetwinsize(terminal, (20, width))

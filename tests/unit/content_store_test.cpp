@@ -206,6 +206,31 @@ TEST_CASE("a desk keeps what it is given and finds it, and nothing is called aft
   desk.ask(hash_image(contents), contents.size(), [](bool) { FAIL("called after the end"); });
 }
 
+TEST_CASE("a block that goes, or becomes another, between being found and being read is not known") {
+  Folder folder;
+  const Bytes contents = contents_of(8, 200'000);
+  ContentDesk desk(ContentStore(folder.path, plenty), unbounded);
+  desk.keep(contents);
+  desk.finish(std::chrono::seconds(30));
+  const fs::path file = folder.all().front();
+  const auto change = GENERATE(0, 1, 2);
+  Bytes place(contents.size());
+  std::promise<std::pair<bool, std::size_t>> answer;
+  desk.find(
+      hash_image(contents), contents.size(),
+      [&] {
+        if (change == 0) fs::remove(file);
+        if (change == 1) fs::resize_file(file, contents.size() / 2);
+        if (change == 2) std::ofstream(file, std::ios::binary) << std::string(contents.size(), 'x');
+        return std::span(place);
+      },
+      [&](std::span<std::byte> into, bool is) {
+        answer.set_value({is, into.size()});
+      });
+  CHECK(answer.get_future().get() == std::pair(false, contents.size()));
+  CHECK(desk.known_bytes() == 0);
+}
+
 TEST_CASE("what is to be kept is charged to the session, and a session that has little memory keeps nothing") {
   Folder folder;
   const bool little = GENERATE(false, true);

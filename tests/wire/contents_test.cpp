@@ -1,6 +1,10 @@
 // Contents that the host has kept need not travel, and what arrives is what was there, though the program writes it
 // meanwhile.
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -264,6 +268,62 @@ TEST_CASE(
         name += "0123456789abcdef"[digit];
     CHECK(name == block.filename());
   }
+}
+
+TEST_CASE("what arrives of a mapped file that the program writes in its mapping, and takes back, was there") {
+  const Contents contents;
+  constexpr std::size_t bytes = 6u << 20;
+  const std::vector<std::vector<unsigned char>> both{random_bytes(bytes, 12), random_bytes(bytes, 13)};
+  const test::TemporaryFolder folder;
+  const fs::path path = folder.path / "weights";
+  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(both[0].data()), bytes);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2100));  // until its times tell of changes
+  const int file = ::open(path.c_str(), O_RDONLY);
+  auto* const mapped =
+      static_cast<unsigned char*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0));
+  ::close(file);
+  REQUIRE(mapped != MAP_FAILED);
+  test::RemoteContext remote(naming(client::ContentCache::always, 3));
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, bytes) == CUDA_SUCCESS);
+  std::vector<unsigned char> back(bytes);
+  const auto arrived = [&] {
+    REQUIRE(cuMemcpyHtoD_v2(memory, mapped, bytes) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyDtoH_v2(back.data(), memory, bytes) == CUDA_SUCCESS);
+  };
+  // Until the names are remembered, where they can be.
+  for (int i = 0; i < 20 && remote.session().lanes.content_counts().remembered < 6; ++i) {
+    arrived();
+    CHECK(back == both[0]);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  std::atomic<bool> over{false};
+  std::thread writer([&] {
+    std::mt19937 random(14);
+    while (!over) {
+      const std::size_t at = random() % (bytes - (1u << 18)), count = random() % (1u << 18);
+      if (random() % 4 == 0) ::madvise(mapped + at / 4096 * 4096, count, MADV_DONTNEED);
+      else std::memcpy(mapped + at, both[1].data() + at, count);
+      if (random() % 8 == 0) ::madvise(mapped, bytes, MADV_DONTNEED);
+    }
+  });
+  bool right = true;
+  for (int round = 0; round < 40 && right; ++round) {
+    arrived();
+    for (std::size_t i = 0; i < bytes && right; ++i) right = back[i] == both[0][i] || back[i] == both[1][i];
+  }
+  over = true;
+  writer.join();
+  CHECK(right);
+  // Once nobody writes, what is there arrives; and what other programs hear of the file is what it has.
+  arrived();
+  CHECK(std::memcmp(back.data(), mapped, bytes) == 0);
+  ::madvise(mapped, bytes, MADV_DONTNEED);
+  for (int i = 0; i < 3; ++i) {
+    arrived();
+    CHECK(back == both[0]);
+  }
+  ::munmap(mapped, bytes);
 }
 
 TEST_CASE("copies of many threads that are named keep their order, each in its stream") {

@@ -3,6 +3,8 @@
 // to what it depends on.
 
 #include <cuda.h>
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -32,6 +34,7 @@ struct Block {
 
 std::map<std::string, Block> blocks;
 std::map<std::string, unsigned char*> pinned;
+std::map<std::string, unsigned char*> mapped;
 CUfunction fill = nullptr;   // writes to the block
 CUfunction crash = nullptr;  // accesses what is not there
 CUfunction hang = nullptr;   // never ends
@@ -240,6 +243,28 @@ std::string perform(std::istream& rest) {
     }
     return name_of(write(block));
   }
+  if (command == "map") {  // the begin of a file, privately
+    std::string path;
+    rest >> path;
+    const int file = open(path.c_str(), O_RDONLY);
+    void* const memory = mmap(nullptr, block.bytes.size(), PROT_READ, MAP_PRIVATE, file, 0);
+    close(file);
+    if (memory == MAP_FAILED) return "NO_MAPPING";
+    mapped[name] = static_cast<unsigned char*>(memory);
+    return "SUCCESS";
+  }
+  if (command == "write_mapped") {  // what is mapped to the block
+    const CUresult result = cuMemcpyHtoD(block.address, mapped[name], block.bytes.size());
+    std::memcpy(block.bytes.data(), mapped[name], block.bytes.size());
+    return name_of(result);
+  }
+  if (command == "poke_mapped") {  // a byte of it, which may be written for just as long
+    std::size_t at = 0;
+    rest >> at;
+    if (mprotect(mapped[name], block.bytes.size(), PROT_READ | PROT_WRITE) != 0) return "NO_MAPPING";
+    mapped[name][at] = static_cast<unsigned char>(~mapped[name][at]);
+    return mprotect(mapped[name], block.bytes.size(), PROT_READ) == 0 ? "SUCCESS" : "NO_MAPPING";
+  }
   if (command == "rewrite") {  // the parts of a block, of so many bytes, one after the other and from the first on
                                // again: so many copies
     std::size_t bytes = 0, copies = 0;
@@ -256,6 +281,16 @@ std::string perform(std::istream& rest) {
     std::vector<unsigned char> now;
     const CUresult result = read(block, now);
     return name_of(result) + (result != CUDA_SUCCESS ? "" : now == block.bytes ? " same" : " different");
+  }
+  if (command == "digest") {  // of what is on the device: CRC-32
+    std::vector<unsigned char> now;
+    const CUresult result = read(block, now);
+    std::uint32_t digest = 0xffffffff;
+    for (const unsigned char byte : now) {
+      digest ^= byte;
+      for (int bit = 0; bit < 8; ++bit) digest = digest >> 1 ^ (digest & 1 ? 0xedb88320 : 0);
+    }
+    return name_of(result) + " " + std::to_string(~digest);
   }
   if (command == "address") return "SUCCESS " + std::to_string(block.address);
   if (command == "export") {  // a block, for other processes
