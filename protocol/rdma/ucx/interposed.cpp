@@ -1,10 +1,11 @@
 // What UCX's libraries must not have in a process that is a stranger's. The plugin is loaded so that its own symbols
 // come first for the libraries that it brings along (RTLD_DEEPBIND), and for these alone: here are those of libc's
-// functions by which UCX would read the program's UCX_* variables, handle its signals, follow its forks, and start
-// threads that take its signals. Functions of memory go where the program's own go, which may have another allocator
-// than libc's.
+// functions by which UCX would read the program's UCX_* variables, handle its signals, follow its forks, start threads
+// that take its signals, and end it. Functions of memory go where the program's own go, which may have another
+// allocator than libc's.
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -12,7 +13,10 @@
 #include <cstddef>
 #include <cstring>
 #include <initializer_list>
+#include <memory>
+#include <new>
 
+#include "rescue.h"
 #include "settings.h"
 
 namespace {
@@ -27,6 +31,17 @@ void* program_symbol(const char* name) {
 template <class Function>
 Function* program_function(Function*, const char* name) {
   return reinterpret_cast<Function*>(program_symbol(name));
+}
+
+struct Thread {
+  void* (*body)(void*);
+  void* argument;
+};
+
+void* run(void* thread_pointer) {
+  const Thread thread = *std::unique_ptr<Thread>(static_cast<Thread*>(thread_pointer));
+  fargpu::rdma::thread_of_ucx = true;
+  return thread.body(thread.argument);
 }
 
 }  // namespace
@@ -59,14 +74,19 @@ int __register_atfork(void (*)(), void (*)(), void (*)(), void*) noexcept { retu
 
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*), void* argument) noexcept {
   OF_THE_PROGRAM(pthread_create);
+  auto wrapped = std::unique_ptr<Thread>(new (std::nothrow) Thread{body, argument});
+  if (!wrapped) return EAGAIN;
   sigset_t all, before;
   ::sigfillset(&all);
   for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) ::sigdelset(&all, own);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int result = pthread_create_of_program(thread, attributes, body, argument);
+  const int result = pthread_create_of_program(thread, attributes, run, wrapped.get());
+  if (result == 0) wrapped.release();  // the thread has it
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return result;
 }
+
+void abort() noexcept { fargpu::rdma::give_up(); }
 
 void* malloc(std::size_t bytes) noexcept {
   OF_THE_PROGRAM(malloc);
