@@ -334,12 +334,16 @@ class RdmaChannel final : public Channel {
     if (!rdma_.send(line_, &head, sizeof(head), body.data(), body.size())) fail("a message by RDMA cannot be sent");
   }
 
-  // A line fails also because the other end has gone. The connection tells that in plainer words.
+  // A line fails also because the other end has gone. The connection tells that in plainer words, at nearly that time.
   void throw_fault() {
     if (fault_.empty()) return;
-    if (line_failed_) {
+    const auto deadline = Clock::now() + parting;
+    while (line_failed_ && connection_) {
       hear_connection();
       if (over_.load(std::memory_order_relaxed)) throw ended();
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+      pollfd polled{connection_->descriptor(), POLLIN, 0};
+      if (left.count() <= 0 || ::poll(&polled, 1, static_cast<int>(left.count())) == 0) line_failed_ = false;
     }
     throw ChannelClosed("connection to " + peer() + " lost: " + fault_);
   }

@@ -1,15 +1,22 @@
 // What UCX's libraries must not have in a process that is a stranger's. The plugin is loaded so that its own symbols
 // come first for the libraries that it brings along (RTLD_DEEPBIND), and for these alone: here are those of libc's
 // functions by which UCX would read the program's UCX_* variables, handle its signals, follow its forks, start threads
-// that take its signals, and end it. Functions of memory go where the program's own go, which may have another
-// allocator than libc's.
+// that take its signals, end it, and leave descriptors to the programs that it starts. Functions of memory go where the
+// program's own go, which may have another allocator than libc's.
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
+#include <cstdarg>
 #include <cstddef>
 #include <cstring>
 #include <initializer_list>
@@ -87,6 +94,43 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
 }
 
 void abort() noexcept { fargpu::rdma::give_up(); }
+
+// A program that is started would keep connections open beyond the life of the one that has made them.
+int socket(int family, int type, int protocol) noexcept {
+  OF_THE_PROGRAM(socket);
+  return socket_of_program(family, type | SOCK_CLOEXEC, protocol);
+}
+int accept(int descriptor, sockaddr* address, socklen_t* size) {
+  OF_THE_PROGRAM(accept4);
+  return accept4_of_program(descriptor, address, size, SOCK_CLOEXEC);
+}
+int epoll_create(int) noexcept {
+  OF_THE_PROGRAM(epoll_create1);
+  return epoll_create1_of_program(EPOLL_CLOEXEC);
+}
+int eventfd(unsigned count, int flags) noexcept {
+  OF_THE_PROGRAM(eventfd);
+  return eventfd_of_program(count, flags | EFD_CLOEXEC);
+}
+int timerfd_create(clockid_t clock, int flags) noexcept {
+  OF_THE_PROGRAM(timerfd_create);
+  return timerfd_create_of_program(clock, flags | TFD_CLOEXEC);
+}
+int pipe(int* descriptors) noexcept {
+  OF_THE_PROGRAM(pipe2);
+  return pipe2_of_program(descriptors, O_CLOEXEC);
+}
+int open(const char* path, int flags, ...) {
+  static auto* const open_of_program = reinterpret_cast<int (*)(const char*, int, ...)>(program_symbol("open"));
+  mode_t mode = 0;
+  if ((flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE) {
+    va_list more;
+    va_start(more, flags);
+    mode = va_arg(more, mode_t);
+    va_end(more);
+  }
+  return open_of_program(path, flags | O_CLOEXEC, mode);
+}
 
 void* malloc(std::size_t bytes) noexcept {
   OF_THE_PROGRAM(malloc);
