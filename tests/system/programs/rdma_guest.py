@@ -98,6 +98,28 @@ def use(cuda):
     return calls, sent.raw == got.raw
 
 
+def pin_and_free(cuda):
+    """Pinned memory that is freed while a copy from it is on its way, and a fork meanwhile. Says what went wrong."""
+    size, faults = 16 << 20, []
+    device, got = ctypes.c_uint64(), ctypes.create_string_buffer(size)
+    if cuda.cuMemAlloc_v2(ctypes.byref(device), ctypes.c_size_t(size)):
+        return ["no memory for what is pinned"]
+    for number in range(6):
+        pinned, sent = ctypes.c_void_p(), os.urandom(size)
+        results = [cuda.cuMemHostAlloc(ctypes.byref(pinned), ctypes.c_size_t(size), 0)]
+        ctypes.memmove(pinned, sent, size)
+        results.append(cuda.cuMemcpyHtoDAsync_v2(device, pinned, ctypes.c_size_t(size), None))
+        child_id = os.fork() if number % 2 else None
+        if child_id == 0:
+            os._exit(int(ctypes.string_at(pinned, size) != sent))
+        if child_id:
+            results.append(os.waitpid(child_id, 0)[1])
+        results += [cuda.cuMemFreeHost(pinned), cuda.cuMemcpyDtoH_v2(got, device, ctypes.c_size_t(size))]
+        if any(results) or got.raw != sent:
+            faults.append(f"pinned memory {number} gave {results}")
+    return faults
+
+
 def child(number):
     """What a worker of a DataLoader does: it computes, and CUDA is not for it."""
     return sum(bytearray(1 << 20)) + number, ctypes.CDLL(sys.argv[1]).cuInit(0)
@@ -173,7 +195,7 @@ def main():
         for number, (total, result) in enumerate(pool.map(child, range(4))):
             if (total, result) != (number, 3):
                 faults.append(f"a child computed {total} and was answered {result}")
-    faults += load(cuda)
+    faults += load(cuda) + pin_and_free(cuda)
     if (ends := ends_of_children(ctypes.CDLL(None))) != [7, 7, 7]:
         faults.append(f"children end with {ends}")
     calls, same = use(cuda)
