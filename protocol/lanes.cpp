@@ -337,10 +337,11 @@ bool Lanes::next(Lane& lane, Next& next, Lent& lent) {
 
 void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
   Channel& channel = *lane.channel;
+  // Goes after the channel is closed, which lets go of what lies in memory of these jobs.
+  Lent lent(channel);
   try {
     Compressor compressor(compression_);
     std::vector<std::byte> gathered;
-    Lent lent(channel);
     for (Next what; next(lane, what, lent);) {
       if (what.word) {
         lent.begin({}, false, false);
