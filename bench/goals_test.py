@@ -44,14 +44,14 @@ class Published(unittest.TestCase):
 
     def test_what_is_not_measured_says_so(self):
         results = Results(Goals()).with_unmeasured()
-        self.assertIn("| not measured yet | the benchmark has no group for it |", results.markdown())
-        self.assertIn("not measured yet: the benchmark has no group for it", Goals().markdown())
-        self.assertIn("not measured yet: the benchmark has no group for it", results.table())
+        self.assertIn("| not measured yet | sessions do not migrate |", results.markdown())
+        self.assertIn("not measured yet: sessions do not migrate", Goals().markdown())
+        self.assertIn("not measured yet: sessions do not migrate", results.table())
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "results.html")
             results.page(path, {})
             with open(path) as page:
-                self.assertIn("not measured yet: the benchmark has no group for it", page.read())
+                self.assertIn("not measured yet: sessions do not migrate", page.read())
             with open(path, "w") as file:
                 file.write(results.json({}))
             again = Results(Goals())

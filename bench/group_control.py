@@ -106,9 +106,9 @@ def calls(bench, transports, case, spin, broker="default", settings=None, pause=
         def remotely(t):
             if len(transports) > 1:
                 time.sleep(pause)  # the other build's ends have stopped spinning then
-            before = machine.server_cpu(broker, t.build)
+            before = machine.server_cpu(t.broker, t.build)
             answer = remote[t.name].ask(case, count=count)
-            server[t.name].append((machine.server_cpu(broker, t.build) - before) / count)
+            server[t.name].append((machine.server_cpu(t.broker, t.build) - before) / count)
             return answer | {"cpu": answer["cpu"] / count}
 
         return {"local": lambda: local.ask(case, count=count), **{t.name: lambda t=t: remotely(t) for t in transports},
@@ -195,10 +195,10 @@ def coming_and_going(bench):
             one.ask("memory_comes_and_goes", count=2)
 
         def measured(name):
-            before = bench.machine.server_cpu(build=ways[name].build) if name in ways else 0
+            before = bench.machine.server_cpu(ways[name].broker, ways[name].build) if name in ways else 0
             answer = programs[name].ask("memory_comes_and_goes", count=bench.sizes.emptied_caches)
             if name in ways:
-                used = bench.machine.server_cpu(build=ways[name].build) - before
+                used = bench.machine.server_cpu(ways[name].broker, ways[name].build) - before
                 server[name].append(used / bench.sizes.emptied_caches)
             return answer
 

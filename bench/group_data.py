@@ -30,12 +30,14 @@ def run(bench):
         if bench.wants("B6"):
             with bench.attempt(("B6", on)):
                 overlapping(bench, transport)
-    if bench.wants(*ASYNC, "B11", "B12") and "tcp" in bench.machine.kinds:
-        loopback = bench.machine.transports([])[0]
-        for row, direction in itertools.product(ASYNC, DIRECTIONS):
+    if bench.wants(*ASYNC):
+        ways = [t for t in bench.machine.transports([]) if t.way != "shm"]
+        for row, direction, way in itertools.product(ASYNC, DIRECTIONS, ways):
             if bench.wants(row):
-                with bench.attempt((row, "tcp", DIRECTIONS[direction])):
-                    copying_async(bench, loopback, row, direction)
+                with bench.attempt((row, way.name, DIRECTIONS[direction])):
+                    copying_async(bench, way, row, direction)
+    if bench.wants("B11", "B12") and "tcp" in bench.machine.kinds:
+        loopback = bench.machine.transports([])[0]
         if bench.wants("B11"):
             with bench.attempt(("B11", "tcp")):
                 both_ways(bench, loopback)
@@ -94,10 +96,10 @@ def copying(bench, transport, direction):
     server = {}
 
     def remotely(name, remote, memory):
-        before = machine.server_cpu()
+        before = machine.server_cpu(transport.broker)
         answer = remote.ask("copy", memory=memory, **values)
         # The answer is checked by copying everything to the device before and back afterwards.
-        server.setdefault(name, []).append((machine.server_cpu() - before) / (copies + 2))
+        server.setdefault(name, []).append((machine.server_cpu(transport.broker) - before) / (copies + 2))
         return answer
 
     def parts(stack):
@@ -178,9 +180,10 @@ def copying_async(bench, transport, row, direction):
             return local.ask("copy_async", memory=memory, pieces=pieces, **values)
 
         def remotely():
-            before = machine.server_cpu()
+            before = machine.server_cpu(transport.broker)
             answer = remote.ask("copy_async", memory=memory, pieces=pieces, **values)
-            server.append((machine.server_cpu() - before) / (copies + 1))  # all bytes go once more for the comparison
+            # all bytes go once more for the comparison
+            server.append((machine.server_cpu(transport.broker) - before) / (copies + 1))
             return answer
 
         locally(), remotely()  # warms up
@@ -199,7 +202,7 @@ def copying_async(bench, transport, row, direction):
     if "S most" in found:
         detail |= {f"S{STREAMS_MOST} GB/s": rate_of(found["S most"], size),
                    f"T / S{STREAMS_MOST}": spread(ratios(found["S most"], found["T"], "copy"))}
-    bench.results.add(row, "tcp", case=DIRECTIONS[direction],
+    bench.results.add(row, transport.name, case=DIRECTIONS[direction],
                       rounds=ratios(found["N" if against == "local" else "S"], found["T"], "copy"), detail=detail)
 
 

@@ -1,9 +1,10 @@
 """Two hosts in one program: G1 to G3. Both are brokers of this machine. Where it has two devices, each has one of them;
-what goes from the one to the other goes by TCP all the same."""
+what goes from the one to the other goes by TCP all the same. And UCX: R1, R2."""
 
 import os
 import subprocess
 
+import hosts_ucx
 from machine import Failed, Transport, per_unit
 from rounds import field, in_sets, middle, ratios, spread
 
@@ -15,6 +16,7 @@ HOSTS = {"FARGPU_HOSTS": "2"}
 
 
 def run(bench):
+    hosts_ucx.run(bench)
     if "tcp" not in bench.machine.kinds or not bench.wants("G1", "G2", "G3"):
         return
     with bench.attempt(("G1", "tcp"), ("G2", "tcp"), ("G3", "tcp", "time"), ("G3", "tcp", "round trips")):

@@ -40,6 +40,7 @@ class Transport:
     pool: str  # of a broker; by a Unix socket for shared memory
     sockets: tuple = ()  # host and port of plain sockets over the same way
     build: str = NEW
+    broker: str = "default"  # the name of the broker there
 
     @property
     def way(self):
@@ -184,6 +185,7 @@ class Machine:
         # their programs' folders
         self.builds = {**({OLD: os.path.abspath(against)} if against else {}), NEW: self.stage}
         self.old_pools = set()  # where the old build's client goes
+        self.ucx_transports = {}  # of UCX, that sessions at a pool go by
         self.bench = os.path.join(self.stage, "bench")
         os.makedirs(self.out, exist_ok=True)
         self.socket_folder = tempfile.TemporaryDirectory()  # paths of sockets are short
@@ -217,7 +219,8 @@ class Machine:
                                             "--listen", f"127.0.0.1:0,{self.socket(name, build)}",
                                             "--image-folder", os.path.join(self.out, of_build("images", build)),
                                             *options],
-                                           stdout=file, stderr=file)
+                                           stdout=file, stderr=file,
+                                           env=self.with_ucx(build) if "--rdma-transports" in options else None)
             self.running.append(process)
             pool = "127.0.0.1:" + self.wait_for(process, log, r"listening .*address=127.0.0.1 port=(\d+)")
             self.brokers[name, build] = (process, pool)
@@ -267,14 +270,28 @@ class Machine:
                 self.old_pools.add(self.proxies[key])
         return self.proxies[key]
 
+    def ucx(self, by, broker="default", options=(), build=NEW):
+        """A way by UCX, with one of its transports as `rdma_transports` names them, in the place of a card. Workers
+        have no sandbox, which forbids what these need."""
+        name = f"{broker}.ucx.{by}"
+        pool = self.broker(name, "--no-sandbox", "--rdma-transports", by, *options, build=build)
+        self.ucx_transports[pool] = by
+        return Transport(f"{build} ucx".strip(), 0, pool, tuple(self.socket_server().split(":")), build, name)
+
+    def with_ucx(self, build=NEW):
+        """An environment in which the UCX that a stage brings along is found."""
+        folder = os.path.join(self.builds[build], "ucx")
+        folders = [folder, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+        return dict(os.environ, **({"LD_LIBRARY_PATH": ":".join(folders)} if os.path.isdir(folder) else {}))
+
     def transports(self, rtts, rate=None, broker="default", options=()):
-        """The loopback, each round trip time in milliseconds, and shared memory, as far as they are wanted; each to
-        every build."""
+        """The loopback, each round trip time in milliseconds, shared memory, and UCX by its TCP, as far as they are
+        wanted; each to every build."""
         pools, sockets = {build: self.broker(broker, *options, build=build)
                           for build in self.builds}, self.socket_server()
 
         def way(name, rtt, plain, pool_of):
-            return [Transport(f"{build} {name}".strip(), rtt, pool_of(build), tuple(plain.split(":")), build)
+            return [Transport(f"{build} {name}".strip(), rtt, pool_of(build), tuple(plain.split(":")), build, broker)
                     for build in self.builds]
 
         found = way("tcp", 0, sockets, pools.get) if "tcp" in self.kinds else []
@@ -284,6 +301,8 @@ class Machine:
             found += way(f"tcp+{rtt:g}", rtt / 1e3, plain, pool_of)
         if "shm" in self.kinds:
             found += way("shm", 0, sockets, lambda build: self.socket(broker, build))
+        if "ucx" in self.kinds:
+            found += [self.ucx("tcp", broker, options, build) for build in self.builds]
         return found
 
     def server_pids(self, broker="default", build=NEW):
@@ -310,6 +329,10 @@ class Machine:
             env["FARGPU_POOL"] = pool
             # All of this is one machine, where a client by TCP, even through a proxy, would find the shorter way.
             env["FARGPU_TRANSPORT"] = "shm" if pool.startswith("unix:") else "tcp"
+        if pool in self.ucx_transports:
+            build = OLD if pool in self.old_pools else NEW
+            env |= {name: value for name, value in self.with_ucx(build).items() if name == "LD_LIBRARY_PATH"}
+            env |= {"FARGPU_TRANSPORT": "rdma", "FARGPU_RDMA_TRANSPORTS": self.ucx_transports[pool]}
         return env
 
     @contextlib.contextmanager

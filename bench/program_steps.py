@@ -179,9 +179,10 @@ def measured(bench, one, i, name, asked, ready, plain, budget):
         one.counts[name, on], one.server[name, on] = counts[on], []
 
     def remotely(on):
-        before = machine.server_cpu(build=ready[on].build)
+        before = machine.server_cpu(ready[on].broker, ready[on].build)
         answer = asked[on].ask("steps", 200, count=counts[on], of=i)
-        one.server[name, on].append((machine.server_cpu(build=ready[on].build) - before) / answer["made"])
+        used = machine.server_cpu(ready[on].broker, ready[on].build) - before
+        one.server[name, on].append(used / answer["made"])
         return answer
 
     def carried(on):

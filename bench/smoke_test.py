@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import unittest
 
@@ -45,6 +46,18 @@ class Smoke(OnSoftgpu):
         for key in (("L1", "tcp", ""), ("L1", "shm", ""), ("L4", "shm", ""), ("L6", "shm", ""), ("B1", "tcp", "k=4"),
                     ("B4", "shm", "")):
             self.assertEqual(len(found[key]["rounds"]), 4, found[key])
+
+    @unittest.skipUnless(os.path.exists(os.path.join(BUILD, "lib", "libfargpu-ucx.so")), "built without UCX")
+    @unittest.skipUnless(shutil.which("ucx_perftest"), "there is no ucx_perftest (ucx-utils)")
+    def test_by_ucx(self):
+        done = self.bench("--tiny", "--rounds", "1", "--rtt", "none", "--transports", "ucx", "R1", "R2", "L3", "B8")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        found = self.results()
+        for key in (("R1", "ucx", ""), ("R2", "ucx", "TCP"), ("R2", "ucx", "shared memory"), ("L3", "ucx", "blocking"),
+                    ("B8", "ucx", "HtoD"), ("B8", "ucx", "DtoH")):
+            self.assertIsNotNone(found[key]["value"], found[key])
+        self.assertEqual(found["B8", "ucx", "HtoD"]["mark"], "reported")
+        self.assertGreater(found["R1", "ucx", ""]["detail"]["put GB/s"], 0)
 
     def test_two_builds_take_turns(self):
         old, used = (os.path.join(self.folder.name, name) for name in ("old", "used"))

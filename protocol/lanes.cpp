@@ -9,6 +9,7 @@
 #include "program_memory.h"
 #include "quiet_thread.h"
 #include "resumable_channel.h"
+#include "straight_sender.h"
 
 namespace fargpu {
 namespace {
@@ -256,33 +257,39 @@ void Lanes::give_up() {
   taken_changed_.notify_all();
 }
 
-/// Jobs of a lane that is resumed whose bytes have left, and may have to leave again. Copying them would cost more than
-/// sending them, and while more is sent they will soon be confirmed: they are told of as sent when they are.
+/// Jobs whose bytes have been given to their lane, which still needs them where they lie: to send them from there, or
+/// again, if it is resumed. Copying them would cost as much as sending them, and they will soon have arrived, of a lane
+/// that is resumed while more is sent: they are told of as sent when they have.
 class Lanes::Lent {
  public:
-  explicit Lent(Channel& channel) : channel_(dynamic_cast<ResumableChannel*>(&channel)) {}
+  explicit Lent(Channel& channel)
+      : channel_(dynamic_cast<ResumableChannel*>(&channel)), straight_(dynamic_cast<StraightSender*>(&channel)) {}
 
   bool empty() const { return jobs_.empty(); }
-  /// The bytes that are sent next: `lends` if they need not be copied.
-  void begin(Bytes bytes, bool lends) {
-    if (channel_) channel_->lend(lends ? bytes : Bytes());
+  /// The bytes that are sent next: whether they may be `lent`, and whether `more` will be sent soon.
+  void begin(Bytes bytes, bool lent, bool more) {
+    if (straight_) straight_->lend(lent ? bytes : Bytes());
+    if (channel_) channel_->lend(lent && more ? bytes : Bytes());
   }
   /// They have left.
   void sent(Job job) {
     left_at_ = std::chrono::steady_clock::now();
     tell_confirmed();
-    if (channel_ && channel_->needs(job.bytes)) jobs_.push_back(std::move(job));
+    if (needs(job)) jobs_.push_back(std::move(job));
     else job.told.sent();
   }
   /// There is nothing more to send just now.
   void look() {
     tell_confirmed();
-    if (std::chrono::steady_clock::now() - left_at_ >= lent_idle_max) tell_all();
+    if (channel_ && std::chrono::steady_clock::now() - left_at_ >= lent_idle_max) tell_all();
   }
 
  private:
+  bool needs(const Job& job) const {
+    return (channel_ && channel_->needs(job.bytes)) || (straight_ && straight_->needs(job.bytes));
+  }
   void tell_confirmed() {
-    while (!jobs_.empty() && !channel_->needs(jobs_.front().bytes)) tell_first();
+    while (!jobs_.empty() && !needs(jobs_.front())) tell_first();
   }
   void tell_all() {
     if (jobs_.empty()) return;
@@ -295,6 +302,7 @@ class Lanes::Lent {
   }
 
   ResumableChannel* const channel_;
+  StraightSender* const straight_;
   std::deque<Job> jobs_;
   std::chrono::steady_clock::time_point left_at_;  // the last of them
 };
@@ -329,13 +337,14 @@ bool Lanes::next(Lane& lane, Next& next, Lent& lent) {
 
 void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
   Channel& channel = *lane.channel;
+  // Goes after the channel is closed, which lets go of what lies in memory of these jobs.
+  Lent lent(channel);
   try {
     Compressor compressor(compression_);
     std::vector<std::byte> gathered;
-    Lent lent(channel);
     for (Next what; next(lane, what, lent);) {
       if (what.word) {
-        lent.begin({}, false);
+        lent.begin({}, false, false);
         send_word(channel, *what.word, ++sequence);
         bytes_sent_.fetch_add(sizeof(FrameHeader) + (has_body(what.word->kind) ? sizeof(WordBody) : 0),
                               std::memory_order_relaxed);
@@ -363,7 +372,7 @@ void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
       if (!packed.empty()) mark_compressed(header, packed.size());
       const auto begin = std::chrono::steady_clock::now();
       bool waited = false;
-      lent.begin(job.bytes, what.more && packed.empty() && !job.gather);
+      lent.begin(job.bytes, packed.empty() && !job.gather, what.more);
       send_frame(channel, header, packed.empty() ? job.bytes : packed, waited, job.told.unreadable);
       const auto end = std::chrono::steady_clock::now();
       compressor.sent(header.bulk_bytes, !packed.empty(), end - begin, waited);

@@ -11,6 +11,7 @@
 #include "operations.capnp.h"
 #include "protocol/changed_runs.h"
 #include "protocol/errors.h"
+#include "protocol/rdma/stable_memory.h"
 #include "protocol/sealed_memory.h"
 #include "client/call/client_lanes.h"
 #include "client/call/remote_call.h"
@@ -59,6 +60,7 @@ CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t byte
       give_window(base, round_up(bytes));
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    rdma::StableMemory::of_process().add(at(base), bytes);
   }
   const CUresult result = hold(thread,
                                {.kind = Region::Kind::host,
@@ -83,6 +85,7 @@ CUresult HostMemory::take_window(std::uint64_t bytes, std::uint64_t& base) {
 // The addresses stay reserved, so that nothing else of the program comes to lie there. A worker in this process has its
 // own copy of the block in these very pages, and may not have heard yet that it is gone.
 void HostMemory::give_window(std::uint64_t base, std::uint64_t bytes) {
+  rdma::StableMemory::of_process().remove(at(base));
   if (!parts_.one_process)
     ::mmap(at(base), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   const std::lock_guard lock(mutex_);
@@ -221,6 +224,7 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     std::vector<std::byte> shadow;
     if (!paged) shadow.resize(block->bytes);  // zero, as the worker's memory begins
     lock.unlock();
+    if (paged) rdma::StableMemory::of_process().remove(at(block->base));  // its pages may not always be read
     CUresult result = call.wait();
     if (result == CUDA_SUCCESS && paged &&
         !pages_.adopt(parts_.contexts.home(*region->context), block->base, round_up(block->bytes))) {

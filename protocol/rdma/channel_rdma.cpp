@@ -16,7 +16,9 @@
 #include "protocol/limits.h"
 #include "protocol/program_memory.h"
 #include "protocol/sleepers.h"
+#include "protocol/straight_sender.h"
 #include "protocol/text.h"
+#include "stable_memory.h"
 
 namespace fargpu::rdma {
 namespace {
@@ -25,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 // So much is copied before the device begins to put it: both work at the same time.
 constexpr std::size_t step_bytes = 256u << 10;
+constexpr std::size_t straight_bytes_min = 32u << 10;  // less is gathered
 // For so long, at most, what was sent before the end is let out, and waited for.
 constexpr auto parting = std::chrono::milliseconds(100);
 constexpr std::uint64_t had_all = ~std::uint64_t{0};
@@ -45,7 +48,7 @@ static_assert(sizeof(Head) == 32 && sizeof(Head) <= head_bytes_max);
 
 }  // namespace
 
-class RdmaChannel final : public Channel {
+class RdmaChannel final : public Channel, public StraightSender {
  public:
   RdmaChannel(std::shared_ptr<OpenedDevices> devices, std::size_t ring_bytes)
       : devices_(std::move(devices)), rdma_(devices_->functions()), ring_bytes_(ring_bytes) {
@@ -140,6 +143,14 @@ class RdmaChannel final : public Channel {
         const std::size_t part =
             std::min({piece.size(), room, step_bytes - gathered, static_cast<std::size_t>(other_.ring_bytes - begin)});
         if (part == 0) return sent;
+        if (part >= straight_bytes_min && within(piece.first(part), lent_)) {
+          hand_over();
+          if (post_straight(piece.first(part))) {
+            sent += part;
+            piece = piece.subspan(part);
+            continue;
+          }
+        }
         if (!read_program_memory(piece.data(), mirror_ + begin, part)) {
           hand_over();
           if (sent == 0) throw SystemError("memory to be sent cannot be read");
@@ -187,6 +198,18 @@ class RdmaChannel final : public Channel {
       if (fault_.empty()) say_how_far();
     }
     return got;
+  }
+
+  void lend(Bytes bytes) override { lent_ = bytes; }
+
+  bool needs(Bytes bytes) override {
+    const Use use(*this);
+    if (!use) return false;
+    const std::lock_guard lock(mutex_);
+    if (work()) sleepers_.wake();
+    return std::any_of(straight_.begin(), straight_.end(), [&](const Straight& one) {
+      return one.bytes.data() < bytes.data() + bytes.size() && bytes.data() < one.bytes.data() + one.bytes.size();
+    });
   }
 
   Interest wait(Interest interest, Timeout timeout, Waker* waker) override {
@@ -318,6 +341,7 @@ class RdmaChannel final : public Channel {
     changed_ = false;
     if (!fault_.empty()) return false;
     rdma_.progress(line_);
+    while (!straight_.empty() && straight_.front().end <= landed_) straight_.pop_front();
     if (fault_.empty() && landed_ > told_written_) {
       told_written_ = landed_;
       say_how_far();
@@ -334,12 +358,16 @@ class RdmaChannel final : public Channel {
     if (!rdma_.send(line_, &head, sizeof(head), body.data(), body.size())) fail("a message by RDMA cannot be sent");
   }
 
-  // A line fails also because the other end has gone. The connection tells that in plainer words.
+  // A line fails also because the other end has gone. The connection tells that in plainer words, at nearly that time.
   void throw_fault() {
     if (fault_.empty()) return;
-    if (line_failed_) {
+    const auto deadline = Clock::now() + parting;
+    while (line_failed_ && connection_) {
       hear_connection();
       if (over_.load(std::memory_order_relaxed)) throw ended();
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+      pollfd polled{connection_->descriptor(), POLLIN, 0};
+      if (left.count() <= 0 || ::poll(&polled, 1, static_cast<int>(left.count())) == 0) line_failed_ = false;
     }
     throw ChannelClosed("connection to " + peer() + " lost: " + fault_);
   }
@@ -381,6 +409,34 @@ class RdmaChannel final : public Channel {
     return lock;
   }
 
+  static bool within(Bytes part, Bytes all) {
+    return part.data() >= all.data() && part.data() + part.size() <= all.data() + all.size();
+  }
+
+  // The bytes go to the other end's ring from where they lie. False if nothing keeps them there.
+  bool post_straight(Bytes bytes) {
+    auto hold = StableMemory::of_process().hold(bytes, devices_);
+    if (!hold) return false;
+    const auto lock = lock_to_send();
+    throw_fault();
+    if (over_.load(std::memory_order_relaxed)) throw ended();
+    const std::size_t place = filled_ & (other_.ring_bytes - 1);
+    filled_ += bytes.size();
+    posted_ = filled_;
+    if (!rdma_.put(line_, place, bytes.data(), bytes.size(), hold->known())) fail("bytes cannot be put by RDMA");
+    straight_.push_back({filled_, bytes, std::move(*hold)});
+    flush();
+    throw_fault();
+    if (work()) sleepers_.wake();
+    return true;
+  }
+
+  void flush() {
+    flushing_.push_back(filled_);
+    landing_.store(true, std::memory_order_relaxed);
+    if (!rdma_.flush(line_)) fail("bytes cannot be put by RDMA");
+  }
+
   // The last `bytes` of the mirror go to the other end's ring, in which they have the same place.
   void post(std::size_t bytes) {
     const auto lock = lock_to_send();
@@ -405,9 +461,7 @@ class RdmaChannel final : public Channel {
       both([&](std::size_t at, std::size_t part) {
         if (!rdma_.put(line_, at, mirror_ + at, part, mirror_memory_)) fail("bytes cannot be put by RDMA");
       });
-      flushing_.push_back(filled_);
-      landing_.store(true, std::memory_order_relaxed);
-      if (!rdma_.flush(line_)) fail("bytes cannot be put by RDMA");
+      flush();
     }
     throw_fault();
     if (work()) sleepers_.wake();
@@ -487,6 +541,7 @@ class RdmaChannel final : public Channel {
 
   void take_down() noexcept {
     rdma_.close_line(line_);
+    straight_.clear();
     if (mirror_memory_) rdma_.forget(devices_->context(), mirror_memory_);
   }
 
@@ -504,6 +559,7 @@ class RdmaChannel final : public Channel {
   std::byte* in_ring_ = nullptr;
   std::byte* mirror_ = nullptr;  // of the other end's ring: what is there, or on its way
   Memory* mirror_memory_ = nullptr;
+  Bytes lent_;                                // the sender's
   std::atomic<std::uint64_t> filled_{0};      // of the mirror; the sender's
   std::atomic<std::uint64_t> other_read_{0};  // of what was sent, by the other end
   std::atomic<std::uint64_t> in_written_{0};  // in this end's ring, as the other end says
@@ -520,6 +576,13 @@ class RdmaChannel final : public Channel {
   std::uint64_t landed_ = 0;         // of that, what is known to lie in the other end's ring
   std::uint64_t told_written_ = 0;   // of that, what the other end has been told
   std::deque<std::uint64_t> flushing_;
+  /// Sent from where they lie, until the line is done with them.
+  struct Straight {
+    std::uint64_t end;  // of the stream, where they end
+    Bytes bytes;
+    StableMemory::Hold hold;
+  };
+  std::deque<Straight> straight_;
   std::string fault_;
   bool line_failed_ = false;  // as UCX says: its words are the fault
   std::uint64_t word_ = 0;    // that comes by the connection

@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "protocol/straight_sender.h"
+
 namespace fargpu::server {
 namespace {
 
@@ -11,10 +13,18 @@ using Time = Bandwidth::Time;
 
 constexpr std::size_t pieces_max = 64;
 
-class PacedChannel final : public Channel {
+class PacedChannel final : public Channel, public StraightSender {
  public:
   PacedChannel(std::unique_ptr<Channel> channel, std::shared_ptr<Bandwidth> bandwidth, bool first)
-      : channel_(std::move(channel)), bandwidth_(std::move(bandwidth)), ahead_(first ? Bandwidth::burst : Time(0)) {}
+      : channel_(std::move(channel)),
+        straight_(dynamic_cast<StraightSender*>(channel_.get())),
+        bandwidth_(std::move(bandwidth)),
+        ahead_(first ? Bandwidth::burst : Time(0)) {}
+
+  void lend(Bytes bytes) override {
+    if (straight_) straight_->lend(bytes);
+  }
+  bool needs(Bytes bytes) override { return straight_ && straight_->needs(bytes); }
 
   std::size_t send_some(std::span<const Bytes> pieces) override {
     std::size_t bytes = 0;
@@ -72,6 +82,7 @@ class PacedChannel final : public Channel {
   }
 
   const std::unique_ptr<Channel> channel_;
+  StraightSender* const straight_;
   const std::shared_ptr<Bandwidth> bandwidth_;
   const Time ahead_;
 };

@@ -131,6 +131,7 @@ class Loss(Rdma):
     def test_the_client_is_killed(self):
         self.client_of.begin_loop("write_forever a")
         self.client_of.process.kill()
+        self.assertNotIn("died", self.host.log("session ended", worker=self.worker)["reason"])
         wait_gone(self.worker)
         wait_until(lambda: len(self.host.sessions()) == 1, "the neighbour's session alone")
         self.assert_lives(self.neighbour)

@@ -2,9 +2,11 @@
 // breaks the protocol can do. By UCX's TCP, where the plugin is built; what every channel does is in channel_test.cpp.
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <netinet/in.h>
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <filesystem>
@@ -258,6 +260,73 @@ TEST_CASE("a peer that says what cannot be loses the connection, with a reason")
   }
   CHECK_THROWS_WITH(met.listen(peer), Catch::Contains(wanted));
   CHECK_THROWS_AS(send(*met.right, pattern(10)), ChannelClosed);
+}
+
+TEST_CASE("where UCX aborts, the line is lost and not the process") {
+  struct Side {
+    rdma::Line* line = nullptr;
+    std::string failure;
+    void (*abort)() = nullptr;
+    bool heard = false;
+  };
+  const auto devices = open_ucx(false);
+  const rdma::Interface& rdma = devices->functions();
+  Dl_info plugin{};
+  REQUIRE(::dladdr(reinterpret_cast<const void*>(rdma.open), &plugin) != 0);
+  void* const library = ::dlopen(plugin.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+  REQUIRE(library);
+  // What UCX's libraries have for abort().
+  const auto abort = reinterpret_cast<void (*)()>(::dlsym(library, "abort"));
+  REQUIRE(abort != &std::abort);
+
+  std::array<char, rdma::why_bytes> why{};
+  Side one, other;
+  for (Side* const side : {&one, &other}) {
+    const rdma::Events events{side,
+                              [](void* owner, const void*, std::size_t, const void*, std::size_t) {
+                                auto& side = *static_cast<Side*>(owner);
+                                side.heard = true;
+                                if (side.abort) side.abort();
+                              },
+                              [](void*) {},
+                              [](void* owner, const char* text) { static_cast<Side*>(owner)->failure = text; }};
+    side->line = rdma.open_line(devices->context(), 4096, &events, why.data());
+    REQUIRE(side->line);
+  }
+  rdma::End end{};
+  for (auto [from, to] : {std::pair{&one, &other}, std::pair{&other, &one}}) {
+    rdma.end(to->line, &end);
+    REQUIRE(rdma.connect(from->line, &end, why.data()));
+  }
+  other.abort = abort;
+  REQUIRE(rdma.send(one.line, "head", 4, "body", 4));
+  for (const auto end_of_time = std::chrono::steady_clock::now() + 20s;
+       other.failure.empty() && std::chrono::steady_clock::now() < end_of_time;) {
+    rdma.progress(one.line);
+    rdma.progress(other.line);
+  }
+  CHECK(other.heard);
+  CHECK_THAT(other.failure, Catch::Contains("UCX has given up"));
+  CHECK_FALSE(rdma.send(other.line, "head", 4, "body", 4));
+  CHECK_FALSE(rdma.put(other.line, 0, "body", 4, nullptr));
+  CHECK_FALSE(rdma.flush(other.line));
+  rdma.progress(other.line);
+  CHECK(rdma.arm(other.line));
+  rdma.close_line(other.line);
+  rdma.close_line(one.line);
+
+  auto [left, right] = rdma_channel();  // others go on
+  auto received = std::async(std::launch::async, [&far = *right] {
+    Bytes all, buffer(1u << 20);
+    while (all.size() < 100'000) {
+      append(all, std::span(buffer).first(far.receive_some(buffer)));
+      far.wait({.readable = true}, 10ms);
+    }
+    return all;
+  });
+  send(*left, pattern(100'000));
+  left->let_out();
+  CHECK(received.get() == pattern(100'000));
 }
 
 TEST_CASE("facts that no end has are refused before UCX sees them") {

@@ -2,6 +2,7 @@
 
 #include "server/worker/process/sandbox.h"
 
+#include <dlfcn.h>
 #include <linux/perf_event.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -13,14 +14,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <sched.h>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "protocol/errors.h"
+#include "protocol/rdma/context.h"
 
 using namespace fargpu;
 using namespace fargpu::server;
@@ -99,5 +107,91 @@ TEST_CASE("sandbox: what a driver needs is there") {
           return ::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 0 && ::access("/proc/self/maps", R_OK) == 0;
         }) == 1);
 }
+
+#ifdef FARGPU_UCX
+
+namespace {
+
+/// RDMA as a worker opens it before it enters its sandbox, with a line, whose thread of UCX runs. By UCX's TCP, in the
+/// place of a card, which the sandbox of a real worker does not have.
+struct OpenedRdma {
+  OpenedRdma() {
+    events.message = [](void*, const void*, std::size_t, const void*, std::size_t) {};
+    events.flushed = [](void*) {};
+    events.failed = [](void*, const char*) {};
+    line = open_line();
+  }
+  rdma::Line* open_line() { return devices.functions().open_line(devices.context(), 4096, &events, why.data()); }
+
+  rdma::OpenedDevices devices{rdma::plugin(), "lo", "tcp"};
+  rdma::Events events{};
+  std::array<char, rdma::why_bytes> why{};
+  rdma::Line* line = nullptr;
+};
+
+/// Whether something holds in a sandbox that was entered with RDMA.
+int inside_with_rdma(const std::function<bool(OpenedRdma&)>& holds) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    OpenedRdma opened;
+    if (!opened.line) ::_exit(2);
+    enter_sandbox();
+    ::_exit(holds(opened) ? 1 : 0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/// Threads of this process that are not in the sandbox, and all of them.
+std::pair<int, int> threads_outside() {
+  int outside = 0, all = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(task.path() / "status");
+    const std::string text(std::istreambuf_iterator<char>(status), {});
+    outside += text.find("Seccomp:\t2") == std::string::npos;
+    ++all;
+  }
+  return {outside, all};
+}
+
+}  // namespace
+
+TEST_CASE("sandbox: what is forbidden stays forbidden with RDMA") {
+  const pid_t parent = ::getpid();
+  CHECK(inside_with_rdma([](OpenedRdma&) {
+          return refused(::socket(AF_INET, SOCK_STREAM, 0)) && refused(::socket(AF_INET6, SOCK_DGRAM, 0)) &&
+                 refused(::socket(AF_NETLINK, SOCK_RAW, 0)) && refused(::socket(AF_IB, SOCK_DGRAM, 0)) &&
+                 refused(::socket(AF_PACKET, SOCK_RAW, 0));
+        }) == 1);
+  CHECK(inside_with_rdma([&](OpenedRdma&) {
+          char path[] = "/bin/true";
+          char* arguments[] = {path, nullptr};
+          char byte;
+          iovec here{&byte, 1}, there{&byte, 1};
+          return refused(::execv(path, arguments)) && refused(::kill(parent, 0)) &&
+                 refused(::ptrace(PTRACE_ATTACH, parent, nullptr, nullptr)) &&
+                 refused(::process_vm_readv(parent, &here, 1, &there, 1, 0)) && refused(::unshare(CLONE_NEWUSER)) &&
+                 refused(::syscall(SYS_bpf, 0, nullptr, 0));
+        }) == 1);
+}
+
+TEST_CASE("sandbox: UCX's own threads are in it") {
+  // A child of a process in which UCX runs has no thread of UCX. The test unit.sandbox is none.
+  const bool fresh = ::dlopen("libucs.so.0", RTLD_NOW | RTLD_NOLOAD) == nullptr;
+  CHECK(inside_with_rdma([&](OpenedRdma&) {
+          const auto [outside, all] = threads_outside();
+          return outside == 0 && all >= (fresh ? 2 : 1);
+        }) == 1);
+}
+
+TEST_CASE("sandbox: UCX opens no connection of a network there, and says why") {
+  CHECK(inside_with_rdma([](OpenedRdma& opened) {
+          return !opened.open_line() &&
+                 std::string(opened.why.data()).find("UCX has no end of a connection for us") != std::string::npos;
+        }) == 1);
+}
+
+#endif
 
 TEST_CASE("sandbox: users that there are not") { CHECK_THROWS_AS(become_user("no such user"), SystemError); }

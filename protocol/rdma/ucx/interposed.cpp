@@ -1,18 +1,29 @@
 // What UCX's libraries must not have in a process that is a stranger's. The plugin is loaded so that its own symbols
 // come first for the libraries that it brings along (RTLD_DEEPBIND), and for these alone: here are those of libc's
-// functions by which UCX would read the program's UCX_* variables, handle its signals, follow its forks, and start
-// threads that take its signals. Functions of memory go where the program's own go, which may have another allocator
-// than libc's.
+// functions by which UCX would read the program's UCX_* variables, handle its signals, follow its forks, start threads
+// that take its signals, end it, and leave descriptors to the programs that it starts. Functions of memory go where the
+// program's own go, which may have another allocator than libc's.
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
+#include <cstdarg>
 #include <cstddef>
 #include <cstring>
 #include <initializer_list>
+#include <memory>
+#include <new>
 
+#include "rescue.h"
 #include "settings.h"
 
 namespace {
@@ -27,6 +38,17 @@ void* program_symbol(const char* name) {
 template <class Function>
 Function* program_function(Function*, const char* name) {
   return reinterpret_cast<Function*>(program_symbol(name));
+}
+
+struct Thread {
+  void* (*body)(void*);
+  void* argument;
+};
+
+void* run(void* thread_pointer) {
+  const Thread thread = *std::unique_ptr<Thread>(static_cast<Thread*>(thread_pointer));
+  fargpu::rdma::thread_of_ucx = true;
+  return thread.body(thread.argument);
 }
 
 }  // namespace
@@ -59,13 +81,55 @@ int __register_atfork(void (*)(), void (*)(), void (*)(), void*) noexcept { retu
 
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*), void* argument) noexcept {
   OF_THE_PROGRAM(pthread_create);
+  auto wrapped = std::unique_ptr<Thread>(new (std::nothrow) Thread{body, argument});
+  if (!wrapped) return EAGAIN;
   sigset_t all, before;
   ::sigfillset(&all);
   for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) ::sigdelset(&all, own);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int result = pthread_create_of_program(thread, attributes, body, argument);
+  const int result = pthread_create_of_program(thread, attributes, run, wrapped.get());
+  if (result == 0) wrapped.release();  // the thread has it
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return result;
+}
+
+void abort() noexcept { fargpu::rdma::give_up(); }
+
+// A program that is started would keep connections open beyond the life of the one that has made them.
+int socket(int family, int type, int protocol) noexcept {
+  OF_THE_PROGRAM(socket);
+  return socket_of_program(family, type | SOCK_CLOEXEC, protocol);
+}
+int accept(int descriptor, sockaddr* address, socklen_t* size) {
+  OF_THE_PROGRAM(accept4);
+  return accept4_of_program(descriptor, address, size, SOCK_CLOEXEC);
+}
+int epoll_create(int) noexcept {
+  OF_THE_PROGRAM(epoll_create1);
+  return epoll_create1_of_program(EPOLL_CLOEXEC);
+}
+int eventfd(unsigned count, int flags) noexcept {
+  OF_THE_PROGRAM(eventfd);
+  return eventfd_of_program(count, flags | EFD_CLOEXEC);
+}
+int timerfd_create(clockid_t clock, int flags) noexcept {
+  OF_THE_PROGRAM(timerfd_create);
+  return timerfd_create_of_program(clock, flags | TFD_CLOEXEC);
+}
+int pipe(int* descriptors) noexcept {
+  OF_THE_PROGRAM(pipe2);
+  return pipe2_of_program(descriptors, O_CLOEXEC);
+}
+int open(const char* path, int flags, ...) {
+  static auto* const open_of_program = reinterpret_cast<int (*)(const char*, int, ...)>(program_symbol("open"));
+  mode_t mode = 0;
+  if ((flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE) {
+    va_list more;
+    va_start(more, flags);
+    mode = va_arg(more, mode_t);
+    va_end(more);
+  }
+  return open_of_program(path, flags | O_CLOEXEC, mode);
 }
 
 void* malloc(std::size_t bytes) noexcept {

@@ -2,6 +2,7 @@
 
 #include <ucp/api/ucp.h>
 #include <ucs/debug/log_def.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdarg>
@@ -9,17 +10,22 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "gate.h"
 #include "protocol/rdma/interface.h"
+#include "rescue.h"
 
 namespace fargpu::rdma {
 
 struct Context {
   ucp_context_h ucp = nullptr;
+  std::vector<Line*> lines;          // under the list's mutex
+  std::atomic<bool> gave_up{false};  // UCX, on a line that it has
   bool tells_failures = true;  // UCX's shared memory does not; a process of this machine that ends is noticed elsewhere
 };
 
@@ -60,6 +66,7 @@ struct Head {
 
 struct Line {
   Context* context = nullptr;
+  Gate gate;
   Events events{};
   ucp_worker_h worker = nullptr;
   ucp_address_t* address = nullptr;
@@ -73,6 +80,7 @@ struct Line {
   std::uint64_t other_ring = 0;
   int descriptor = -1;
   bool failed = false;
+  bool gave_up = false;   // UCX: nothing may be asked of it here
   bool happened = false;  // something was told of
   Head* spare = nullptr;
   std::vector<std::unique_ptr<Head>> heads;
@@ -83,9 +91,31 @@ struct Line {
     tell(why, what, status);
     events.failed(events.owner, why);
   }
+
+  /// Calls UCX. False if it has given up.
+  template <class Use>
+  bool ask(Use&& use) {
+    if (!gave_up && !threads_have_given_up() && rescued(std::forward<Use>(use))) return true;
+    gave_up = true;
+    happened = true;
+    fail("UCX has given up", UCS_ERR_IO_ERROR);
+    return false;
+  }
 };
 
 namespace {
+
+/// All that there is, for the end of the process.
+struct List {
+  std::mutex mutex;
+  std::vector<Context*> contexts;
+  pid_t process = 0;  // that has opened them: a child has copies
+  Gate gate;          // of what is done with contexts, and of lines that come and go
+};
+List& list() {
+  static auto* const all = new List;  // used at the end of the process
+  return *all;
+}
 
 ucs_status_t on_message(void* line_pointer, const void* head, std::size_t head_bytes, void* body,
                         std::size_t body_bytes, const ucp_am_recv_param_t* param) {
@@ -136,6 +166,12 @@ bool knows_memory() {
   return major > 1 || (major == 1 && minor >= 16);
 }
 
+bool is_over(const Inside& inside, char* why) {
+  if (inside) return false;
+  std::snprintf(why, why_bytes, "the process ends");
+  return true;
+}
+
 bool modify(ucp_config_t* config, const char* name, const char* value, char* why) {
   const ucs_status_t status = ucp_config_modify(config, name, value);
   if (status != UCS_OK) tell(why, name, status);
@@ -144,6 +180,8 @@ bool modify(ucp_config_t* config, const char* name, const char* value, char* why
 
 Context* open(const char* devices, const char* transports, char* why) {
   *said = 0;
+  const Inside inside(list().gate);
+  if (is_over(inside, why)) return nullptr;
   auto context = std::unique_ptr<Context>(new (std::nothrow) Context);
   ucp_config_t* config = nullptr;
   // A prefix of our own, though none of UCX's variables is seen, whatever the prefix (interposed.cpp): another user of
@@ -164,17 +202,26 @@ Context* open(const char* devices, const char* transports, char* why) {
     params.mt_workers_shared = 1;
     params.estimated_num_eps = 1;
     params.name = "fargpu";
-    status = ucp_init(&params, config, &context->ucp);
+    if (!rescued([&] { status = ucp_init(&params, config, &context->ucp); })) status = UCS_ERR_IO_ERROR;
     if (status != UCS_OK) tell(why, "UCX does not start", status);
   }
   ucp_config_release(config);
   if (!set || status != UCS_OK) return nullptr;
   context->tells_failures = std::strcmp(transports, "sysv") != 0;
+  const std::lock_guard lock(list().mutex);
+  list().contexts.push_back(context.get());
+  list().process = ::getpid();
   return context.release();
 }
 
 void close(Context* context) {
-  ucp_cleanup(context->ucp);
+  const Inside inside(list().gate);
+  if (!inside) return;
+  {
+    const std::lock_guard lock(list().mutex);
+    std::erase(list().contexts, context);
+  }
+  if (context->gave_up || !rescued([&] { ucp_cleanup(context->ucp); })) return;
   delete context;
 }
 
@@ -189,8 +236,7 @@ void wait_for(Line* line, ucs_status_ptr_t request) {
   ucp_request_free(request);
 }
 
-void close_line(Line* line) {
-  line->events = {};
+void take_down_by_ucx(Line* line) {
   if (line->other_key) ucp_rkey_destroy(line->other_key);
   if (line->endpoint) {
     ucp_request_param_t param{};
@@ -202,7 +248,24 @@ void close_line(Line* line) {
   if (line->ring) ucp_mem_unmap(line->context->ucp, line->ring);
   if (line->address) ucp_worker_release_address(line->worker, line->address);
   if (line->worker) ucp_worker_destroy(line->worker);
-  delete line;
+}
+
+/// False if UCX gives up: what it has of the line stays, and its context.
+bool take_down(Line* line) {
+  line->events = {};
+  if (line->ask([&] { take_down_by_ucx(line); })) return true;
+  line->context->gave_up = true;
+  return false;
+}
+
+void close_line(Line* line) {
+  const Inside inside(list().gate);
+  if (!inside) return;
+  {
+    const std::lock_guard lock(list().mutex);
+    std::erase(line->context->lines, line);
+  }
+  if (take_down(line)) delete line;
 }
 
 ucs_status_t prepare(Line* line, std::size_t ring_bytes) {
@@ -243,19 +306,24 @@ ucs_status_t prepare(Line* line, std::size_t ring_bytes) {
 
 Line* open_line(Context* context, std::size_t ring_bytes, const Events* events, char* why) {
   *said = 0;
+  const Inside inside(list().gate);
+  if (is_over(inside, why)) return nullptr;
   Line* const line = new (std::nothrow) Line;
   if (!line) {
     tell(why, "no memory", UCS_ERR_NO_MEMORY);
     return nullptr;
   }
   line->context = context;
-  const ucs_status_t status = prepare(line, ring_bytes);
+  ucs_status_t status = UCS_ERR_IO_ERROR;
+  line->ask([&] { status = prepare(line, ring_bytes); });
   if (status != UCS_OK) {
     tell(why, "UCX has no end of a connection for us", status);
-    close_line(line);
+    if (take_down(line)) delete line;
     return nullptr;
   }
   line->events = *events;
+  const std::lock_guard lock(list().mutex);
+  context->lines.push_back(line);
   return line;
 }
 
@@ -268,21 +336,27 @@ void* ring(Line* line) { return line->ring_begin; }
 
 bool connect(Line* line, const End* other, char* why) {
   *said = 0;
+  const Inside inside(line->gate);
+  if (is_over(inside, why)) return false;
   ucp_ep_params_t params{};
   params.field_mask =
       UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = static_cast<const ucp_address_t*>(other->address);
   params.err_mode = line->context->tells_failures ? UCP_ERR_HANDLING_MODE_PEER : UCP_ERR_HANDLING_MODE_NONE;
   params.err_handler = {on_failure, line};
-  ucs_status_t status = ucp_ep_create(line->worker, &params, &line->endpoint);
-  if (status == UCS_OK) status = ucp_ep_rkey_unpack(line->endpoint, other->key, &line->other_key);
+  ucs_status_t status = UCS_ERR_IO_ERROR;
+  line->ask([&] {
+    status = ucp_ep_create(line->worker, &params, &line->endpoint);
+    if (status == UCS_OK) status = ucp_ep_rkey_unpack(line->endpoint, other->key, &line->other_key);
+  });
   if (status != UCS_OK) tell(why, "the other end is not to be reached", status);
   line->other_ring = other->ring;
   return status == UCS_OK;
 }
 
 bool send(Line* line, const void* head, std::size_t head_bytes, const void* body, std::size_t body_bytes) {
-  if (line->failed || head_bytes > head_bytes_max || body_bytes > message_bytes_max) return false;
+  const Inside inside(line->gate);
+  if (!inside || line->failed || head_bytes > head_bytes_max || body_bytes > message_bytes_max) return false;
   if (!line->spare) {
     auto more = std::unique_ptr<Head>(new (std::nothrow) Head{line, nullptr, {}});
     if (!more) return false;
@@ -296,15 +370,19 @@ bool send(Line* line, const void* head, std::size_t head_bytes, const void* body
   param.flags = UCP_AM_SEND_FLAG_EAGER;
   param.cb.send = on_sent;
   param.user_data = kept;
-  const ucs_status_ptr_t request =
-      ucp_am_send_nbx(line->endpoint, message_id, kept->bytes, head_bytes, body, body_bytes, &param);
+  ucs_status_ptr_t request = nullptr;
+  if (!line->ask([&] {
+        request = ucp_am_send_nbx(line->endpoint, message_id, kept->bytes, head_bytes, body, body_bytes, &param);
+      }))
+    return false;
   if (request == nullptr || UCS_PTR_IS_ERR(request)) kept->next = std::exchange(line->spare, kept);
   if (UCS_PTR_IS_ERR(request)) line->fail("a message is lost", UCS_PTR_STATUS(request));
   return !line->failed;
 }
 
 bool put(Line* line, std::uint64_t offset, const void* bytes, std::size_t size, Memory* memory) {
-  if (line->failed) return false;
+  const Inside inside(line->gate);
+  if (!inside || line->failed) return false;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.cb.send = on_put;
@@ -314,39 +392,53 @@ bool put(Line* line, std::uint64_t offset, const void* bytes, std::size_t size, 
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
     param.memh = memory->memory;
   }
-  const ucs_status_ptr_t request =
-      ucp_put_nbx(line->endpoint, bytes, size, line->other_ring + offset, line->other_key, &param);
+  ucs_status_ptr_t request = nullptr;
+  line->ask(
+      [&] { request = ucp_put_nbx(line->endpoint, bytes, size, line->other_ring + offset, line->other_key, &param); });
   if (UCS_PTR_IS_ERR(request)) line->fail("a transfer is lost", UCS_PTR_STATUS(request));
   return !line->failed;
 }
 
 bool flush(Line* line) {
-  if (line->failed) return false;
+  const Inside inside(line->gate);
+  if (!inside || line->failed) return false;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = on_flushed;
   param.user_data = line;
-  const ucs_status_ptr_t request = ucp_ep_flush_nbx(line->endpoint, &param);
+  ucs_status_ptr_t request = nullptr;
+  if (!line->ask([&] { request = ucp_ep_flush_nbx(line->endpoint, &param); })) return false;
   if (request == nullptr) line->events.flushed(line->events.owner);
   else if (UCS_PTR_IS_ERR(request)) line->fail("a transfer is lost", UCS_PTR_STATUS(request));
   return !line->failed;
 }
 
 bool progress(Line* line) {
+  const Inside inside(line->gate);
+  if (!inside) return false;
   line->happened = false;
-  unsigned rounds = 0;
-  while (ucp_worker_progress(line->worker) != 0 && ++rounds < 64) {}
-  return rounds > 0 || line->happened;
+  bool worked = false;
+  line->ask([&] {
+    for (unsigned rounds = 0; rounds < 64 && ucp_worker_progress(line->worker) != 0; ++rounds) worked = true;
+  });
+  return worked || line->happened;
 }
 
 int descriptor(Line* line) { return line->descriptor; }
-bool arm(Line* line) { return ucp_worker_arm(line->worker) == UCS_OK; }
+bool arm(Line* line) {
+  const Inside inside(line->gate);
+  bool armed = true;
+  if (inside) line->ask([&] { armed = ucp_worker_arm(line->worker) == UCS_OK; });
+  return armed;
+}
 
 // --- known memory
 // ------------------------------------------------------------------------------------------------------
 
 Memory* know(Context* context, void* address, std::size_t bytes, char* why) {
   *said = 0;
+  const Inside inside(list().gate);
+  if (is_over(inside, why)) return nullptr;
   auto memory = std::unique_ptr<Memory>(new (std::nothrow) Memory);
   ucs_status_t status = UCS_ERR_NO_MEMORY;
   if (memory) {
@@ -357,7 +449,7 @@ Memory* know(Context* context, void* address, std::size_t bytes, char* why) {
     map.length = bytes;
     map.prot = UCP_MEM_MAP_PROT_LOCAL_READ;
     map.memory_type = UCS_MEMORY_TYPE_HOST;
-    status = ucp_mem_map(context->ucp, &map, &memory->memory);
+    if (!rescued([&] { status = ucp_mem_map(context->ucp, &map, &memory->memory); })) status = UCS_ERR_IO_ERROR;
   }
   if (status == UCS_OK) return memory.release();
   tell(why, "memory that the device is to know", status);
@@ -365,7 +457,9 @@ Memory* know(Context* context, void* address, std::size_t bytes, char* why) {
 }
 
 void forget(Context* context, Memory* memory) {
-  ucp_mem_unmap(context->ucp, memory->memory);
+  const Inside inside(list().gate);
+  if (!inside) return;
+  if (!context->gave_up) rescued([&] { ucp_mem_unmap(context->ucp, memory->memory); });
   delete memory;
 }
 
@@ -374,11 +468,16 @@ void forget(Context* context, Memory* memory) {
 
 // UCX tells it in lines such as "lane[0]:  5:tcp/lo.0 md[4] -> md[4]/tcp am am_bw".
 void describe(Line* line, char* text, std::size_t bytes) {
+  *text = 0;
+  const Inside inside(line->gate);
+  if (!inside) return;
   char* printed = nullptr;
   std::size_t size = 0;
   std::string found;
   if (FILE* const stream = ::open_memstream(&printed, &size)) {
-    if (line->endpoint) ucp_ep_print_info(line->endpoint, stream);
+    line->ask([&] {
+      if (line->endpoint) ucp_ep_print_info(line->endpoint, stream);
+    });
     std::fclose(stream);
     for (const char* at = std::strstr(printed, "lane["); at; at = std::strstr(at + 1, "lane[")) {
       const char* begin = std::strchr(at, ':');
@@ -392,6 +491,25 @@ void describe(Line* line, char* text, std::size_t bytes) {
     std::free(printed);
   }
   std::snprintf(text, bytes, "%s", found.c_str());
+}
+
+// --- the end of the process
+// --------------------------------------------------------------------------------------------------------
+
+// Runs before UCX's libraries end, since this one needs them. They are to find nothing of ours: they free what UCX's
+// own thread and ours would use. A thread that stays inside, such as one of which a callback ends the process, is left
+// alone after a moment, with what it uses.
+[[gnu::destructor]] void end_of_process() {
+  List& all = list();
+  if (all.process != ::getpid()) return;  // what a child would take down is its parent's
+  Gate::close_all();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+  if (!all.gate.is_empty_by(deadline)) return;
+  for (Context* const context : all.contexts) {
+    bool free = !context->gave_up;
+    for (Line* const line : context->lines) free &= line->gate.is_empty_by(deadline) && take_down(line);
+    if (free) rescued([&] { ucp_cleanup(context->ucp); });
+  }
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "protocol/rdma/stable_memory.h"
+
 namespace fargpu::server {
 namespace {
 
@@ -42,6 +44,10 @@ void StagingRing::give(std::span<std::byte> part) {
   while (!parts_.empty() && parts_.front().free) parts_.pop_front();
 }
 
+Staging::~Staging() {
+  if (!memory_.empty()) rdma::StableMemory::of_process().remove(memory_.bytes().last(out_bytes).data());
+}
+
 bool Staging::ready() {
   if (!memory_.empty()) return pinned_;
   if (budget_) {
@@ -60,6 +66,8 @@ bool Staging::ready() {
   pinned_ = true;
   in_ = StagingRing(bytes.first(in_bytes));
   out_ = StagingRing(bytes.last(out_bytes));
+  rdma::StableMemory::of_process().add(bytes.last(out_bytes).data(),
+                                       out_bytes);  // a part is taken until it has arrived
   return true;
 }
 

@@ -45,6 +45,8 @@ class Staging {
  public:
   /// With a budget it is charged for.
   Staging(DriverTable& driver, HostBudget* budget) : driver_(driver), budget_(budget) {}
+  ~Staging();
+  Staging(const Staging&) = delete;
 
   /// Makes the memory when it is first needed, while the context is current. False if there is none.
   bool ready();
