@@ -191,6 +191,7 @@ class Machine:
         self.socket_folder = tempfile.TemporaryDirectory()  # paths of sockets are short
         self.driver = driver_library()
         self.running, self.brokers, self.counter = [], {}, itertools.count(1)
+        self.logs = {}  # of brokers, by pool
         self.proxies = {}
         self.sockets = None
 
@@ -224,9 +225,14 @@ class Machine:
             self.running.append(process)
             pool = "127.0.0.1:" + self.wait_for(process, log, r"listening .*address=127.0.0.1 port=(\d+)")
             self.brokers[name, build] = (process, pool)
+            self.logs[pool] = log
             if build == OLD:
                 self.old_pools |= {pool, self.socket(name, build)}
         return self.brokers[name, build][1]
+
+    def log_of(self, pool):
+        """The log of the broker at this pool."""
+        return self.logs[pool]
 
     def socket(self, name="default", build=NEW):
         """The pool of the same broker for sessions by shared memory."""

@@ -41,7 +41,7 @@ class Sizes:
     quota_mib: int = 512  # of a session that takes all it can
     evicted_mib: int = 10240  # of a session that is evicted
     turns_mib: int = 0  # of each of two that take turns; 0: 0.7 of the device
-    turns_seconds: float = 40
+    turns_seconds: float = 60
 
 
 TINY = Sizes(

@@ -113,11 +113,14 @@ struct ResidencyNews {
   awayBytes @1 :List(UInt64);   # of each of the session's devices: of what it is charged, what is not on the device
   hostBytes @2 :UInt64;         # of the host's memory that holds them
   refusal @3 :Text;             # not empty: it was told to evict and stays resident, and why
+  busy @4 :Bool;                # it stays because it is at work, and may leave later
+  order @5 :UInt64;             # number of the last `evict` that it has heard, which this answers; 0: of none
 }
 
 struct Evict {
   hostBytesMax @0 :UInt64;      # of the host's memory that may hold what leaves
   patienceMs @1 :UInt32;        # for which work that was given may take to complete; the program's calls wait meanwhile
+  number @2 :UInt64;
 }
 
 struct RoomWish {

@@ -21,7 +21,7 @@ PoolHost one_host(const std::string& text) {
 }
 
 int administer(const std::string& host, const std::function<void(wire::AdministrationRequest::Builder)>& fill,
-               const std::function<void(wire::Status::Reader)>& show) {
+               const std::function<void(wire::Status::Reader)>& show, std::chrono::milliseconds timeout) {
   int code = 0;
   ControlConnection broker(one_host(host), ControlConnection::For::host);
   broker.ask([&](wire::Control::Builder control) { fill(control.initAdministrationRequest()); },
@@ -31,7 +31,8 @@ int administer(const std::string& host, const std::function<void(wire::Administr
                if (failure.getReason() == wire::Failure::Reason::NONE) return;
                std::cerr << "fargpu: " << printable(failure.getText().cStr(), 512) << "\n";
                code = failure.getReason() == wire::Failure::Reason::DENIED ? exit_denied : exit_own_error;
-             });
+             },
+             timeout);
   if (code != 0) return code;
   broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
              [&](wire::Control::Reader control) { show(control.getStatus()); });
@@ -63,7 +64,9 @@ int end_session(const EndOptions& options) {
       });
 }
 
+// Its work is waited for, and all of its memory copied.
 int evict_session(const EndOptions& options) {
+  constexpr auto patience = std::chrono::minutes(15);
   return administer(
       options.host, [&](wire::AdministrationRequest::Builder request) { request.setEvict(options.session); },
       [&](wire::Status::Reader status) {
@@ -73,7 +76,8 @@ int evict_session(const EndOptions& options) {
         std::cout << fmt::format("session {} is evicted{}\n", options.session,
                                  away == 0 ? ", and back already: its program has gone on"
                                            : ": " + bytes_text(away) + " lie in the host's memory");
-      });
+      },
+      patience);
 }
 
 int drain(const DrainOptions& options) {

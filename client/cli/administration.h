@@ -13,6 +13,7 @@ PoolHost one_host(const std::string& text);
 
 /// Asks for it, and has `show` tell what holds when it is done. The exit code of the command.
 int administer(const std::string& host, const std::function<void(wire::AdministrationRequest::Builder)>& fill,
-               const std::function<void(wire::Status::Reader)>& show);
+               const std::function<void(wire::Status::Reader)>& show,
+               std::chrono::milliseconds timeout = limits::connect_timeout);
 
 }  // namespace fargpu::client::cli

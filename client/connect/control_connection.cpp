@@ -428,8 +428,8 @@ void ControlConnection::come_closer(const Local& local) {
 }
 
 void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
-                            const std::function<void(wire::Control::Reader)>& use) {
-  exchange(request, expected, use, limits::connect_timeout, {});
+                            const std::function<void(wire::Control::Reader)>& use, std::chrono::milliseconds timeout) {
+  exchange(request, expected, use, timeout, {});
 }
 
 bool ControlConnection::exchange(const std::function<void(wire::Control::Builder)>& request,

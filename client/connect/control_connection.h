@@ -17,6 +17,7 @@
 #include "control.capnp.h"
 #include "dial_error.h"
 #include "protocol/channel.h"
+#include "protocol/limits.h"
 
 namespace fargpu::client {
 
@@ -63,8 +64,10 @@ class ControlConnection {
   explicit ControlConnection(const PoolHost& host, For whom = For::job);
 
   /// Sends a request and calls `use` with the answer, whose kind must be `expected`.
+  /// Waits for it no longer than `timeout`.
   void ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
-           const std::function<void(wire::Control::Reader)>& use);
+           const std::function<void(wire::Control::Reader)>& use,
+           std::chrono::milliseconds timeout = limits::connect_timeout);
 
   /// What happens while a host lets a request wait: `go_on` is called at the latest after each interval, and says
   /// whether the answer is still wanted.

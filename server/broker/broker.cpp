@@ -60,6 +60,7 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
     std::vector<std::uint64_t> memory_bytes;
     for (const auto device : workers_.facts()->getDevices()) memory_bytes.push_back(device.getMemoryBytes());
     const bool news = !leases_.knows_devices();
+    if (news) warn_of_oversubscription(memory_bytes);
     leases_.set_devices(std::move(memory_bytes), workers_.sm_groups(), settings_.oversubscription());
     if (news) warn_of_tenants();
   };
@@ -128,6 +129,19 @@ void Broker::warn_of_tenants() {
 void Broker::warn_of_ways_in() const {
   if (const std::string complaint = identity_->complaint(leases_.tenants()); !complaint.empty())
     EventLog::warn("no way in", {{"meaning", complaint}});
+}
+
+// A session that makes room leaves before the other one returns.
+void Broker::warn_of_oversubscription(const std::vector<std::uint64_t>& memory_bytes) const {
+  double needed = 0;
+  for (const std::uint64_t bytes : memory_bytes) needed += static_cast<double>(bytes) * settings_.oversubscription();
+  if (settings_.oversubscription() > 1 && static_cast<double>(settings_.evicted_bytes_max) < needed)
+    EventLog::warn("little memory for evicted sessions",
+                   {{"evicted_bytes_max", bytes_text(settings_.evicted_bytes_max)},
+                    {"enough_in_any_case", bytes_text(static_cast<std::uint64_t>(needed))},
+                    {"meaning",
+                     "where leases hold all that memory_oversubscription promises them, a session may wait "
+                     "until another one ends"}});
 }
 
 void Broker::reload() {

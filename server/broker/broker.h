@@ -74,6 +74,7 @@ class Broker {
   static constexpr auto giving_back_max = std::chrono::seconds(3);
 
   void warn_of_tenants();
+  void warn_of_oversubscription(const std::vector<std::uint64_t>& memory_bytes) const;
   void warn_of_ways_in() const;
   void take_identity(std::unique_ptr<Identity> identity);
   /// A connection has come in.

@@ -617,6 +617,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       if (const auto outcome = broker_.workers_.evictions().outcome(session)) {
         co_return outcome->empty() ? "" : fmt::format("session {} stays: {}", session, *outcome);
       }
+      expire_after(control_idle_max);
       timer.expires_after(std::chrono::milliseconds(5));
       co_await timer.async_wait(asio::use_awaitable);
     }

@@ -41,11 +41,12 @@ Evictions::Evictions(asio::io_context& io, const Settings& settings, Rooms::OnDe
     : rules_(rules_of(settings)),
       rooms_(
           rules_, std::move(on_devices),
-          [this](std::uint64_t session, std::uint64_t host_bytes, std::chrono::milliseconds patience) {
+          [this](std::uint64_t session, const Rooms::Order& order) {
             send_link(sessions_.at(session).link, [&](wire::WorkerMessage::Builder message) {
               auto evict = message.initEvict();
-              evict.setHostBytesMax(host_bytes);
-              evict.setPatienceMs(static_cast<std::uint32_t>(patience.count()));
+              evict.setNumber(order.number);
+              evict.setHostBytesMax(order.host_bytes_max);
+              evict.setPatienceMs(static_cast<std::uint32_t>(order.patience.count()));
             });
           },
           [this](std::uint64_t session, std::uint64_t request, bool made) {
@@ -73,9 +74,15 @@ void Evictions::heard(std::uint64_t session, wire::ResidencyNews::Reader news) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   const Rooms::State state = state_of(news.getState()), before = rooms_.view(session).state;
-  const Rooms::Bytes away = bytes_of(news.getAwayBytes());
   const std::string refusal = printable(news.getRefusal().cStr(), 512);
-  rooms_.told(session, state, away, news.getHostBytes(), refusal, now());
+  rooms_.told(session,
+              {.state = state,
+               .away = bytes_of(news.getAwayBytes()),
+               .host_bytes = news.getHostBytes(),
+               .refusal = refusal,
+               .busy = news.getBusy(),
+               .order = news.getOrder()},
+              now());
   const auto view = rooms_.view(session);
   if (state != before) {
     Member& member = found->second;

@@ -5,6 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "protocol/text.h"
 
 namespace fargpu::server {
@@ -23,6 +25,10 @@ constexpr auto answer_patience = seconds(60);
 constexpr auto refusal_counts = seconds(3);
 /// For how long room is kept for the session that it was made for.
 constexpr auto grant_kept = seconds(5);
+/// A call that could fail waits for no longer than this, and a session is not trusted to be on its way for longer.
+constexpr auto wish_patience = seconds(60);
+/// So often a session keeps its place though what was made for it was not enough.
+constexpr unsigned grants_max = 8;
 constexpr auto look_interval = milliseconds(50);
 /// Less is not worth a swap.
 constexpr std::uint64_t bytes_least = 1u << 20;
@@ -34,7 +40,8 @@ std::uint64_t sum(const Rooms::Bytes& bytes) { return std::accumulate(bytes.begi
 void Rooms::join(SessionId id, const Session& session, Time now) {
   Member& member = members_[id];
   member.session = session;
-  member.worked = member.came = now;
+  member.worked = member.came = member.since = now;
+  if (!session.taken_over) member.host_bytes_max = 0;
 }
 
 void Rooms::leave(SessionId id) {
@@ -49,25 +56,35 @@ void Rooms::worked(SessionId id, Time now) {
   if (const auto found = members_.find(id); found != members_.end()) found->second.worked = now;
 }
 
-void Rooms::told(SessionId id, State state, const Bytes& away, std::uint64_t host_bytes, const std::string& refusal,
-                 Time now) {
+// A word that crosses an order does not answer it.
+void Rooms::told(SessionId id, const News& news, Time now) {
   const auto found = members_.find(id);
   if (found == members_.end()) return;
   Member& member = found->second;
-  const State before = std::exchange(member.state, state);
-  member.away = away;
-  // No worker can say that there is no room left for others.
-  member.host_bytes = std::min(host_bytes, member.host_bytes_max.value_or(host_bytes_left()));
-  if (state == State::leaving) return;
-  if (state == State::resident) {
-    if (before == State::returning) member.came = member.worked = now;
-    std::erase_if(wishes_, [&](const Wish& wish) { return wish.session == id && wish.granted; });
+  const State before = std::exchange(member.state, news.state);
+  if (before != news.state) member.since = now;
+  member.away = news.away;
+  member.away.resize(member.session.devices.size());
+  member.host_bytes = 0;
+  if (news.state != State::resident && news.state != State::leaving) {
+    // No worker can say that there is no room left for others.
+    if (!member.host_bytes_max) member.host_bytes_max = std::min(news.host_bytes, host_bytes_left());
+    member.host_bytes = std::min(news.host_bytes, *member.host_bytes_max);
   }
-  if (!std::exchange(member.told_to_leave, std::nullopt)) return;
+  if (news.state == State::resident) {
+    const auto over = [&](const Wish& wish) {
+      return wish.session == id && (wish.granted || before == State::returning);
+    };
+    if (std::any_of(wishes_.begin(), wishes_.end(), over)) member.came = member.worked = now;
+    std::erase_if(wishes_, over);
+  }
+  if (news.state == State::leaving || !member.told_to_leave || news.order != member.order) return;
+  member.told_to_leave.reset();
   member.expected = 0;
-  member.refusal = refusal;
-  if (!refusal.empty()) member.refused = now;
-  gone(id, state == State::resident ? Bytes{} : away, member.session.devices);
+  member.refusal = news.refusal;
+  member.busy = news.busy;
+  if (!news.refusal.empty()) member.refused = now;
+  gone(id, news.state == State::resident ? Bytes{} : member.away, member.session.devices);
 }
 
 // What a session gave back counts for the wish that it left for.
@@ -97,9 +114,19 @@ void Rooms::wants(SessionId id, std::uint64_t request, const Bytes& bytes, bool 
     wishes_.push_back(std::move(fresh));
     return;
   }
-  if (same->request == request && !same->granted) return;
-  // What it was granted was not enough, or it wants more: it keeps its place.
+  if (same->request == request) {  // said again: it has not heard the answer
+    if (same->granted) answer_(id, request, true);
+    return;
+  }
+  // What it was granted was not enough, or it wants more: it keeps its place, for a while.
   fresh.tried = same->granted.has_value();
+  fresh.grants = same->grants;
+  if (fresh.grants >= grants_max) {
+    wishes_.erase(same);
+    fresh.grants = 0;
+    wishes_.push_back(std::move(fresh));
+    return;
+  }
   fresh.since = same->since;
   fresh.leaving = same->leaving;
   *same = std::move(fresh);
@@ -111,6 +138,7 @@ std::string Rooms::ask_to_leave(SessionId id, Time now) {
     return "there is no session " + std::to_string(id) + "; `fargpu ls` shows those that run";
   if (rules_.host_bytes_max == 0) return "this host evicts no sessions: its setting evicted_bytes_max is 0";
   if (found->second.state != State::resident || found->second.told_to_leave) return "";  // it is on its way, or there
+  if (sum(on_devices_(id)) == 0) return fmt::format("session {} has no memory of a device", id);
   if (host_bytes_left() == 0)
     return "the host's memory for evicted sessions, " + bytes_text(rules_.host_bytes_max) +
            " (evicted_bytes_max), is full";
@@ -148,7 +176,9 @@ std::optional<Rooms::Time> Rooms::tick(Time now) {
 
 void Rooms::give_up_waiting(Time now) {
   for (auto& [id, member] : members_) {
-    if (!member.told_to_leave || now - *member.told_to_leave < answer_patience) continue;
+    // What is being copied takes the host's memory, however long that takes.
+    const auto patience = member.state == State::leaving ? 10 * answer_patience : answer_patience;
+    if (!member.told_to_leave || now - *member.told_to_leave < patience) continue;
     member.told_to_leave.reset();
     member.expected = 0;
     member.refused = now;
@@ -171,13 +201,14 @@ bool Rooms::serve(Wish& wish, Time now) {
   }
   if (!wish.leaving.empty()) return false;
   if (covered(wish) || sum(wish.freed) > 0) return grant(wish, now);
-  if (may_go_later(wish)) return false;
+  if (may_go_later(wish, now)) return false;
   answer_(wish.session, wish.request, false);
   return true;
 }
 
 bool Rooms::grant(Wish& wish, Time now) {
   wish.granted = now;
+  ++wish.grants;
   answer_(wish.session, wish.request, true);
   return false;
 }
@@ -219,6 +250,7 @@ bool Rooms::idle(const Member& member, SessionId id, Time now) const {
 std::map<Rooms::SessionId, Rooms::Member>::iterator Rooms::victim(const Wish& wish, Time now) {
   using scheduler::Priority;
   const Priority own = members_.at(wish.session).session.priority;
+  const std::uint64_t left = host_bytes_left();
   auto best = members_.end();
   const auto rank = [&](auto member) {
     return std::tuple(!idle(member->second, member->first, now), member->second.session.priority,
@@ -227,7 +259,7 @@ std::map<Rooms::SessionId, Rooms::Member>::iterator Rooms::victim(const Wish& wi
   for (auto one = members_.begin(); one != members_.end(); ++one) {
     const Member& member = one->second;
     if (!in_the_way(wish, one->first, member) || member.told_to_leave ||
-        (member.refused && now - *member.refused < refusal_counts))
+        (member.refused && now - *member.refused < refusal_counts) || sum(on_devices_(one->first)) > left)
       continue;
     if (!idle(member, one->first, now) && (member.session.priority > own || now - member.came < rules_.quantum))
       continue;
@@ -236,16 +268,20 @@ std::map<Rooms::SessionId, Rooms::Member>::iterator Rooms::victim(const Wish& wi
   return best;
 }
 
-// Whether somebody in the way will have to go, or has not been asked. A call that could fail waits for nobody else.
-bool Rooms::may_go_later(const Wish& wish) const {
-  if (host_bytes_left() == 0) return false;
-  const auto own = members_.at(wish.session).session.priority;
+// Whether somebody in the way will have to go, is on its way, or has not been asked. A call that could fail waits for
+// nobody else, and not for ever.
+bool Rooms::may_go_later(const Wish& wish, Time now) const {
+  if (host_bytes_left() == 0 || (!wish.needed && now - wish.since >= wish_patience)) return false;
+  const Session& own = members_.at(wish.session).session;
   return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
     const Member& member = entry.second;
-    if (entry.first != wish.session && (member.state == State::leaving || member.state == State::returning))
-      return true;
-    return in_the_way(wish, entry.first, member) && member.session.priority <= own &&
-           (!member.refused || *member.refused < wish.since);
+    const bool moves = member.state == State::leaving || member.state == State::returning;
+    if (moves && entry.first != wish.session && now - member.since < wish_patience)
+      return std::any_of(member.session.devices.begin(), member.session.devices.end(), [&](unsigned device) {
+        return std::find(own.devices.begin(), own.devices.end(), device) != own.devices.end();
+      });
+    return in_the_way(wish, entry.first, member) && member.session.priority <= own.priority &&
+           (!member.refused || member.busy || *member.refused < wish.since);
   });
 }
 
@@ -253,10 +289,11 @@ bool Rooms::order(SessionId id, Member& member, Time now, milliseconds patience)
   const std::uint64_t left = host_bytes_left();
   if (left == 0) return false;
   member.told_to_leave = now;
+  member.order = ++orders_;
   member.refusal.clear();
   member.expected = std::min(left, sum(on_devices_(id)));
   member.host_bytes_max = member.expected;
-  evict_(id, member.expected, patience);
+  evict_(id, {member.order, member.expected, patience});
   return true;
 }
 

@@ -38,9 +38,15 @@ class Rooms {
     std::vector<unsigned> devices;  ///< of the host
     scheduler::Priority priority = scheduler::Priority::normal;
     std::uint64_t bytes_max = 0;  ///< that it may hold of each device, and want; 0 for no limit
+    bool taken_over = false;      ///< an earlier broker may have had it evicted
   };
   /// A session is to leave within this patience, and may take so much of the host's memory.
-  using Evict = std::function<void(SessionId, std::uint64_t host_bytes, std::chrono::milliseconds patience)>;
+  struct Order {
+    std::uint64_t number = 0;
+    std::uint64_t host_bytes_max = 0;
+    std::chrono::milliseconds patience{0};
+  };
+  using Evict = std::function<void(SessionId, const Order&)>;
   /// Room was made for a session's wish of this number, or cannot be.
   using Answer = std::function<void(SessionId, std::uint64_t request, bool made)>;
   /// What of a session lies on its devices.
@@ -53,9 +59,16 @@ class Rooms {
   void leave(SessionId id);
   /// It has done something.
   void worked(SessionId id, Time now);
-  /// Where its memory is. `refusal`: why it stays.
-  void told(SessionId id, State state, const Bytes& away, std::uint64_t host_bytes, const std::string& refusal,
-            Time now);
+  struct News {
+    State state = State::resident;
+    Bytes away;
+    std::uint64_t host_bytes = 0;
+    std::string refusal;      ///< why it stays
+    bool busy = false;        ///< and may leave later
+    std::uint64_t order = 0;  ///< number of the last one that it has heard
+  };
+  /// Where its memory is.
+  void told(SessionId id, const News& news, Time now);
   /// It wants room; another wish takes the place of an earlier one. `needed`: its memory is away.
   void wants(SessionId id, std::uint64_t request, const Bytes& bytes, bool needed, Time now);
   /// An operator wants its memory to leave. Why not; empty if it was told to.
@@ -84,11 +97,14 @@ class Rooms {
     Bytes away;
     std::uint64_t host_bytes = 0;
     std::string refusal;
+    bool busy = false;  // that is why it stayed
     std::optional<Time> refused;
+    Time since{};  // of the state
     Time worked{};
     Time came{};                                  // its memory
     std::optional<Time> told_to_leave;            // and has not answered
     std::uint64_t expected = 0;                   // of the host's memory then
+    std::uint64_t order = 0;                      // number of the last one
     std::optional<std::uint64_t> host_bytes_max;  // as it was told last
   };
   struct Wish {
@@ -96,7 +112,8 @@ class Rooms {
     std::uint64_t request = 0;
     Bytes bytes;
     bool needed = false;
-    bool tried = false;  // in vain, though nobody had left
+    bool tried = false;   // in vain, though nobody had left
+    unsigned grants = 0;  // in vain, so far
     Time since{};
     Bytes freed;                  // since then, by those that left for it
     std::set<SessionId> leaving;  // for it
@@ -107,7 +124,7 @@ class Rooms {
   bool grant(Wish& wish, Time now);
   bool covered(const Wish& wish) const;
   std::map<SessionId, Member>::iterator victim(const Wish& wish, Time now);
-  bool may_go_later(const Wish& wish) const;
+  bool may_go_later(const Wish& wish, Time now) const;
   bool in_the_way(const Wish& wish, SessionId id, const Member& member) const;
   bool idle(const Member& member, SessionId id, Time now) const;
   bool order(SessionId id, Member& member, Time now, std::chrono::milliseconds patience);
@@ -122,6 +139,7 @@ class Rooms {
   const Answer answer_;
   std::map<SessionId, Member> members_;
   std::list<Wish> wishes_;  // in their order
+  std::uint64_t orders_ = 0;
 };
 
 }  // namespace fargpu::server

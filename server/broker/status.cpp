@@ -233,7 +233,7 @@ void HostStatus::write_devices(wire::Status::Builder status, const std::vector<u
     std::uint64_t used = 0;
     for (const Worker& worker : workers_.all())
       if (worker.state == Worker::State::session && (!limited || &worker.lease->lease() == seen))
-        used += worker.used_bytes(places[i]) - (limited ? 0 : worker.away_bytes(places[i]));
+        used += limited ? worker.used_bytes(places[i]) : worker.there_bytes(places[i]);
     to.setUsedBytes(used);
     to.setFreeBytes(leases_.free_bytes(places[i]));
     unsigned major = 0, minor = 0;

@@ -109,7 +109,7 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
     for (unsigned place = 0; place < facts->getDevices().size(); ++place) {
       std::uint64_t used = 0;
       for (const Worker& worker : workers_.all())
-        if (worker.state == Worker::State::session) used += worker.used_bytes(place) - worker.away_bytes(place);
+        if (worker.state == Worker::State::session) used += worker.there_bytes(place);
       const MetricsText::Labels labels{{"Hostname", host}, {"gpu", std::to_string(place)}, {"UUID", uuid_of(place)}};
       text.add("fargpu_device_memory_bytes", "gauge", "Memory that the device has.", labels,
                static_cast<double>(facts->getDevices()[place].getMemoryBytes()));

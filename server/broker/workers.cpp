@@ -105,12 +105,12 @@ std::uint64_t Worker::used_bytes(unsigned place) const {
   return slot.held[found] + slot.inherited[found];
 }
 
-std::uint64_t Worker::away_bytes(unsigned place) const {
+std::uint64_t Worker::there_bytes(unsigned place) const {
   const std::vector<unsigned>& devices = lease->lease().devices;
   const auto found = static_cast<std::size_t>(std::find(devices.begin(), devices.end(), place) - devices.begin());
   if (found >= devices.size()) return 0;
-  const AccountSlot& slot = lease->lease().account->slot(lease->slot());
-  return std::min<std::uint64_t>(slot.away[found], slot.held[found]);
+  const std::uint64_t held = used_bytes(place);  // read once: the worker writes it
+  return held - std::min<std::uint64_t>(lease->lease().account->slot(lease->slot()).away[found], held);
 }
 
 // What is shared is not moved, and pays for nobody's room.
@@ -119,19 +119,21 @@ Rooms::Bytes Workers::on_devices(std::uint64_t session) const {
     if (worker.session != session || !worker.lease) continue;
     const AccountSlot& slot = worker.lease->lease().account->slot(worker.lease->slot());
     Rooms::Bytes bytes;
-    for (std::size_t d = 0; d < worker.lease->lease().devices.size(); ++d)
-      bytes.push_back(slot.held[d] - std::min<std::uint64_t>(slot.away[d], slot.held[d]));
+    for (std::size_t d = 0; d < worker.lease->lease().devices.size(); ++d) {
+      const std::uint64_t held = slot.held[d];  // read once: the worker writes it
+      bytes.push_back(held - std::min<std::uint64_t>(slot.away[d], held));
+    }
     return bytes;
   }
   return {};
 }
 
-void Workers::begin_turns(const Worker& worker) {
+void Workers::begin_turns(const Worker& worker, bool taken_over) {
   const Lease& lease = worker.lease->lease();
   const scheduler::Share share = share_of(lease);
   const int link = worker.link->native_handle();
   scheduling_.begin(worker.session, lease.id, share, link);
-  evictions_.begin(worker.session, {lease.devices, share.priority, lease.memory_bytes}, link);
+  evictions_.begin(worker.session, {lease.devices, share.priority, lease.memory_bytes, taken_over}, link);
 }
 
 std::list<Worker>::iterator Workers::by_process(pid_t process) {
@@ -720,7 +722,7 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
                                       {"percent", lease.compute_percent},
                                       {"policy", scheduling_.rules().policy},
                                       {"meaning", "only the policy 'fixed' keeps leases to their percentage"}});
-  begin_turns(worker);
+  begin_turns(worker, /*taken_over=*/false);
   EventLog::info("session started", {{"session", id},
                                      {"worker", worker.process},
                                      {"program", client.program},
@@ -942,7 +944,7 @@ Worker& Workers::take_over(Succession::Found found, wire::SessionRecord::Reader 
                                         {"tenant", of.tenant},
                                         {"lease", of.id},
                                         {"release", printable(record.getRelease().cStr())}});
-  begin_turns(worker);
+  begin_turns(worker, /*taken_over=*/true);
   listen(worker);
   watch_exit(worker);
   watch();

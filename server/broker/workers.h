@@ -87,8 +87,8 @@ struct Worker {
   std::uint64_t kept_bytes = 0;        ///< of those that it sent and the host has kept
   /// What the session holds of the broker's device at this place, wherever it is.
   std::uint64_t used_bytes(unsigned place) const;
-  /// Of that, what lies in the host's memory.
-  std::uint64_t away_bytes(unsigned place) const;
+  /// Of that, what is on the device.
+  std::uint64_t there_bytes(unsigned place) const;
 
   /// Called once when it becomes ready, or fails (with the reason).
   std::function<void(Worker*, const std::string& failure)> when_ready;
@@ -181,7 +181,7 @@ class Workers {
  private:
   std::list<Worker>::iterator by_process(pid_t process);
   Rooms::Bytes on_devices(std::uint64_t session) const;
-  void begin_turns(const Worker& worker);
+  void begin_turns(const Worker& worker, bool taken_over);
   Worker& start(const WorkerProfile& profile, bool warm);
   std::string devices_argument(const WorkerProfile& profile) const;
   std::string image_folder(const Worker& worker) const;

@@ -90,7 +90,7 @@ class HostCharge {
   }
 
   /// Less is taken after all.
-  void shrink(std::uint64_t bytes) { budget_->credit(bytes_ - std::exchange(bytes_, bytes)); }
+  void shrink(std::uint64_t bytes) { budget_->credit(std::exchange(bytes_, bytes) - bytes); }
 
   /// Nothing if the session may not take so much more.
   static std::optional<HostCharge> take(HostBudget& budget, std::uint64_t bytes) {

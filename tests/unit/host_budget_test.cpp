@@ -53,3 +53,21 @@ TEST_CASE("a charge ends with what it is for, once, wherever it went") {
   }
   CHECK(budget.charged() == 0);
 }
+
+TEST_CASE("a charge that shrinks gives back the rest, to the session and to the lease") {
+  const AccountPlace place{std::make_shared<TenantAccount>(1), 0};
+  place.account->begin(/*lease=*/1, /*unreserved=*/false);
+  {
+    HostBudget budget(100, place);
+    auto charge = HostCharge::take(budget, 80);
+    REQUIRE(charge);
+    charge->shrink(30);
+    CHECK(budget.charged() == 30);
+    CHECK(place.account->held_of_host(1) == 30);
+    charge->shrink(30);
+    CHECK(budget.charged() == 30);
+    charge.reset();
+    CHECK(budget.charged() == 0);
+  }
+  CHECK(place.account->held_of_host(1) == 0);
+}

@@ -24,7 +24,7 @@ struct Host {
   void begin(std::uint64_t id, std::uint64_t bytes, Priority priority = Priority::normal,
              std::vector<unsigned> devices = {0}) {
     on_device[id] = Rooms::Bytes(devices.size(), bytes);
-    rooms.join(id, {std::move(devices), priority}, now);
+    rooms.join(id, {.devices = std::move(devices), .priority = priority}, now);
   }
   void tick(std::chrono::milliseconds later = 0ms) {
     now += later;
@@ -35,17 +35,20 @@ struct Host {
     REQUIRE(told.contains(id));
     told.erase(id);
     const Rooms::Bytes away = std::exchange(on_device[id], Rooms::Bytes(on_device[id].size()));
-    rooms.told(id, Rooms::State::evicted, away, away[0], "", now);
+    says(id, Rooms::State::evicted, away[0]);
   }
   void stays(std::uint64_t id) {
     REQUIRE(told.contains(id));
     told.erase(id);
-    rooms.told(id, Rooms::State::resident, Rooms::Bytes(on_device[id].size()), 0, "it is at work", now);
+    rooms.told(id, {.refusal = "it cannot", .order = orders[id]}, now);
   }
   void returns(std::uint64_t id, std::uint64_t bytes) {
-    rooms.told(id, Rooms::State::returning, {bytes}, bytes, "", now);
+    says(id, Rooms::State::returning, bytes);
     on_device[id] = {bytes};
-    rooms.told(id, Rooms::State::resident, {0}, 0, "", now);
+    says(id, Rooms::State::resident, 0);
+  }
+  void says(std::uint64_t id, Rooms::State state, std::uint64_t away) {
+    rooms.told(id, {.state = state, .away = {away}, .host_bytes = away, .order = orders[id]}, now);
   }
   /// The answer to the last wish of a session: made or not; nothing if there is none.
   std::optional<bool> answer(std::uint64_t id) {
@@ -59,10 +62,14 @@ struct Host {
   RoomRules rules_;
   Rooms::Time now{Rooms::Time(std::chrono::hours(1))};
   std::map<std::uint64_t, Rooms::Bytes> on_device;
-  std::map<std::uint64_t, std::uint64_t> told;  // to leave, with how much of the host's memory
+  std::map<std::uint64_t, std::uint64_t> told;    // to leave, with how much of the host's memory
+  std::map<std::uint64_t, std::uint64_t> orders;  // number of the last one
   std::map<std::uint64_t, bool> answers;
   Rooms rooms{rules_, [this](std::uint64_t id) { return on_device[id]; },
-              [this](std::uint64_t id, std::uint64_t host_bytes, std::chrono::milliseconds) { told[id] = host_bytes; },
+              [this](std::uint64_t id, const Rooms::Order& order) {
+                told[id] = order.host_bytes_max;
+                orders[id] = order.number;
+              },
               [this](std::uint64_t id, std::uint64_t, bool made) { answers[id] = made; }};
 };
 
@@ -122,7 +129,7 @@ TEST_CASE("a session that works keeps its memory for the quantum, and for ever a
   host.leaves(1);
   host.tick();
   CHECK(host.answer(2) == true);
-  host.rooms.told(2, Rooms::State::resident, {0}, 0, "", host.now);
+  host.says(2, Rooms::State::resident, 0);
 
   host.returns(1, 30 * mib);
   host.rooms.wants(3, 1, {10 * mib}, false, host.now);
@@ -169,7 +176,7 @@ TEST_CASE("room that was made is kept for the session that it was made for") {
   host.rooms.wants(2, 1, {30 * mib}, false, host.now);
   host.tick();
   host.leaves(1);
-  host.rooms.told(1, Rooms::State::waiting, {30 * mib}, 30 * mib, "", host.now);
+  host.says(1, Rooms::State::waiting, 30 * mib);
   host.rooms.wants(1, 1, {30 * mib}, true, host.now);
   host.tick();
   CHECK(host.answer(2) == true);
@@ -177,7 +184,7 @@ TEST_CASE("room that was made is kept for the session that it was made for") {
   host.tick(1s);
   CHECK_FALSE(host.answer(1));
   host.on_device[2] = {30 * mib};
-  host.rooms.told(2, Rooms::State::resident, {0}, 0, "", host.now);
+  host.says(2, Rooms::State::resident, 0);
   host.tick();
   CHECK(host.answer(1) == true);  // it tries, and finds no room
   host.rooms.wants(1, 2, {30 * mib}, true, host.now);
@@ -196,12 +203,65 @@ TEST_CASE("no more of the host's memory is promised than there is") {
   host.begin(3, 0);
   host.rooms.wants(3, 1, {60 * mib}, false, host.now);
   host.tick();
-  CHECK(host.told == std::map<std::uint64_t, std::uint64_t>{{1, 30 * mib}, {2, 10 * mib}});
+  CHECK(host.told == std::map<std::uint64_t, std::uint64_t>{{1, 30 * mib}});
   host.leaves(1);
-  host.stays(2);
   host.tick();
   CHECK(host.answer(3) == true);  // it may do
   CHECK(host.rooms.host_bytes() == 30 * mib);
+}
+
+TEST_CASE("no worker takes the host's memory by its word") {
+  Host host;
+  host.begin(1, 30 * mib);
+  host.says(1, Rooms::State::resident, ~std::uint64_t{0});
+  CHECK(host.rooms.host_bytes() == 0);
+  host.says(1, Rooms::State::evicted, ~std::uint64_t{0});
+  CHECK(host.rooms.host_bytes() == 0);
+  host.rooms.join(2, {.devices = {0}, .taken_over = true}, host.now);
+  host.says(2, Rooms::State::evicted, 60 * mib);
+  host.says(2, Rooms::State::waiting, 60 * mib);
+  host.says(2, Rooms::State::returning, ~std::uint64_t{0});
+  CHECK(host.rooms.host_bytes() == 60 * mib);
+}
+
+TEST_CASE("a word that crosses an order does not answer it, and a wish that is said again is answered again") {
+  Host host;
+  host.begin(1, 30 * mib);
+  host.tick(2s);
+  host.begin(2, 0);
+  host.rooms.wants(2, 1, {10 * mib}, false, host.now);
+  host.tick();
+  REQUIRE(host.told.contains(1));
+  host.rooms.told(1, {.order = 0}, host.now);
+  CHECK_FALSE(host.rooms.outcome(1));
+  host.tick();
+  CHECK_FALSE(host.answer(2));
+  host.leaves(1);
+  host.tick();
+  CHECK(host.answer(2) == true);
+  host.rooms.wants(2, 1, {10 * mib}, false, host.now);
+  CHECK(host.answer(2) == true);
+  host.tick();
+  CHECK(host.told.empty());
+}
+
+TEST_CASE("a session that stays because it works is asked again, and an allocation waits for it, but not for ever") {
+  Host host;
+  host.begin(1, 30 * mib);
+  host.tick(2s);
+  host.begin(2, 0);
+  host.rooms.wants(2, 1, {10 * mib}, false, host.now);
+  for (int i = 0; i < 10; ++i) {
+    host.tick(4s);
+    REQUIRE(host.told.erase(1) == 1);
+    host.rooms.told(1, {.refusal = "it is at work", .busy = true, .order = host.orders[1]}, host.now);
+    host.tick();
+    CHECK_FALSE(host.answer(2));
+  }
+  host.tick(30s);
+  host.rooms.told(1, {.refusal = "it is at work", .busy = true, .order = host.orders[1]}, host.now);
+  host.tick();
+  CHECK(host.answer(2) == false);
 }
 
 TEST_CASE("a worker that does not answer, and one that ends, hold up nobody for ever") {
@@ -265,7 +325,7 @@ TEST_CASE("sessions take turns on a device that is too small for all", "[propert
   for (std::uint64_t id = 1; id <= count; ++id) {
     programs[id].bytes = (10 + below(70)) * mib;
     host.begin(id, 0);
-    host.rooms.told(id, Rooms::State::evicted, {programs[id].bytes}, programs[id].bytes, "", host.now);
+    host.says(id, Rooms::State::evicted, programs[id].bytes);
   }
   int evictions = 0;
   constexpr int steps = 4000;  // of 20 ms
@@ -280,7 +340,7 @@ TEST_CASE("sessions take turns on a device that is too small for all", "[propert
         ++evictions;
         host.on_device[id] = {0};
         program.state = Rooms::State::evicted;
-        host.rooms.told(id, Rooms::State::evicted, {program.bytes}, program.bytes, "", host.now);
+        host.says(id, Rooms::State::evicted, program.bytes);
       }
       if (program.state == Rooms::State::resident && !program.leaves_at) {
         ++program.worked;
@@ -300,8 +360,8 @@ TEST_CASE("sessions take turns on a device that is too small for all", "[propert
         if (used + program.bytes > capacity) continue;  // it finds no room, and asks again
         host.on_device[id] = {program.bytes};
         program.state = Rooms::State::resident;
-        host.rooms.told(id, Rooms::State::returning, {program.bytes}, program.bytes, "", host.now);
-        host.rooms.told(id, Rooms::State::resident, {0}, 0, "", host.now);
+        host.says(id, Rooms::State::returning, program.bytes);
+        host.says(id, Rooms::State::resident, 0);
       }
       std::uint64_t used = 0;
       for (const auto& [other, bytes] : host.on_device) used += bytes[0];

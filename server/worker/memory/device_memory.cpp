@@ -190,6 +190,17 @@ CUresult DeviceMemory::leave(const Piece& piece) {
 }
 
 CUresult DeviceMemory::come_back(const Piece& piece) {
+  bool& away = mappings_.at(piece.address).away;
+  if (!away) return CUDA_SUCCESS;
+  // First, so that nobody takes it for memory that the driver needs by itself.
+  ledger_.come_back(piece.device, piece.bytes);
+  const CUresult result = make_again(piece);
+  if (result == CUDA_SUCCESS) away = false;
+  else ledger_.leave(piece.device, piece.bytes);
+  return result;
+}
+
+CUresult DeviceMemory::make_again(const Piece& piece) {
   const CUmemAllocationProp prop = own_memory(piece.device);
   CUmemGenericAllocationHandle handle{};
   CUresult result = driver_.cuMemCreate(&handle, piece.bytes, &prop, 0);
@@ -198,12 +209,7 @@ CUresult DeviceMemory::come_back(const Piece& piece) {
   driver_.cuMemRelease(handle);  // the mapping keeps the memory
   if (result != CUDA_SUCCESS) return result;
   result = give_access(piece.address, piece.bytes, piece.device);
-  if (result != CUDA_SUCCESS) {
-    driver_.cuMemUnmap(piece.address, piece.bytes);
-    return result;
-  }
-  mappings_.at(piece.address).away = false;
-  ledger_.come_back(piece.device, piece.bytes);
+  if (result != CUDA_SUCCESS) driver_.cuMemUnmap(piece.address, piece.bytes);
   return result;
 }
 

@@ -69,6 +69,7 @@ class DeviceMemory {
   CUresult leave(const Piece& piece);
   /// New memory, whose contents are anything, at the piece's address.
   CUresult come_back(const Piece& piece);
+  bool is_away(const Piece& piece) const { return mappings_.at(piece.address).away; }
   /// Bytes that the driver had no room for in the last call of `create`, on that device; then nothing.
   struct Shortage {
     int device = 0;
@@ -92,6 +93,7 @@ class DeviceMemory {
     bool away = false;
   };
   static CUmemAllocationProp own_memory(int device);
+  CUresult make_again(const Piece& piece);
   CUresult give_access(std::uint64_t address, std::uint64_t bytes, int device);
   bool in_window(std::uint64_t address, std::uint64_t bytes) const;
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;

@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <map>
-#include <memory>
-#include <new>
-#include <system_error>
+#include <string>
 #include <thread>
 
 #include "protocol/errors.h"
@@ -18,7 +17,7 @@ namespace {
 
 constexpr std::size_t chunk_bytes = 8u << 20;
 constexpr std::size_t huge_page_bytes = 2u << 20;
-constexpr unsigned threads_max = 8;
+constexpr unsigned threads_max = 12;
 
 std::uint64_t rounded(std::uint64_t bytes) { return (bytes + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes; }
 
@@ -32,7 +31,7 @@ bool all_zeros(const std::byte* bytes, std::size_t count) {
 /// What one thread copies with: a piece of pinned memory, and a stream in each context.
 class EvictedContents::Copier {
  public:
-  explicit Copier(DriverTable& driver) : driver_(driver) {}
+  Copier(DriverTable& driver, std::size_t slot_bytes) : driver_(driver), slot_bytes_(slot_bytes) {}
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
   ~Copier() {
@@ -49,7 +48,7 @@ class EvictedContents::Copier {
     if (context == current_) return CUDA_SUCCESS;
     CUresult result = driver_.cuCtxSetCurrent(context);
     if (result == CUDA_SUCCESS && !slot_)
-      result = driver_.cuMemHostAlloc(&slot_, chunk_bytes, CU_MEMHOSTALLOC_PORTABLE);
+      result = driver_.cuMemHostAlloc(&slot_, slot_bytes_, CU_MEMHOSTALLOC_PORTABLE);
     if (result == CUDA_SUCCESS && !streams_.contains(context)) {
       CUstream stream = nullptr;
       result = driver_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
@@ -65,14 +64,13 @@ class EvictedContents::Copier {
 
  private:
   DriverTable& driver_;
+  const std::size_t slot_bytes_;
   CUcontext current_ = nullptr;
   std::map<CUcontext, CUstream> streams_;
   void* slot_ = nullptr;
 };
 
-EvictedContents::EvictedContents(DriverTable& driver, std::vector<Part> parts) : driver_(driver) {
-  for (const Part& part : parts) bytes_ += rounded(part.bytes);
-  if (bytes_ == 0) return;
+EvictedStore::EvictedStore(std::uint64_t bytes) : bytes_(bytes) {
   void* const memory =
       ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw SystemError(std::string("addresses for evicted memory: ") + std::strerror(errno));
@@ -80,19 +78,30 @@ EvictedContents::EvictedContents(DriverTable& driver, std::vector<Part> parts) :
   ::madvise(memory_, bytes_, MADV_HUGEPAGE);  // fewer faults, where the kernel has such pages
   ::madvise(memory_, bytes_, MADV_DONTFORK);
   ::madvise(memory_, bytes_, MADV_DONTDUMP);
-  std::byte* kept = memory_;
-  for (const Part& part : parts) {
-    for (std::uint64_t offset = 0; offset < part.bytes; offset += chunk_bytes)
-      chunks_.push_back({.address = part.address + offset,
-                         .context = part.context,
-                         .bytes = static_cast<std::size_t>(std::min<std::uint64_t>(chunk_bytes, part.bytes - offset)),
-                         .kept = kept + offset});
-    kept += rounded(part.bytes);
-  }
 }
 
-EvictedContents::~EvictedContents() {
-  if (memory_) ::munmap(memory_, bytes_);
+EvictedStore::~EvictedStore() { ::munmap(memory_, bytes_); }
+
+void EvictedStore::give_up() { ::madvise(memory_, bytes_, MADV_FREE); }
+
+std::uint64_t EvictedContents::store_bytes(const std::vector<Part>& parts) {
+  std::uint64_t bytes = 0;
+  for (const Part& part : parts) bytes += rounded(part.bytes);
+  return bytes;
+}
+
+EvictedContents::EvictedContents(DriverTable& driver, EvictedStore& store, const std::vector<Part>& parts)
+    : driver_(driver) {
+  std::byte* kept = store.memory();
+  for (const Part& part : parts) {
+    for (std::uint64_t offset = 0; offset < part.bytes; offset += chunk_bytes) {
+      const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(chunk_bytes, part.bytes - offset));
+      chunks_.push_back(
+          {.address = part.address + offset, .context = part.context, .bytes = bytes, .kept = kept + offset});
+      largest_ = std::max(largest_, bytes);
+    }
+    kept += rounded(part.bytes);
+  }
 }
 
 CUresult EvictedContents::copy_out() { return run(&EvictedContents::take); }
@@ -104,10 +113,10 @@ CUresult EvictedContents::take(Copier& copier, Chunk& chunk) {
       copier.finish(driver_.cuMemcpyDtoHAsync_v2(copier.slot(), chunk.address, chunk.bytes, copier.stream()));
   if (result != CUDA_SUCCESS) return result;
   chunk.zeros = all_zeros(copier.slot(), chunk.bytes);
-  if (chunk.zeros) return result;
+  if (chunk.zeros) return CUDA_SUCCESS;
   std::memcpy(chunk.kept, copier.slot(), chunk.bytes);
   host_bytes_ += chunk.bytes;
-  return result;
+  return CUDA_SUCCESS;
 }
 
 // New memory of a device may hold anything.
@@ -117,39 +126,38 @@ CUresult EvictedContents::give(Copier& copier, Chunk& chunk) {
   return copier.finish(driver_.cuMemcpyHtoDAsync_v2(chunk.address, copier.slot(), chunk.bytes, copier.stream()));
 }
 
-// The calling thread is one of those that copy, so that one is enough where no more can be had.
-CUresult EvictedContents::run(CUresult (EvictedContents::*copy)(Copier&, Chunk&)) {
-  std::atomic<std::size_t> next{0};
-  std::atomic<CUresult> failure{CUDA_SUCCESS};
+// The calling thread is one of those that copy, and one is enough: others that find no memory leave the work to it.
+CUresult EvictedContents::run(Copy copy) {
+  std::atomic<std::size_t> next{0}, done{0};
+  std::atomic<CUresult> failure{CUDA_SUCCESS}, scarce{CUDA_SUCCESS};
   const auto work = [&] {
-    Copier copier(driver_);
-    for (std::size_t i = next++; i < chunks_.size() && failure == CUDA_SUCCESS; i = next++) {
-      CUresult result = copier.enter(chunks_[i].context);
-      if (result == CUDA_SUCCESS) result = (this->*copy)(copier, chunks_[i]);
-      if (result != CUDA_SUCCESS) failure = result;
+    try {
+      Copier copier(driver_, largest_);
+      if (const CUresult result = copier.enter(chunks_.front().context); result != CUDA_SUCCESS) {
+        scarce = result;
+        return;
+      }
+      for (std::size_t i = next++; i < chunks_.size() && failure == CUDA_SUCCESS; i = next++) {
+        CUresult result = copier.enter(chunks_[i].context);
+        if (result == CUDA_SUCCESS) result = (this->*copy)(copier, chunks_[i]);
+        if (result != CUDA_SUCCESS) failure = result;
+        else ++done;
+      }
+    } catch (const std::exception&) {  // most likely there was no memory
+      failure = CUDA_ERROR_OUT_OF_MEMORY;
     }
   };
-  const auto count = std::min<std::size_t>(
-      {threads_max, std::max(1u, std::thread::hardware_concurrency() / 2), std::max<std::size_t>(1, chunks_.size())});
+  if (chunks_.empty()) return CUDA_SUCCESS;
+  const auto count =
+      std::min<std::size_t>({threads_max, std::max(1u, std::thread::hardware_concurrency() * 3 / 4), chunks_.size()});
   std::vector<std::thread> helpers;
   try {
-    helpers.reserve(count);
-    while (helpers.size() + 1 < count)
-      helpers.emplace_back([&] {
-        try {
-          work();
-        } catch (const std::bad_alloc&) {
-          failure = CUDA_ERROR_OUT_OF_MEMORY;
-        }
-      });
-  } catch (const std::system_error&) {  // no more threads
+    while (helpers.size() + 1 < count) helpers.emplace_back(work);
+  } catch (const std::exception&) {  // no more threads
   }
-  try {
-    work();
-  } catch (const std::bad_alloc&) {
-    failure = CUDA_ERROR_OUT_OF_MEMORY;
-  }
+  work();
   for (std::thread& helper : helpers) helper.join();
+  if (failure == CUDA_SUCCESS && done < chunks_.size()) return scarce;
   return failure;
 }
 

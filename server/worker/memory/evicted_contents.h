@@ -6,17 +6,37 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <vector>
 
 #include "driver_table.h"
 
 namespace fargpu::server {
 
+/// Addresses for evicted memory. The kernel gives the memory when it is written, so that the user has to bound it, and
+/// has it back when it wants it once it is given up; as long as it does not, memory that is written again costs
+/// nothing.
+class EvictedStore {
+ public:
+  /// Throws SystemError if there are no addresses for so much.
+  explicit EvictedStore(std::uint64_t bytes);
+  EvictedStore(const EvictedStore&) = delete;
+  EvictedStore& operator=(const EvictedStore&) = delete;
+  ~EvictedStore();
+
+  std::uint64_t bytes() const { return bytes_; }
+  std::byte* memory() const { return memory_; }
+  /// What is there is not needed any more.
+  void give_up();
+
+ private:
+  const std::uint64_t bytes_;
+  std::byte* memory_;
+};
+
 /// Copies out and back with several threads, each through pinned memory of its own, so that the copies of some go on
-/// while others touch the host's memory. Zeros take no memory of the host. The kernel gives the memory when it is
-/// written, so that the caller has to bound it. The device memory must not be in use meanwhile. Threads: one at a time,
-/// without a context of its own.
+/// while others touch the host's memory. Zeros take no memory of the host. The device memory must not be in use
+/// meanwhile. Threads: one at a time, without a context of its own.
 class EvictedContents {
  public:
   struct Part {
@@ -25,17 +45,18 @@ class EvictedContents {
     CUcontext context = nullptr;  ///< of its device
   };
 
-  /// Throws SystemError if there are no addresses for so much.
-  EvictedContents(DriverTable& driver, std::vector<Part> parts);
+  /// How large a store they need.
+  static std::uint64_t store_bytes(const std::vector<Part>& parts);
+  /// The store outlives this, and is large enough.
+  EvictedContents(DriverTable& driver, EvictedStore& store, const std::vector<Part>& parts);
   EvictedContents(const EvictedContents&) = delete;
   EvictedContents& operator=(const EvictedContents&) = delete;
-  ~EvictedContents();
 
   /// Both wait, and leave the thread without a context. After a failure the copy that was to be made is worth nothing.
+  /// What was copied out stays in the store, so that the copy back may be tried again.
   CUresult copy_out();
   CUresult copy_back();
 
-  std::uint64_t bytes() const { return bytes_; }
   /// Of the host's memory, after copy_out().
   std::uint64_t host_bytes() const { return host_bytes_; }
 
@@ -48,14 +69,14 @@ class EvictedContents {
     bool zeros = false;
   };
   class Copier;
-  CUresult run(CUresult (EvictedContents::*copy)(Copier&, Chunk&));
+  using Copy = CUresult (EvictedContents::*)(Copier&, Chunk&);
+  CUresult run(Copy copy);
   CUresult take(Copier& copier, Chunk& chunk);
   CUresult give(Copier& copier, Chunk& chunk);
 
   DriverTable& driver_;
-  std::uint64_t bytes_ = 0;
-  std::byte* memory_ = nullptr;
   std::vector<Chunk> chunks_;
+  std::size_t largest_ = 0;  // of them, in bytes
   std::atomic<std::uint64_t> host_bytes_{0};
 };
 

@@ -170,10 +170,10 @@ void WorkerProcess::take_session(wire::Session::Reader session) {
   attach_.session.turns.work_max = std::chrono::seconds(session.getKernelSecondsMax());
   attach_.session.scrub = session.getScrub();
   attach_.lane_key = copy_of(session.getLaneKey());
-  if (session.getEvicts())
-    attach_.session.residency = {.want = [this](const RoomWish& wish) { want_room(wish); },
-                                 .tell = [this](const ResidencyNews& news) { tell_residency(news); }};
-  if (const char* const calls = std::getenv("FARGPU_TEST_EVICT_CALLS"); calls && session.getEvicts())
+  attach_.session.residency = {.want = [this](const RoomWish& wish) { want_room(wish); },
+                               .tell = [this](const ResidencyNews& news) { tell_residency(news); },
+                               .others_leave = session.getEvicts()};
+  if (const char* const calls = std::getenv("FARGPU_TEST_EVICT_CALLS"))
     attach_.session.evict_calls = std::strtoull(calls, nullptr, 10);
   record_ = copy_of(session.getRecord());
   if (session.getResumeSeconds() == 0) return;
@@ -293,6 +293,8 @@ void WorkerProcess::tell_residency(const ResidencyNews& news) {
     for (unsigned i = 0; i < away.size(); ++i) away.set(i, news.away[i]);
     told.setHostBytes(news.host_bytes);
     told.setRefusal(news.refusal);
+    told.setBusy(news.busy);
+    told.setOrder(news.order);
   });
 }
 
@@ -368,7 +370,8 @@ void WorkerProcess::hear(wire::WorkerMessage::Reader message, Descriptor descrip
       return;
     }
     case wire::WorkerMessage::EVICT:
-      running_.hear_evict({.host_bytes_max = message.getEvict().getHostBytesMax(),
+      running_.hear_evict({.number = message.getEvict().getNumber(),
+                           .host_bytes_max = message.getEvict().getHostBytesMax(),
                            .patience = std::chrono::milliseconds(message.getEvict().getPatienceMs())});
       return;
     case wire::WorkerMessage::ROOM:

@@ -44,7 +44,10 @@ bool Residency::poll(bool call_waits) {
   const State before = state_;
   take_words();
   if (state_ == State::leaving && pieces_.empty()) leave_when_idle();
-  if (state_ == State::evicted && (call_waits || !waiting_.empty())) enter(State::waiting);
+  if (state_ == State::evicted && (call_waits || !waiting_.empty())) {
+    wish_.reset();  // what it wanted before was less
+    enter(State::waiting);
+  }
   const bool wants = state_ == State::waiting || (state_ == State::resident && !waiting_.empty());
   if (wants && (!wish_ || Clock::now() - asked_ >= wish_interval) && (!ask_again_ || Clock::now() >= *ask_again_))
     want_room();
@@ -76,6 +79,7 @@ void Residency::take_words() {
     if (state_ == State::resident && waiting_.empty()) enter(state_);
   }
   if (!order) return;
+  order_number_ = order->number;
   if (state_ == State::resident) begin_to_leave(*order);
   else enter(state_);
 }
@@ -87,10 +91,14 @@ Channel::Timeout Residency::due() const {
   return std::chrono::duration_cast<Channel::Timeout>(ask_again_ ? pause_after_theft : std::chrono::milliseconds(200));
 }
 
-void Residency::enter(State state, const std::string& refusal) {
+void Residency::enter(State state, const std::string& refusal, bool busy) {
   state_ = state;
   if (!options_.tell) return;
-  ResidencyNews news{.state = state, .away = std::vector<std::uint64_t>(devices_), .refusal = refusal};
+  ResidencyNews news{.state = state,
+                     .away = std::vector<std::uint64_t>(devices_),
+                     .refusal = refusal,
+                     .busy = busy,
+                     .order = order_number_};
   if (contents_ && state != State::resident && state != State::leaving) {
     for (const DeviceMemory::Piece& piece : pieces_) news.away[static_cast<std::size_t>(piece.device)] += piece.bytes;
     news.host_bytes = contents_->host_bytes();
@@ -105,15 +113,26 @@ std::string Residency::error_text(CUresult result) const {
 
 // --- leaving --------------------------------------------------------------------------------------------------------
 
-// From now on no call is executed. What was given is looked after on each stream, since nobody else may look for it.
+// What cannot leave in any case is found out before the program is made to wait for it. From then on no call is
+// executed.
 void Residency::begin_to_leave(const EvictOrder& order) {
+  if (captures_.any()) return stay("its program captures a stream", /*busy=*/true);
+  std::uint64_t bytes = 0;
+  for (const DeviceMemory::Piece& piece : memory_.pieces()) bytes += piece.bytes;
+  if (bytes == 0) return stay("it has no memory that can leave: what it has is shared, or made by cuMemCreate");
+  if (order.host_bytes_max == 0) return stay("the host's memory has no room for it (evicted_bytes_max of the host)");
+  budget_.emplace(order.host_bytes_max, place_);
   failed_ = CUDA_SUCCESS;
   deadline_ = Clock::now() + order.patience;
-  budget_.emplace(order.host_bytes_max, place_);
   enter(State::leaving);
+  follow_work();
+}
+
+// Where nobody else looks for the end of a stream's work. Nothing is captured: that would break it.
+void Residency::follow_work() {
   for (ContextState* const context : contexts_.all())
     for (StreamState* const stream : context->streams)
-      if (stream->dirty() && contexts_.make_current(*context))
+      if (stream->dirty() && !completions_.follow(*stream) && contexts_.make_current(*context))
         completions_.after(*stream, Completions::Kind::release, [this](CUresult result) {
           if (result != CUDA_SUCCESS) failed_ = result;
         });
@@ -132,21 +151,24 @@ bool Residency::leave_when_idle() {
     return true;
   }
   std::string work = at_work_();
-  if (work.empty() && dirty()) work = "its work on the GPU goes on";
+  if (work.empty() && dirty()) {
+    follow_work();
+    work = "its work on the GPU goes on";
+  }
   if (work.empty()) {
     leave();
     return true;
   }
   if (Clock::now() < deadline_) return false;
-  stay(work);
+  stay(work, /*busy=*/true);
   return true;
 }
 
-void Residency::stay(const std::string& why) {
+void Residency::stay(const std::string& why, bool busy) {
   charge_.reset();
   contents_.reset();
   pieces_.clear();
-  enter(State::resident, why);
+  enter(State::resident, why, busy);
 }
 
 void Residency::leave() {
@@ -164,12 +186,15 @@ void Residency::leave() {
     return stay("the host's memory has no room for its " + bytes_text(bytes) +
                 " (evicted_bytes_max of the host, or host_memory of the tenant)");
   try {
-    contents_ = std::make_unique<EvictedContents>(driver_, std::move(parts));
+    const std::uint64_t store_bytes = EvictedContents::store_bytes(parts);
+    if (!store_ || store_->bytes() < store_bytes) store_ = std::make_unique<EvictedStore>(store_bytes);
+    contents_ = std::make_unique<EvictedContents>(driver_, *store_, parts);
   } catch (const SystemError& error) {
     return stay(error.what());
   }
   auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
   auto gone = std::make_shared<std::vector<DeviceMemory::Piece>>();
+  gone->reserve(pieces_.size());
   blocking_calls_.run(
       [this, result, gone] {
         *result = contents_->copy_out();
@@ -198,21 +223,25 @@ void Residency::come_back() {
   blocking_calls_.run(
       [this, result, room] {
         *result = place_all();
-        *room = *result != CUDA_ERROR_OUT_OF_MEMORY;
         if (*result == CUDA_SUCCESS) *result = contents_->copy_back();
+        *room = *result != CUDA_ERROR_OUT_OF_MEMORY;
+        if (!*room) take_away_all();
       },
       [this, result, room] { came_back(*result, *room); });
 }
 
 // All of it or none, so that two sessions that come back at once do not both hold a half.
 CUresult Residency::place_all() {
-  for (std::size_t i = 0; i < pieces_.size(); ++i) {
-    const CUresult result = memory_.come_back(pieces_[i]);
-    if (result == CUDA_SUCCESS) continue;
-    for (std::size_t placed = 0; placed < i; ++placed) memory_.leave(pieces_[placed]);
-    return result;
+  for (const DeviceMemory::Piece& piece : pieces_) {
+    const CUresult result = memory_.come_back(piece);
+    if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
+}
+
+void Residency::take_away_all() {
+  for (const DeviceMemory::Piece& piece : pieces_)
+    if (!memory_.is_away(piece)) memory_.leave(piece);
 }
 
 void Residency::came_back(CUresult result, bool room) {
@@ -225,6 +254,7 @@ void Residency::came_back(CUresult result, bool room) {
     return;
   }
   contents_.reset();
+  store_->give_up();
   charge_.reset();
   pieces_.clear();
   ask_again_.reset();

@@ -15,6 +15,7 @@
 #include "protocol/channel.h"
 #include "server/quota/host_budget.h"
 #include "server/worker/call/blocking_calls.h"
+#include "server/worker/objects/captures.h"
 #include "server/worker/objects/contexts.h"
 #include "server/worker/order/completions.h"
 
@@ -22,6 +23,7 @@ namespace fargpu::server {
 
 /// A word of the broker: the memory is to leave its devices.
 struct EvictOrder {
+  std::uint64_t number = 0;
   std::uint64_t host_bytes_max = 0;       ///< of the host's memory that may hold it
   std::chrono::milliseconds patience{0};  ///< for which work that was given may take
 };
@@ -39,13 +41,16 @@ struct ResidencyNews {
   State state = State::resident;
   std::vector<std::uint64_t> away;  ///< bytes of each device
   std::uint64_t host_bytes = 0;
-  std::string refusal;  ///< why it stays, though it was to leave
+  std::string refusal;      ///< why it stays, though it was to leave
+  bool busy = false;        ///< because it is at work
+  std::uint64_t order = 0;  ///< number of the last order
 };
 
 struct ResidencyOptions {
-  /// On hosts that evict; none: memory that the driver has no room for is refused at once.
+  /// None: there is no broker to ask (tests), and memory that the driver has no room for is refused at once.
   std::function<void(const RoomWish&)> want;
   std::function<void(const ResidencyNews&)> tell;
+  bool others_leave = false;  ///< the host evicts, so that others may make room
 };
 
 /// Memory leaves between two calls of the program, when everything that it gave is complete; the next call brings it
@@ -58,12 +63,13 @@ class Residency {
   using State = ResidencyNews::State;
   /// `at_work`: why the session's memory may be in use, apart from streams with work; empty if it is not.
   Residency(DriverTable& driver, Contexts& contexts, DeviceMemory& memory, Completions& completions,
-            BlockingCalls& blocking_calls, Waker& waker, std::optional<AccountPlace> place, std::size_t devices,
-            ResidencyOptions options, std::function<std::string()> at_work)
+            const Captures& captures, BlockingCalls& blocking_calls, Waker& waker, std::optional<AccountPlace> place,
+            std::size_t devices, ResidencyOptions options, std::function<std::string()> at_work)
       : driver_(driver),
         contexts_(contexts),
         memory_(memory),
         completions_(completions),
+        captures_(captures),
         blocking_calls_(blocking_calls),
         waker_(waker),
         place_(std::move(place)),
@@ -95,7 +101,7 @@ class Residency {
   const std::string& lost() const { return lost_; }
 
   /// Whether others may make room for memory that the driver has none for.
-  bool may_wait() const { return options_.want && !no_room_; }
+  bool may_wait() const { return options_.want && options_.others_leave && !no_room_; }
   /// Runs `job`, which tries again, when there may be room, and once more, when may_wait() is false, if there is none.
   void wait_for_room(const DeviceMemory::Shortage& shortage, std::function<void()> job);
 
@@ -107,25 +113,27 @@ class Residency {
   };
 
   void take_words();
-  bool go_on();
   void begin_to_leave(const EvictOrder& order);
   bool leave_when_idle();
   void leave();
   void left(CUresult result, std::vector<DeviceMemory::Piece> gone);
-  void stay(const std::string& why);
+  void stay(const std::string& why, bool busy = false);
+  void follow_work();
   void come_back();
   void came_back(CUresult result, bool room);
   CUresult place_all();
+  void take_away_all();
   void want_room();
   void serve_waiting(bool made);
   bool dirty() const;
   std::string error_text(CUresult result) const;
-  void enter(State state, const std::string& refusal = "");
+  void enter(State state, const std::string& refusal = "", bool busy = false);
 
   DriverTable& driver_;
   Contexts& contexts_;
   DeviceMemory& memory_;
   Completions& completions_;
+  const Captures& captures_;
   BlockingCalls& blocking_calls_;
   Waker& waker_;
   const std::optional<AccountPlace> place_;
@@ -134,10 +142,12 @@ class Residency {
   const std::function<std::string()> at_work_;
 
   State state_ = State::resident;
+  std::uint64_t order_number_ = 0;
   Clock::time_point deadline_{};      // of leaving
   std::optional<HostBudget> budget_;  // of what is away
   std::optional<HostCharge> charge_;
   std::vector<DeviceMemory::Piece> pieces_;  // that leave, or are away
+  std::unique_ptr<EvictedStore> store_;      // kept from one time to the next
   std::unique_ptr<EvictedContents> contents_;
   CUresult failed_ = CUDA_SUCCESS;  // of work that was to complete first
   std::string lost_;

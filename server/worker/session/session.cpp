@@ -62,7 +62,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       ordering_(
           driver, contexts_, captures_, completions_, host_budget_, waker_, *this,
           {.turns = options_.turns, .launch_threads = options_.launch_threads, .devices = options_.devices.size()}),
-      residency_(driver, contexts_, memory_, completions_, blocking_calls_, waker_, options_.account_place,
+      residency_(driver, contexts_, memory_, completions_, captures_, blocking_calls_, waker_, options_.account_place,
                  options_.devices.size(), options_.residency, [this] { return at_work(); }),
       heard_at_(Clock::now()),
       sent_at_(Clock::now()),
@@ -190,7 +190,6 @@ bool Session::look_after_memory() {
 
 // What may use device memory besides streams with work; a call that waits for room does not.
 std::string Session::at_work() const {
-  if (captures_.any()) return "its program captures a stream";
   if (peers_.any()) return "it has a link with another host";
   if (ordering_.holding()) return "work of it waits, for its turn, a host function or other work";
   if (!blocking_calls_.idle() || !retries_.empty()) return "a call of it is being carried out";
