@@ -19,6 +19,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <memory>
@@ -98,6 +99,12 @@ int child(Does&& does) {
 template <typename Does>
 bool in_child(Does&& does) {
   return child([&] { return does() ? 0 : 1; }) == 0;
+}
+
+bool mounts_have_numbers_of_their_own() {
+  struct statx status {};
+  constexpr unsigned unique = 0x4000;
+  return ::statx(AT_FDCWD, "/", 0, unique, &status) == 0 && (status.stx_mask & unique) != 0;
 }
 
 NameTable::Of of_file(std::uint64_t inode, std::uint64_t offset = 0) {
@@ -467,6 +474,63 @@ TEST_CASE("a path is not walked where the mapping's file is on no disk of this m
   if (!walked()) return;  // it does not note it here, or the folder is on no disk
   place.device = ::gnu_dev_makedev(0, 50);
   CHECK_FALSE(walked());
+}
+
+TEST_CASE("a file system in the place of another one, with equal numbers and times, has none of its names") {
+  const test::TemporaryFolder folder;
+  const TablePath at;
+  fs::create_directory(folder.path / "mount");
+  const auto run = [&](const std::string& script) {
+    return std::system(("{ cd " + folder.path.string() + " && " + script + "; } > /dev/null 2>&1").c_str()) == 0;
+  };
+  // As tools do that make file systems which are the same each time. The time of change is of the inode's own.
+  const std::string nanoseconds = GENERATE("0", "8");
+  for (const std::string name : {"early", "late"}) {
+    fs::create_directory(folder.path / name);
+    std::ofstream(folder.path / name / "weights") << std::string(half, name[0]);
+    const std::string id = "11111111-1111-1111-1111-111111111111";
+    if (!run("touch -d @1600000000 " + name + "/weights " + name + " && mkfs.ext4 -I 256 -U " + id +
+             " -E hash_seed=" + id + " -d " + name + " " + name + ".image 8M" +
+             " && debugfs -w -R 'set_inode_field weights ctime 20200913122640' " + name + ".image" +
+             " && debugfs -w -R 'set_inode_field weights ctime_extra " + std::to_string(std::stoul(nanoseconds) * 4) +
+             "' " + name + ".image"))
+      return;  // there are no such tools
+  }
+  enum Ended { well, wrong_name, none_learnt, not_possible };
+  const int ended = child([&] {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("", "/", "", MS_REC | MS_PRIVATE, nullptr) != 0) return not_possible;
+    FileNames names(NameTable(at.path), 10s);
+    struct stat first {};
+    for (const std::string name : {"early", "late"}) {
+      if (!run("cp " + name + ".image image && mount -o loop,ro,noload image mount")) return not_possible;
+      const int file = ::open((folder.path / "mount" / "weights").c_str(), O_RDONLY);
+      struct stat status {};
+      void* const memory = ::mmap(nullptr, half, PROT_READ, MAP_PRIVATE, file, 0);
+      if (memory == MAP_FAILED || ::fstat(file, &status) != 0) return not_possible;
+      ::close(file);
+      const std::span bytes(static_cast<const std::byte*>(memory), half);
+      const ContentName right = hash_image(bytes);  // which reads all of it
+      const auto found = names.find(bytes).name;
+      if (found) return wrong_name;
+      if (name == "late")
+        return status.st_dev == first.st_dev && status.st_ino == first.st_ino && right != ContentName{} &&
+                       status.st_ctim.tv_nsec == first.st_ctim.tv_nsec
+                   ? well
+                   : not_possible;
+      names.learn(bytes);
+      names.finish();
+      const bool learnt = names.find(bytes).name == right;
+      if (learnt != (status.st_ctim.tv_nsec != 0)) return none_learnt;
+      first = status;
+      ::munmap(memory, half);
+      if (!run("umount mount")) return not_possible;
+    }
+    return wrong_name;
+  });
+  // Before Linux 6.8 a mount may have the number of the one before.
+  if (ended == wrong_name) CHECK((nanoseconds == "8" && !mounts_have_numbers_of_their_own()));
+  else CHECK((ended == well || ended == not_possible));
+  if (::geteuid() == 0 && ended == not_possible) WARN("it could not be tried");
 }
 
 TEST_CASE("a path that hangs holds up one chunk for a moment, and no end") {
