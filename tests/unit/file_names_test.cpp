@@ -576,6 +576,17 @@ TEST_CASE("an answer that comes too late is of no use, and does no harm") {
   FileNames names(NameTable(at.path), 0ns);
   for (int i = 0; i < 3; ++i) CHECK_FALSE(names.find(mapped.first()).place);
   names.finish();
+  // Some come just when they are given up.
+  for (auto patience = 0us; patience < 1000us; patience += 20us) {
+    FileNames some(NameTable(at.path), patience);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i)
+      threads.emplace_back([&] {
+        const auto found = some.find(mapped.second());
+        if (found.place && found.place->offset != half) std::abort();
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
 }
 
 TEST_CASE("a file of which the kernel gives no lease is another user's, and is left alone for a while") {
