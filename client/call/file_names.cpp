@@ -1,13 +1,14 @@
 #include "file_names.h"
 
+#include <linux/futex.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <exception>
-#include <future>
 #include <new>
 #include <utility>
 
@@ -21,51 +22,100 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int learning_niceness = 10;
-constexpr auto no_file_for = 1s;
-/// Half of what hashing a chunk takes.
-constexpr auto finding_most = 300us;
+constexpr std::uint64_t second_ns = 1'000'000'000;
+constexpr std::uint64_t no_file_for_ns = second_ns, no_lease_for_ns = second_ns, slow_for_ns = second_ns;
+constexpr auto end_within = 1s;
+/// Of the processor's time; half of what hashing a chunk takes.
+constexpr std::uint64_t finding_most_ns = 300'000;
 constexpr std::size_t lessons_max = NameTable::records;
 /// So many of them have memory of their own. The name of the others is hashed once more.
 constexpr std::size_t copies_max = 16;
 
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-          .count());
-}
+std::uint64_t now_ns() { return clock_ns(CLOCK_MONOTONIC); }
 
 }  // namespace
 
+// What is waited for is the kernel's own: with a clock that a tool has set for the program it might never come.
+class FileNames::Answer {
+ public:
+  void give(Found found) {
+    found_ = std::move(found);
+    if (becomes(given)) ::syscall(SYS_futex, &state_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  }
+  /// Nothing if it does not come in time. Then nobody needs it any more.
+  std::optional<Found> wait(std::uint64_t most_ns) {
+    const std::uint64_t until = now_ns() + most_ns;
+    for (std::uint64_t now = now_ns(); state_ == waiting && now < until; now = now_ns()) {
+      const struct timespec rest {
+        static_cast<time_t>((until - now) / second_ns), static_cast<long>((until - now) % second_ns)
+      };
+      ::syscall(SYS_futex, &state_, FUTEX_WAIT_PRIVATE, waiting, &rest, nullptr, 0);
+    }
+    if (becomes(given_up)) return std::nullopt;
+    return std::move(found_);
+  }
+  bool is_needed() const { return state_ == waiting; }
+
+ private:
+  enum State : std::uint32_t { waiting, given, given_up };
+  bool becomes(State next) {
+    std::uint32_t before = waiting;
+    return state_.compare_exchange_strong(before, next);
+  }
+
+  std::atomic<std::uint32_t> state_{waiting};
+  static_assert(sizeof(state_) == sizeof(std::uint32_t));
+  Found found_;
+};
+
 FileNames::~FileNames() {
+  give_up();
+  for (std::thread* const thread : {&finding_, &learning_})
+    if (thread->joinable()) thread->join();
+}
+
+void FileNames::give_up() {
   {
     const std::lock_guard lock(mutex_);
     ended_ = true;
   }
   asked_.notify_all();
   taught_.notify_all();
-  for (std::thread* const thread : {&finding_, &learning_})
-    if (thread->joinable()) thread->join();
+}
+
+void FileNames::end(std::unique_ptr<FileNames> names) {
+  names->give_up();
+  std::unique_lock lock(names->mutex_);
+  if (names->done_.wait_for(lock, end_within, [&] { return names->running_ == 0; })) return lock.unlock();
+  for (std::thread* const thread : {&names->finding_, &names->learning_})
+    if (thread->joinable()) thread->detach();
+  lock.unlock();
+  (void)names.release();
 }
 
 // Under the mutex.
 bool FileNames::start() {
   if (ended_ || unusable_) return false;
   if (finding_.joinable()) return true;
+  unusable_ = !table_.may_be_used();
+  if (unusable_) return false;
   try {
     finding_ = quiet_thread("fargpu-files", [this] { serve(questions_, asked_); });
+    ++running_;
     learning_ = quiet_thread("fargpu-learns", [this] {
       ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), learning_niceness);  // of this thread alone
       serve(lessons_, taught_);
     });
+    ++running_;
   } catch (const std::exception&) {
     unusable_ = true;
   }
   return !unusable_;
 }
 
-// What is left at the end is not done, and those that wait for it hear so.
+// What is left at the end is not done.
 void FileNames::serve(Work& work, std::condition_variable& changed) {
-  const bool able = take_own_descriptors();
+  const bool able = take_own_descriptors() && table_.can_be_opened();
   std::unique_lock lock(mutex_);
   if (!able) unusable_ = true;
   while (true) {
@@ -80,35 +130,39 @@ void FileNames::serve(Work& work, std::condition_variable& changed) {
     --underway_;
     done_.notify_all();
   }
-  const Work left = std::exchange(work, {});
-  lock.unlock();
+  Work left;
+  left.swap(work);
+  // The last that is done here, under the mutex: nothing of this is touched afterwards.
   asked_.notify_all();
   taught_.notify_all();
+  --running_;
   done_.notify_all();
 }
 
-FileNames::Found FileNames::find(std::span<const std::byte> memory) {
-  const auto promise = std::make_shared<std::promise<Found>>();
-  auto answer = promise->get_future();
+// The answer may take for ever: a path can lead over another machine. A chunk does not wait for that, and those behind
+// it do not try for a while.
+FileNames::Found FileNames::find(std::span<const std::byte> memory) try {
+  const auto answer = std::make_shared<Answer>();
   {
     const std::lock_guard lock(mutex_);
-    if (!start()) return {};
-    questions_.push_back([this, memory, promise] {
+    if (!start() || now_ns() < slow_until_ns_ || questions_.size() >= lessons_max) return {};
+    questions_.push_front([this, memory, answer] {  // before questions that nobody waits for
+      if (!answer->is_needed()) return;
       Found found;
       try {
         found = find_now(memory);
       } catch (const std::exception&) {  // for want of memory
       }
-      promise->set_value(std::move(found));
+      answer->give(std::move(found));
     });
   }
   asked_.notify_one();
-  // A question that is dropped breaks its promise.
-  try {
-    return answer.get();
-  } catch (const std::future_error&) {
-    return {};
-  }
+  if (auto found = answer->wait(patience_ns_)) return std::move(*found);
+  const std::lock_guard lock(mutex_);
+  slow_until_ns_ = now_ns() + slow_for_ns;
+  return {};
+} catch (const std::bad_alloc&) {
+  return {};
 }
 
 // The pages are looked at on both sides of the mapping: if they are a file's both times, and the program puts another
@@ -121,8 +175,9 @@ FileNames::Found FileNames::find_now(std::span<const std::byte> memory) {
   if (!place || !has_pages_of_files(memory)) return found;
   const auto file = FileAtRest::open(*place);
   const auto state = file ? file->state() : std::nullopt;
+  if (file && !state) note_lease(*place, *file);
   if (!state || place->offset + place->bytes > state->size) return found;
-  found.name = table_.find({*state, place->offset, place->bytes});
+  if (shows_changes(*state, clock_ns(CLOCK_REALTIME))) found.name = table_.find({*state, place->offset, place->bytes});
   found.place = std::move(place);
   return found;
 }
@@ -131,20 +186,31 @@ FileNames::Found FileNames::find_now(std::span<const std::byte> memory) {
 // better than hashing where it takes too long.
 std::optional<FilePlace> FileNames::place_of(std::span<const std::byte> memory) {
   const auto address = reinterpret_cast<std::uint64_t>(memory.data());
-  const auto now = std::chrono::steady_clock::now();
-  if (now < no_file_until_ && address >= no_file_.begin && address < no_file_.end) return std::nullopt;
+  const auto now = now_ns(), used = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+  if (now < no_file_until_ns_ && address >= no_file_.begin && address < no_file_.end) return std::nullopt;
   const auto mapping = FileMapping::at(address);
-  if (std::chrono::steady_clock::now() - now > finding_most) {
+  if (clock_ns(CLOCK_THREAD_CPUTIME_ID) - used > finding_most_ns) {
     no_file_ = {.begin = 0, .end = ~std::uint64_t{0}};
-    no_file_until_ = now + no_file_for;
+    no_file_until_ns_ = now + no_file_for_ns;
   }
   auto place = mapping ? mapping->place_of(memory) : std::nullopt;
-  if (mapping && (!place || !FileAtRest::open(*place))) {
+  if (mapping && (!place || has_no_lease(*place) || !FileAtRest::open(*place))) {
     no_file_ = *mapping;
-    no_file_until_ = now + no_file_for;
+    no_file_until_ns_ = now + no_file_for_ns;
     return std::nullopt;
   }
   return place;
+}
+
+void FileNames::note_lease(const FilePlace& place, const FileAtRest& file) {
+  if (!file.has_no_state()) return;
+  const std::lock_guard lock(mutex_);
+  no_lease_ = {place.device, place.inode, now_ns() + no_lease_for_ns};
+}
+
+bool FileNames::has_no_lease(const FilePlace& place) {
+  const std::lock_guard lock(mutex_);
+  return no_lease_.device == place.device && no_lease_.inode == place.inode && now_ns() < no_lease_.until_ns;
 }
 
 // Nothing that the program asks for fails for this.
@@ -158,7 +224,7 @@ void FileNames::learn(const FilePlace& place, const ContentName& name, Memory by
 void FileNames::learn(std::span<const std::byte> memory) try {
   {
     const std::lock_guard lock(mutex_);
-    if (!start() || lessons_.size() + questions_.size() >= lessons_max) return;
+    if (!start() || now_ns() < slow_until_ns_ || lessons_.size() + questions_.size() >= lessons_max) return;
     questions_.push_back([this, memory] {
       try {
         auto place = place_of(memory);
@@ -184,13 +250,15 @@ void FileNames::add_lesson(Lesson lesson) {
 }
 
 // What is learnt is of the file, and of nothing that the program does with its memory: the bytes are read from it while
-// it is at rest.
-void FileNames::learn_now(const Lesson& lesson, std::span<std::byte> room) const {
+// it is at rest. What is in memory no more is not read again for this.
+void FileNames::learn_now(const Lesson& lesson, std::span<std::byte> room) {
   const FilePlace& place = lesson.place;
+  if (has_no_lease(place)) return;
   const auto file = FileAtRest::open(place);
-  const std::uint64_t now = now_ns();
+  const std::uint64_t now = clock_ns(CLOCK_REALTIME);
   const auto before = file ? file->state() : std::nullopt;
-  if (!before || is_too_new(*before, now)) return;
+  if (file && !before) note_lease(place, *file);
+  if (!before || !shows_changes(*before, now)) return;
   const NameTable::Of of{*before, place.offset, place.bytes};
   if (table_.find(of) || !file->read(place.offset, room)) return;
   if (lesson.name && std::memcmp(room.data(), lesson.bytes.get(), room.size()) != 0) return;

@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <thread>
+#include <utility>
 
 #include "file_pages.h"
 #include "name_table.h"
@@ -29,8 +30,14 @@ class FileNames {
     std::optional<ContentName> name;  ///< what that file has there
   };
 
-  explicit FileNames(NameTable table) : table_(std::move(table)) {}
+  static constexpr std::chrono::nanoseconds patience = std::chrono::milliseconds(20);
+
+  /// A question waits for its answer as long as this.
+  explicit FileNames(NameTable table, std::chrono::nanoseconds most = patience)
+      : table_(std::move(table)), patience_ns_(static_cast<std::uint64_t>(most.count())) {}
   ~FileNames();
+  /// As the destructor, but without a wait for a thread that hangs. That one keeps what it needs.
+  static void end(std::unique_ptr<FileNames> names);
   FileNames(const FileNames&) = delete;
   FileNames& operator=(const FileNames&) = delete;
 
@@ -50,24 +57,34 @@ class FileNames {
     Memory bytes;
   };
   using Work = std::deque<std::function<void()>>;
+  class Answer;
   bool start();
+  void give_up();
   void add_lesson(Lesson lesson);
   void serve(Work& work, std::condition_variable& changed);
   std::optional<FilePlace> place_of(std::span<const std::byte> memory);
   Found find_now(std::span<const std::byte> memory);
-  void learn_now(const Lesson& lesson, std::span<std::byte> room) const;
+  void learn_now(const Lesson& lesson, std::span<std::byte> room);
+  void note_lease(const FilePlace& place, const FileAtRest& file);
+  bool has_no_lease(const FilePlace& place);
 
   const NameTable table_;
+  const std::uint64_t patience_ns_;
   std::mutex mutex_;
   std::condition_variable asked_, taught_, done_;
   Work questions_, lessons_;
-  std::size_t underway_ = 0;
+  std::size_t underway_ = 0, running_ = 0;
   bool ended_ = false;
   bool unusable_ = false;
+  // Times are the kernel's CLOCK_MONOTONIC.
+  std::uint64_t slow_until_ns_ = 0;
+  struct {
+    std::uint64_t device = 0, inode = 0, until_ns = 0;
+  } no_lease_;  // the last file that the kernel gives no lease of
   std::thread finding_, learning_;
   // Of the thread that finds: memory that is none of a file whose names can be known, for a while.
   FileMapping no_file_;
-  std::chrono::steady_clock::time_point no_file_until_{};
+  std::uint64_t no_file_until_ns_ = 0;
 };
 
 }  // namespace fargpu::client

@@ -16,7 +16,8 @@ namespace fargpu::client {
 namespace {
 
 constexpr long ext_file_system = 0xEF53, xfs_file_system = 0x58465342;
-constexpr std::uint64_t times_grow_within_ns = 2'000'000'000;
+constexpr std::uint64_t second_ns = 1'000'000'000;
+constexpr std::uint64_t times_grow_within_ns = 2 * second_ns;
 
 constexpr std::uint64_t page_present = 1ull << 63, page_swapped = 1ull << 62, page_of_file = 1ull << 61;
 constexpr std::size_t pages_at_a_time = 512;
@@ -137,10 +138,20 @@ bool has_pages_of_files(std::span<const std::byte> memory) {
   return true;
 }
 
+std::optional<BootId> boot_id() {
+  const OwnFile file("/proc/sys/kernel/random/boot_id", O_RDONLY);
+  BootId id{};
+  if (!file || !file.read_at(0, std::as_writable_bytes(std::span(id)))) return std::nullopt;
+  return id;
+}
+
 FileAtRest::FileAtRest(const std::string& path) : file_(path, O_RDONLY | O_NONBLOCK | O_NOCTTY) {}
 
 // The path is looked at before it is opened: what lies there by now may be anything, and opening it may do anything.
+// Looking alone may wait for ever where it leads to another machine or to a program, as with NFS and FUSE. The devices
+// of these have no number of a driver.
 std::unique_ptr<FileAtRest> FileAtRest::open(const FilePlace& place) {
+  if (::gnu_dev_major(place.device) == 0) return nullptr;
   const OwnFile found(place.path, O_PATH | O_NOFOLLOW);
   OwnFile::Facts facts;
   if (!found || !found.facts(facts) || !facts.regular || facts.device != place.device || facts.inode != place.inode)
@@ -152,12 +163,16 @@ std::unique_ptr<FileAtRest> FileAtRest::open(const FilePlace& place) {
 
 std::optional<FileState> FileAtRest::state() const {
   OwnFile::Facts facts;
-  if (!file_.nobody_writes() || !file_.facts(facts)) return std::nullopt;
-  return FileState{facts.device, facts.inode, facts.size, facts.modified_ns, facts.changed_ns};
+  const auto boot = boot_id();
+  if (!boot || file_.lease() != 0 || !file_.facts(facts) || facts.mount == 0) return std::nullopt;
+  return FileState{facts.device, facts.inode, facts.size, facts.modified_ns, facts.changed_ns, facts.mount, *boot};
 }
 
-bool is_too_new(const FileState& state, std::uint64_t now_ns) {
-  return std::max(state.modified_ns, state.changed_ns) + times_grow_within_ns > now_ns;
+// Tools that write whole file systems, and those whose inodes have no room for more, give times of whole seconds. Of
+// these two files may have the same one. The kernel itself gives one in many millions.
+bool shows_changes(const FileState& state, std::uint64_t now_ns) {
+  if (state.changed_ns % second_ns == 0 || now_ns < times_grow_within_ns) return false;
+  return std::max(state.modified_ns, state.changed_ns) <= now_ns - times_grow_within_ns;
 }
 
 }  // namespace fargpu::client

@@ -2,6 +2,8 @@
 // Memory of the program that is still what a file has: docs/concepts/known-contents.md says why that can be shown. All
 // of this is for threads with descriptors of their own (own_file.h).
 
+#include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -41,9 +43,15 @@ struct FileMapping {
 /// Whether all pages of this memory are there, and none is one that the program has written in a private mapping.
 bool has_pages_of_files(std::span<const std::byte> memory);
 
+/// What no other run of a kernel has. It is asked for each time: a process that is frozen may go on with another one.
+using BootId = std::array<char, 36>;
+std::optional<BootId> boot_id();
+
 /// What a file was like when nobody could write it.
 struct FileState {
   std::uint64_t device = 0, inode = 0, size = 0, modified_ns = 0, changed_ns = 0;
+  std::uint64_t mount = 0;
+  BootId boot{};
 
   bool operator==(const FileState&) const = default;
 };
@@ -56,7 +64,10 @@ class FileAtRest {
 
   /// Nothing if somebody may be writing it, or this cannot be told.
   std::optional<FileState> state() const;
-  bool read(std::uint64_t offset, std::span<std::byte> into) const { return file_.read_at(offset, into); }
+  /// Whether there is never one, because the file is another user's.
+  bool has_no_state() const { return file_.lease() == EACCES; }
+  /// False where it would wait for a disk.
+  bool read(std::uint64_t offset, std::span<std::byte> into) const { return file_.read_at_once(offset, into); }
 
  private:
   explicit FileAtRest(const std::string& path);
@@ -64,7 +75,7 @@ class FileAtRest {
   const OwnFile file_;
 };
 
-/// Whether a change right after this state may have the times of the state.
-bool is_too_new(const FileState& state, std::uint64_t now_ns);
+/// Whether any change from now on gives the file another state, and no other file has had this one.
+bool shows_changes(const FileState& state, std::uint64_t now_ns);
 
 }  // namespace fargpu::client

@@ -1,8 +1,12 @@
 #include "name_table.h"
 
 #include <fcntl.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <span>
 
@@ -22,18 +26,20 @@ static_assert(sizeof(Record) == NameTable::record_bytes);
 
 /// What a record is of, and its name: what is hashed.
 struct Checked {
-  std::array<char, 16> kind{'f', 'a', 'r', 'g', 'p', 'u', ' ', 'n', 'a', 'm', 'e', 's', ' ', '1'};
-  std::array<std::uint64_t, 7> of{};
+  std::array<char, 16> kind{'f', 'a', 'r', 'g', 'p', 'u', ' ', 'n', 'a', 'm', 'e', 's', ' ', '2'};
+  std::array<std::uint64_t, 8> of{};
+  std::array<char, 40> boot{};
   ContentName name{};
 
   ContentName hash() const { return hash_image(std::as_bytes(std::span(this, 1))); }
 };
-static_assert(sizeof(Checked) == 16 + 56 + 32);
+static_assert(sizeof(Checked) == 16 + 64 + 40 + 32);
 
 Checked checked(const NameTable::Of& of, const ContentName& name = {}) {
   Checked result;
   result.of = {of.state.device,     of.state.inode, of.state.size, of.state.modified_ns,
-               of.state.changed_ns, of.offset,      of.bytes};
+               of.state.changed_ns, of.state.mount, of.offset,     of.bytes};
+  std::copy(of.state.boot.begin(), of.state.boot.end(), result.boot.begin());
   result.name = name;
   return result;
 }
@@ -72,6 +78,18 @@ Records read(const OwnFile& file, std::uint64_t at) {
 
 NameTable NameTable::of_user() {
   return NameTable(environment_withheld() ? "" : "/dev/shm/fargpu-names-" + std::to_string(::geteuid()));
+}
+
+bool NameTable::may_be_used() const {
+  const auto folder = path_.substr(0, path_.rfind('/'));
+  struct statfs system {};
+  return !path_.empty() && ::syscall(SYS_statfs, folder.c_str(), &system) == 0 && system.f_type == tmpfs &&
+         ::syscall(SYS_faccessat, AT_FDCWD, folder.c_str(), W_OK | X_OK) == 0;
+}
+
+bool NameTable::can_be_opened() const {
+  const OwnFile file(path_, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+  return file ? is_own(file) : file.error() == ENOENT;
 }
 
 std::optional<ContentName> NameTable::find(const Of& of) const {

@@ -29,6 +29,10 @@ class NameTable {
   /// The user's own. Programs with more rights than their user have none.
   static NameTable of_user();
 
+  /// Whether a table can lie there. For any thread.
+  bool may_be_used() const;
+  /// Whether what lies there is one, if there is anything.
+  bool can_be_opened() const;
   std::optional<ContentName> find(const Of& of) const;
   void add(const Of& of, const ContentName& name) const;
 

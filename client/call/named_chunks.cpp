@@ -59,7 +59,10 @@ NamedChunks::NamedChunks(Events events)
       spare_(std::make_shared<Spare>()),
       files_(std::make_unique<FileNames>(NameTable::of_user())) {}
 
-NamedChunks::~NamedChunks() { end(); }
+NamedChunks::~NamedChunks() {
+  end();
+  FileNames::end(std::move(files_));
+}
 
 // Others need the processors too.
 unsigned NamedChunks::threads() { return std::clamp(std::thread::hardware_concurrency() / 2, 1u, threads_max); }

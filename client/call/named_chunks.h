@@ -90,7 +90,7 @@ class NamedChunks {
 
   const Events events_;
   const std::shared_ptr<Spare> spare_;
-  const std::unique_ptr<FileNames> files_;
+  std::unique_ptr<FileNames> files_;
   std::mutex closing_;  // before mutex_
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -5,15 +5,24 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
+#include <limits>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,6 +42,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr std::uint64_t s = 1'000'000'000;
 constexpr std::size_t page = 4096;
 constexpr std::size_t half = 64 * page;
 
@@ -76,8 +86,31 @@ struct Mapped {
   std::byte* memory = nullptr;
 };
 
+/// What a process of its own says. It has to read what is mapped: pages of files are not there after fork(2).
+template <typename Does>
+int child(Does&& does) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(does());
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  return WEXITSTATUS(status);
+}
+template <typename Does>
+bool in_child(Does&& does) {
+  return child([&] { return does() ? 0 : 1; }) == 0;
+}
+
+bool mounts_have_numbers_of_their_own() {
+  struct statx status {};
+  constexpr unsigned unique = 0x4000;
+  return ::statx(AT_FDCWD, "/", 0, unique, &status) == 0 && (status.stx_mask & unique) != 0;
+}
+
 NameTable::Of of_file(std::uint64_t inode, std::uint64_t offset = 0) {
-  return {{.device = 1, .inode = inode, .size = 1 << 30, .modified_ns = 5, .changed_ns = 6}, offset, 1 << 20};
+  return {{.device = 1, .inode = inode, .size = 1 << 30, .modified_ns = 5, .changed_ns = 6, .mount = 7, .boot = {'b'}},
+          offset,
+          1 << 20};
 }
 ContentName name_of(std::uint64_t number) { return hash_image(std::as_bytes(std::span(&number, 1))); }
 
@@ -104,8 +137,9 @@ TEST_CASE("a name that was added is found, by other tables of the path too, and 
   for (const NameTable::Of& of :
        {changed([](auto& of) { ++of.state.device; }), changed([](auto& of) { ++of.state.inode; }),
         changed([](auto& of) { ++of.state.size; }), changed([](auto& of) { ++of.state.modified_ns; }),
-        changed([](auto& of) { ++of.state.changed_ns; }), changed([](auto& of) { ++of.offset; }),
-        changed([](auto& of) { --of.bytes; })})
+        changed([](auto& of) { ++of.state.changed_ns; }), changed([](auto& of) { ++of.state.mount; }),
+        changed([](auto& of) { ++of.state.boot.front(); }), changed([](auto& of) { ++of.state.boot.back(); }),
+        changed([](auto& of) { ++of.offset; }), changed([](auto& of) { --of.bytes; })})
     CHECK_FALSE(table.find(of));
   other.add(of_file(1), name_of(2));  // cannot be, and does no harm
   CHECK(table.find(of_file(1)));
@@ -335,13 +369,292 @@ TEST_CASE("a file on a tmpfs, where mapped memory is written without a note, is 
   CHECK_FALSE(FileAtRest::open({at.path, status.st_dev, status.st_ino, 0, page}));
 }
 
-TEST_CASE("a state is too new while a change could have its times") {
-  constexpr std::uint64_t s = 1'000'000'000;
-  const FileState state{.size = 1, .modified_ns = 100 * s, .changed_ns = 90 * s};
-  CHECK(is_too_new(state, 90 * s));
-  CHECK(is_too_new(state, 101 * s));
-  CHECK_FALSE(is_too_new(state, 103 * s));
-  CHECK(is_too_new({.modified_ns = 1 * s, .changed_ns = 100 * s}, 101 * s));
+TEST_CASE("a state shows no changes while one could have its times") {
+  const FileState state{.size = 1, .modified_ns = 100 * s, .changed_ns = 90 * s + 1};
+  CHECK_FALSE(shows_changes(state, 0));
+  CHECK_FALSE(shows_changes(state, 90 * s));
+  CHECK_FALSE(shows_changes(state, 101 * s));
+  CHECK(shows_changes(state, 103 * s));
+  CHECK_FALSE(shows_changes({.modified_ns = 1 * s, .changed_ns = 100 * s + 1}, 101 * s));
+}
+
+TEST_CASE("a state shows no changes with times that no clock has given, however large") {
+  const std::uint64_t now = 1000 * s, most = ~std::uint64_t{0};
+  CHECK(shows_changes({.modified_ns = 1 * s, .changed_ns = 1 * s + 1}, now));
+  // As tools that write file systems have it. Of these one file may lie where another one was.
+  CHECK_FALSE(shows_changes({.modified_ns = 1 * s, .changed_ns = 1 * s}, now));
+  CHECK_FALSE(shows_changes({.modified_ns = 1 * s + 1, .changed_ns = 0}, now));
+  for (const std::uint64_t late : {most, most - 1, most - s, most - 2 * s, most - 3 * s, most / 2, 1000 * s + 1}) {
+    CHECK_FALSE(shows_changes({.modified_ns = late, .changed_ns = 1 * s + 1}, now));
+    CHECK_FALSE(shows_changes({.modified_ns = 1 * s, .changed_ns = late}, now));
+  }
+}
+
+TEST_CASE("times that nanoseconds since 1970 cannot be are none") {
+  CHECK(unix_ns(0, 0) == 0);
+  CHECK(unix_ns(1'700'000'000, 999'999'999) == 1'700'000'000'999'999'999);
+  CHECK(unix_ns(18'446'744'072, 999'999'999) == 18'446'744'072'999'999'999u);
+  CHECK_FALSE(unix_ns(18'446'744'074, 0));
+  CHECK_FALSE(unix_ns(1, 1'000'000'000));
+  CHECK_FALSE(unix_ns(-1, 0));
+  constexpr auto least = std::numeric_limits<std::int64_t>::min(), most = std::numeric_limits<std::int64_t>::max();
+  CHECK_FALSE(unix_ns(least, 0));
+  CHECK_FALSE(unix_ns(most, 0));
+}
+
+TEST_CASE("a file that is older than 1970 has no state") {
+  const test::TemporaryFolder folder;
+  const Mapped mapped(folder.path);
+  if (!mapped.can_be_known()) return;
+  REQUIRE(FileAtRest::open(mapped.place(mapped.first()))->state());
+  const timespec times[] = {{-5, 0}, {-5, 0}};
+  REQUIRE(::utimensat(AT_FDCWD, mapped.path.c_str(), times, 0) == 0);
+  const auto file = FileAtRest::open(mapped.place(mapped.first()));
+  CHECK_FALSE((file && file->state()));
+}
+
+TEST_CASE("a state is of this run of the kernel and of one mount") {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  const auto boot = boot_id();
+  REQUIRE(boot);
+  CHECK(std::string(boot->begin(), boot->end()) == id);
+  const test::TemporaryFolder folder;
+  const Mapped mapped(folder.path);
+  if (!mapped.can_be_known()) return;
+  const FilePlace place = mapped.place(mapped.first());
+  const auto here = FileAtRest::open(place)->state();
+  REQUIRE(here);
+  CHECK(here->boot == boot);
+  CHECK(here->mount != 0);
+  if (!in_child([&] {
+        if (::unshare(CLONE_NEWNS) != 0) return false;  // all mounts are copies, with other numbers
+        const auto there = FileAtRest::open(place)->state();
+        return there && there != here && there->inode == here->inode && there->changed_ns == here->changed_ns;
+      }))
+    CHECK(::geteuid() != 0);
+}
+
+TEST_CASE("a file is read as far as it is in memory, and no disk is waited for") {
+  const test::TemporaryFolder folder;
+  const Mapped mapped(folder.path);
+  if (!mapped.can_be_known()) return;
+  const auto file = FileAtRest::open(mapped.place(mapped.first()));
+  Bytes bytes(half);
+  REQUIRE(file->read(half, bytes));
+  CHECK(std::memcmp(bytes.data(), mapped.contents.data() + half, half) == 0);
+  CHECK_FALSE(file->read(half + 1, bytes));  // it ends before
+  const int descriptor = ::open(mapped.path.c_str(), O_RDONLY);
+  ::fsync(descriptor);
+  REQUIRE(::madvise(mapped.memory, 2 * half, MADV_DONTNEED) == 0);
+  ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
+  ::close(descriptor);
+  std::vector<unsigned char> there(2 * half / page);
+  REQUIRE(::mincore(mapped.memory, 2 * half, there.data()) == 0);
+  if (std::any_of(there.begin(), there.end(), [](unsigned char one) { return (one & 1) != 0; })) return;
+  CHECK_FALSE(file->read(0, bytes));
+  mapped.read();
+  CHECK(file->read(0, bytes));
+}
+
+TEST_CASE("a path is not walked where the mapping's file is on no disk of this machine") {
+  const test::TemporaryFolder folder;
+  const Mapped mapped(folder.path);
+  FilePlace place = mapped.place(mapped.first());
+  fs::create_directory_symlink(folder.path, folder.path / "link");
+  place.path = folder.path / "link" / "weights";
+  const auto walked = [&] {  // the kernel notes that a link is followed
+    const timespec old[] = {{1000, 0}, {1000, 0}};
+    ::utimensat(AT_FDCWD, (folder.path / "link").c_str(), old, AT_SYMLINK_NOFOLLOW);
+    FileAtRest::open(place);
+    struct stat status {};
+    ::lstat((folder.path / "link").c_str(), &status);
+    return status.st_atim.tv_sec != 1000;
+  };
+  if (!walked()) return;  // it does not note it here, or the folder is on no disk
+  place.device = ::gnu_dev_makedev(0, 50);
+  CHECK_FALSE(walked());
+}
+
+TEST_CASE("a file system in the place of another one, with equal numbers and times, has none of its names") {
+  const test::TemporaryFolder folder;
+  const TablePath at;
+  fs::create_directory(folder.path / "mount");
+  const auto run = [&](const std::string& script) {
+    return std::system(("{ cd " + folder.path.string() + " && " + script + "; } > /dev/null 2>&1").c_str()) == 0;
+  };
+  // As tools do that make file systems which are the same each time. The time of change is of the inode's own.
+  const std::string nanoseconds = GENERATE("0", "8");
+  for (const std::string name : {"early", "late"}) {
+    fs::create_directory(folder.path / name);
+    std::ofstream(folder.path / name / "weights") << std::string(half, name[0]);
+    const std::string id = "11111111-1111-1111-1111-111111111111";
+    if (!run("touch -d @1600000000 " + name + "/weights " + name + " && mkfs.ext4 -I 256 -U " + id +
+             " -E hash_seed=" + id + " -d " + name + " " + name + ".image 8M" +
+             " && debugfs -w -R 'set_inode_field weights ctime 20200913122640' " + name + ".image" +
+             " && debugfs -w -R 'set_inode_field weights ctime_extra " + std::to_string(std::stoul(nanoseconds) * 4) +
+             "' " + name + ".image"))
+      return;  // there are no such tools
+  }
+  enum Ended { well, wrong_name, none_learnt, not_possible };
+  const int ended = child([&] {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("", "/", "", MS_REC | MS_PRIVATE, nullptr) != 0) return not_possible;
+    FileNames names(NameTable(at.path), 10s);
+    struct stat first {};
+    for (const std::string name : {"early", "late"}) {
+      if (!run("cp " + name + ".image image && mount -o loop,ro,noload image mount")) return not_possible;
+      const int file = ::open((folder.path / "mount" / "weights").c_str(), O_RDONLY);
+      struct stat status {};
+      void* const memory = ::mmap(nullptr, half, PROT_READ, MAP_PRIVATE, file, 0);
+      if (memory == MAP_FAILED || ::fstat(file, &status) != 0) return not_possible;
+      ::close(file);
+      const std::span bytes(static_cast<const std::byte*>(memory), half);
+      const ContentName right = hash_image(bytes);  // which reads all of it
+      const auto found = names.find(bytes).name;
+      if (found) return wrong_name;
+      if (name == "late")
+        return status.st_dev == first.st_dev && status.st_ino == first.st_ino && right != ContentName{} &&
+                       status.st_ctim.tv_nsec == first.st_ctim.tv_nsec
+                   ? well
+                   : not_possible;
+      names.learn(bytes);
+      names.finish();
+      const bool learnt = names.find(bytes).name == right;
+      if (learnt != (status.st_ctim.tv_nsec != 0)) return none_learnt;
+      first = status;
+      ::munmap(memory, half);
+      if (!run("umount mount")) return not_possible;
+    }
+    return wrong_name;
+  });
+  // Before Linux 6.8 a mount may have the number of the one before.
+  if (ended == wrong_name) CHECK((nanoseconds == "8" && !mounts_have_numbers_of_their_own()));
+  else CHECK((ended == well || ended == not_possible));
+  if (::geteuid() == 0 && ended == not_possible) WARN("it could not be tried");
+}
+
+TEST_CASE("a path that hangs holds up one chunk for a moment, and no end") {
+  const test::TemporaryFolder folder;
+  const TablePath at;
+  fs::create_directory(folder.path / "on_the_way");
+  const Mapped mapped(folder.path / "on_the_way");
+  if (!mapped.can_be_known()) return;
+  enum Ended { well, wrong, not_possible };
+  const auto took = [](auto&& does) {
+    const auto begin = std::chrono::steady_clock::now();
+    does();
+    return std::chrono::steady_clock::now() - begin;
+  };
+  const int ended = child([&] {
+    mapped.read();
+    const int fuse = ::open("/dev/fuse", O_RDWR);
+    const std::string options = "rootmode=40000,user_id=0,group_id=0,fd=" + std::to_string(fuse);
+    if (fuse < 0 || ::unshare(CLONE_NEWNS) != 0 || ::mount("", "/", "", MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("nobody", folder.path.c_str(), "fuse", 0, options.c_str()) != 0)
+      return not_possible;
+    auto names = std::make_unique<FileNames>(NameTable(at.path));
+    const auto first = took([&] { names->find(mapped.first()); });
+    if (first < FileNames::patience || first > 5s) return wrong;
+    const auto next = took([&] {
+      for (int i = 0; i < 100; ++i) {
+        if (names->find(mapped.second()).place) ::_exit(wrong);
+        names->learn(mapped.first());
+      }
+    });
+    if (next > 500ms) return wrong;
+    return took([&] { FileNames::end(std::move(names)); }) < 10s ? well : wrong;
+  });
+  CHECK(ended != wrong);
+  CHECK((ended == well || ended == not_possible));
+}
+
+TEST_CASE("an answer that comes too late is of no use, and does no harm") {
+  const test::TemporaryFolder folder;
+  const TablePath at;
+  const Mapped mapped(folder.path);
+  if (!mapped.can_be_known()) return;
+  FileNames names(NameTable(at.path), 0ns);
+  for (int i = 0; i < 3; ++i) CHECK_FALSE(names.find(mapped.first()).place);
+  names.finish();
+  // Some come just when they are given up.
+  for (auto patience = 0us; patience < 1000us; patience += 20us) {
+    FileNames some(NameTable(at.path), patience);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i)
+      threads.emplace_back([&] {
+        const auto found = some.find(mapped.second());
+        if (found.place && found.place->offset != half) std::abort();
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+TEST_CASE("a file of which the kernel gives no lease is another user's, and is left alone for a while") {
+  const test::TemporaryFolder folder;
+  const TablePath at;
+  const Mapped mapped(folder.path);
+  if (!mapped.can_be_known() || ::geteuid() != 0) return;
+  const FilePlace place = mapped.place(mapped.first());
+  CHECK_FALSE(FileAtRest::open(place)->has_no_state());
+  const int writer = ::open(mapped.path.c_str(), O_RDWR);
+  CHECK_FALSE(FileAtRest::open(place)->state());
+  CHECK_FALSE(FileAtRest::open(place)->has_no_state());  // somebody writes it just now
+  ::close(writer);
+  fs::permissions(folder.path, fs::perms::all);
+  CHECK(in_child([&] {
+    if (::setresuid(65534, 65534, 0) != 0 || ::prctl(PR_SET_DUMPABLE, 1) != 0) return false;
+    const auto file = FileAtRest::open(place);
+    if (!file || file->state() || !file->has_no_state()) return false;
+    mapped.read();
+    FileNames names(NameTable(at.path), 10s);
+    const bool first = names.find(mapped.first()).place.has_value();
+    // From here on it would get one, and does not try for a while.
+    if (::setresuid(0, 0, 0) != 0 || !file->state()) return false;
+    const bool second = names.find(mapped.second()).place.has_value();
+    std::this_thread::sleep_for(2100ms);
+    return !first && !second && names.find(mapped.second()).place;
+  }));
+}
+
+TEST_CASE("where no table can be no thread begins") {
+  const test::TemporaryFolder folder;
+  const TablePath at;
+  const Mapped mapped(folder.path);
+  const auto threads = [] {
+    return std::distance(fs::directory_iterator("/proc/self/task"), fs::directory_iterator());
+  };
+  const auto before = threads();
+  for (const std::string& path :
+       {std::string(), std::string("/proc/names"), (folder.path / "none" / "names").string()}) {
+    FileNames names{NameTable(path)};
+    CHECK_FALSE(NameTable(path).may_be_used());
+    CHECK_FALSE(names.find(mapped.first()).place);
+    names.learn(mapped.first());
+    CHECK(threads() == before);
+  }
+  CHECK(NameTable(at.path).may_be_used());
+  CHECK(NameTable(at.path).can_be_opened());
+  fs::create_directory(at.path);
+  CHECK_FALSE(NameTable(at.path).can_be_opened());
+  FileNames names{NameTable(at.path)};
+  CHECK_FALSE(names.find(mapped.first()).place);
+}
+
+TEST_CASE("a thread gets no descriptors of its own where a message queue would hear of it") {
+  const auto able = [] {
+    bool result = false;
+    quiet_thread("takes", [&] { result = take_own_descriptors(); }).join();
+    return result;
+  };
+  if (!able()) return;  // the kernel cannot
+  const std::string name = "fargpu-test-" + std::to_string(::getpid());
+  const int queue = static_cast<int>(::syscall(SYS_mq_open, name.c_str(), O_RDWR | O_CREAT, 0600, nullptr));
+  if (queue < 0) return;  // it has none
+  ::syscall(SYS_mq_unlink, name.c_str());
+  REQUIRE(queue < 64);
+  CHECK_FALSE(able());
+  ::close(queue);
+  CHECK(able());
 }
 
 TEST_CASE("a program that opens a file for writing while it is looked at hears nothing of it, and gets it") {
@@ -375,7 +688,7 @@ TEST_CASE("names that one program has learnt another one finds, as long as the f
   const TablePath at;
   const Mapped mapped(folder.path);
   if (!mapped.can_be_known()) {
-    FileNames names{NameTable(at.path)};
+    FileNames names(NameTable(at.path), 10s);
     CHECK_FALSE(names.find(mapped.first()).place);
     return;
   }
@@ -385,7 +698,7 @@ TEST_CASE("names that one program has learnt another one finds, as long as the f
     return memory;
   };
   {
-    FileNames early{NameTable(at.path)};
+    FileNames early(NameTable(at.path), 10s);
     const auto found = early.find(mapped.first());
     REQUIRE(found.place);
     CHECK_FALSE(found.name);
@@ -396,7 +709,7 @@ TEST_CASE("names that one program has learnt another one finds, as long as the f
   }
   std::this_thread::sleep_for(2100ms);
   {
-    FileNames names{NameTable(at.path)};
+    FileNames names(NameTable(at.path), 10s);
     const auto found = names.find(mapped.first());
     REQUIRE(found.place);
     // What the program has is not what counts.
@@ -407,7 +720,7 @@ TEST_CASE("names that one program has learnt another one finds, as long as the f
     names.learn(mapped.second());
     names.finish();
   }
-  FileNames names{NameTable(at.path)};
+  FileNames names(NameTable(at.path), 10s);
   CHECK(names.find(mapped.first()).name == hash_image(mapped.first()));
   CHECK(names.find(mapped.second()).name == hash_image(mapped.second()));
   CHECK_FALSE(names.find(mapped.part(page, half)).name);
@@ -451,7 +764,7 @@ TEST_CASE("a lock that the program has on the file, and descriptors that it clos
   struct flock lock {};
   lock.l_type = F_RDLCK;
   REQUIRE(::fcntl(file, F_SETLK, &lock) == 0);
-  FileNames names{NameTable(at.path)};
+  FileNames names(NameTable(at.path), 10s);
   for (int i = 0; i < 3; ++i) names.find(mapped.first());
   const auto locked = [&] {  // as another process sees it
     const pid_t child = ::fork();
