@@ -9,6 +9,7 @@ import os
 import re
 import statistics
 import subprocess
+import tempfile
 import time
 
 from machine import HERE, Failed
@@ -111,12 +112,13 @@ WHATS = ("bytes on the wire", "time", "bytes on the wire, pickled", "time, pickl
 
 
 def run(bench, command=None, pickle=None):
+    """The host keeps contents in memory (a tmpfs), so that its disk is not what is measured."""
     places = [("W16", "tcp", case_of(what, rate)) for rate in RATES for what in WHATS]
-    with bench.attempt(*places):
+    with bench.attempt(*places), tempfile.TemporaryDirectory(prefix="fargpu-contents.", dir="/dev/shm") as memory:
         machine, command = bench.machine, command or LOAD
         path = checkpoint(os.path.join(machine.out, "caches"), bench.sizes.known_bytes)
         paths = dict(zip(KINDS, (path, pickled(path, pickle))))
-        broker = machine.broker("known", "--content-bytes-max", str(KEPT))
+        broker = machine.broker("known", "--content-bytes-max", str(KEPT), "--content-folder", memory)
         lines, cache = {gb: machine.proxy(broker, RTT, rate) for gb, rate in RATES.items()}, bench.sizes.known_cache
         local = {kind: [] for kind in KINDS}
         found = {gb: {name: [] for name in LOADS} for gb in RATES}

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <utility>
 
 namespace fargpu {
 
@@ -18,20 +19,23 @@ class LineRate {
   void sent(std::uint64_t bytes, std::chrono::nanoseconds took, bool waited, unsigned senders) {
     if (!waited || took.count() <= 0) {
       at_once_ += bytes;
-      if (at_once_ >= fast_after) rate_ = std::numeric_limits<double>::infinity();
+      if (at_once_ >= fast_after) fast_ = true;
       return;
     }
     at_once_ = 0;
-    const double rate =
-        static_cast<double>(bytes) * std::max(senders, 1u) / std::chrono::duration<double>(took).count();
-    if (rate_ > std::numeric_limits<double>::max()) samples_ = 0;
-    rate_ = samples_ == 0 ? rate : rate_ + (rate - rate_) / std::min(samples_ + 1, samples_most);
+    if (std::exchange(fast_, false)) samples_ = 0;
+    // Times are averaged and not rates: a chunk of which the kernel took most at once waits for a moment only, and says
+    // little of the line.
+    const double seconds =
+        std::chrono::duration<double>(took).count() / (static_cast<double>(bytes) * std::max(senders, 1u));
+    seconds_per_byte_ += (seconds - seconds_per_byte_) / std::min(samples_ + 1, samples_most);
+    if (samples_ == 0) seconds_per_byte_ = seconds;
     if (samples_ < samples_most) ++samples_;
   }
   /// Bytes a second; nothing until enough was sent.
   std::optional<double> bytes_per_second() const {
-    return samples_ >= samples_least || rate_ > std::numeric_limits<double>::max() ? std::optional(rate_)
-                                                                                   : std::nullopt;
+    if (fast_) return std::numeric_limits<double>::infinity();
+    return samples_ >= samples_least ? std::optional(1 / seconds_per_byte_) : std::nullopt;
   }
 
  private:
@@ -39,7 +43,8 @@ class LineRate {
   static constexpr std::uint64_t fast_after = 96u << 20;
   static constexpr unsigned samples_least = 8, samples_most = 16;
 
-  double rate_ = 0;
+  double seconds_per_byte_ = 0;
+  bool fast_ = false;
   unsigned samples_ = 0;
   std::uint64_t at_once_ = 0;
 };

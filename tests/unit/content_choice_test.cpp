@@ -131,6 +131,13 @@ TEST_CASE("a pause of the program counts for little") {
   CHECK(program.copy(gib, false)[Way::plain] == 0);
 }
 
+TEST_CASE("chunks that waited for a moment only do not make a line look fast") {
+  LineRate line;
+  for (int i = 0; i < 64; ++i) line.sent(chunk, i % 2 == 0 ? 10us : 2ms, true, 1);
+  REQUIRE(line.bytes_per_second());
+  CHECK(*line.bytes_per_second() < 1100.0 * chunk);
+}
+
 TEST_CASE("a line's rate is that of what had to wait") {
   LineRate line;
   CHECK_FALSE(line.bytes_per_second());

@@ -15,7 +15,7 @@
 namespace fargpu::server {
 namespace {
 
-constexpr unsigned threads_max = 4;
+constexpr unsigned threads_max = 8;
 constexpr std::size_t waiting_bytes_max = 128u << 20;
 constexpr int keeping_niceness = 10;
 
