@@ -29,7 +29,6 @@ class LineRate {
     const double seconds =
         std::chrono::duration<double>(took).count() / (static_cast<double>(bytes) * std::max(senders, 1u));
     seconds_per_byte_ += (seconds - seconds_per_byte_) / std::min(samples_ + 1, samples_most);
-    if (samples_ == 0) seconds_per_byte_ = seconds;
     if (samples_ < samples_most) ++samples_;
   }
   /// Bytes a second; nothing until enough was sent.

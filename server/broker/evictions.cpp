@@ -24,15 +24,9 @@ Rooms::Bytes bytes_of(capnp::List<std::uint64_t>::Reader list) {
   return bytes;
 }
 
-Rooms::State state_of(wire::Residency state) {
-  switch (state) {
-    case wire::Residency::RESIDENT: return Rooms::State::resident;
-    case wire::Residency::LEAVING: return Rooms::State::leaving;
-    case wire::Residency::EVICTED: return Rooms::State::evicted;
-    case wire::Residency::WAITING: return Rooms::State::waiting;
-    case wire::Residency::RETURNING: return Rooms::State::returning;
-  }
-  throw ProtocolError("the worker tells of a state that there is not");
+Rooms::State checked(wire::Residency state) {
+  if (state > wire::Residency::RETURNING) throw ProtocolError("the worker tells of a state that there is not");
+  return state;
 }
 
 }  // namespace
@@ -73,7 +67,7 @@ void Evictions::end(std::uint64_t session) {
 void Evictions::heard(std::uint64_t session, wire::ResidencyNews::Reader news) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
-  const Rooms::State state = state_of(news.getState()), before = rooms_.view(session).state;
+  const Rooms::State state = checked(news.getState()), before = rooms_.view(session).state;
   const std::string refusal = printable(news.getRefusal().cStr(), 512);
   rooms_.told(session,
               {.state = state,
@@ -88,12 +82,12 @@ void Evictions::heard(std::uint64_t session, wire::ResidencyNews::Reader news) {
     Member& member = found->second;
     const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(now() - std::exchange(member.began, now()));
     member.since = static_cast<std::uint64_t>(std::time(nullptr));
-    if (state == Rooms::State::evicted) {
+    if (state == Rooms::State::EVICTED) {
       ++evicted_;
       EventLog::info(
           "session evicted",
           {{"session", session}, {"bytes", view.away}, {"host_bytes", news.getHostBytes()}, {"ms", took.count()}});
-    } else if (before == Rooms::State::returning && state == Rooms::State::resident) {
+    } else if (before == Rooms::State::RETURNING && state == Rooms::State::RESIDENT) {
       ++returned_;
       EventLog::info("session returned", {{"session", session}, {"ms", took.count()}});
     }

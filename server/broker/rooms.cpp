@@ -66,25 +66,25 @@ void Rooms::told(SessionId id, const News& news, Time now) {
   member.away = news.away;
   member.away.resize(member.session.devices.size());
   member.host_bytes = 0;
-  if (news.state != State::resident && news.state != State::leaving) {
+  if (news.state != State::RESIDENT && news.state != State::LEAVING) {
     // No worker can say that there is no room left for others.
     if (!member.host_bytes_max) member.host_bytes_max = std::min(news.host_bytes, host_bytes_left());
     member.host_bytes = std::min(news.host_bytes, *member.host_bytes_max);
   }
-  if (news.state == State::resident) {
+  if (news.state == State::RESIDENT) {
     const auto over = [&](const Wish& wish) {
-      return wish.session == id && (wish.granted || before == State::returning);
+      return wish.session == id && (wish.granted || before == State::RETURNING);
     };
     if (std::any_of(wishes_.begin(), wishes_.end(), over)) member.came = member.worked = now;
     std::erase_if(wishes_, over);
   }
-  if (news.state == State::leaving || !member.told_to_leave || news.order != member.order) return;
+  if (news.state == State::LEAVING || !member.told_to_leave || news.order != member.order) return;
   member.told_to_leave.reset();
   member.expected = 0;
   member.refusal = news.refusal;
   member.busy = news.busy;
   if (!news.refusal.empty()) member.refused = now;
-  gone(id, news.state == State::resident ? Bytes{} : member.away, member.session.devices);
+  gone(id, news.state == State::RESIDENT ? Bytes{} : member.away, member.session.devices);
 }
 
 // What a session gave back counts for the wish that it left for.
@@ -137,7 +137,7 @@ std::string Rooms::ask_to_leave(SessionId id, Time now) {
   if (found == members_.end())
     return "there is no session " + std::to_string(id) + "; `fargpu ls` shows those that run";
   if (rules_.host_bytes_max == 0) return "this host evicts no sessions: its setting evicted_bytes_max is 0";
-  if (found->second.state != State::resident || found->second.told_to_leave) return "";  // it is on its way, or there
+  if (found->second.state != State::RESIDENT || found->second.told_to_leave) return "";  // it is on its way, or there
   if (sum(on_devices_(id)) == 0) return fmt::format("session {} has no memory of a device", id);
   if (host_bytes_left() == 0)
     return "the host's memory for evicted sessions, " + bytes_text(rules_.host_bytes_max) +
@@ -177,7 +177,7 @@ std::optional<Rooms::Time> Rooms::tick(Time now) {
 void Rooms::give_up_waiting(Time now) {
   for (auto& [id, member] : members_) {
     // What is being copied takes the host's memory, however long that takes.
-    const auto patience = member.state == State::leaving ? 10 * answer_patience : answer_patience;
+    const auto patience = member.state == State::LEAVING ? 10 * answer_patience : answer_patience;
     if (!member.told_to_leave || now - *member.told_to_leave < patience) continue;
     member.told_to_leave.reset();
     member.expected = 0;
@@ -231,7 +231,7 @@ bool Rooms::covered(const Wish& wish) const {
 
 // Whether it has memory on a device that the wish is about.
 bool Rooms::in_the_way(const Wish& wish, SessionId id, const Member& member) const {
-  if (id == wish.session || member.state != State::resident) return false;
+  if (id == wish.session || member.state != State::RESIDENT) return false;
   const auto& devices = members_.at(wish.session).session.devices;
   const Bytes bytes = on_devices_(id);
   for (std::size_t o = 0; o < member.session.devices.size() && o < bytes.size(); ++o)
@@ -275,7 +275,7 @@ bool Rooms::may_go_later(const Wish& wish, Time now) const {
   const Session& own = members_.at(wish.session).session;
   return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
     const Member& member = entry.second;
-    const bool moves = member.state == State::leaving || member.state == State::returning;
+    const bool moves = member.state == State::LEAVING || member.state == State::RETURNING;
     if (moves && entry.first != wish.session && now - member.since < wish_patience)
       return std::any_of(member.session.devices.begin(), member.session.devices.end(), [&](unsigned device) {
         return std::find(own.devices.begin(), own.devices.end(), device) != own.devices.end();
@@ -312,7 +312,7 @@ std::uint64_t Rooms::host_bytes_left() const {
 void Rooms::evict_idle(Time now) {
   if (rules_.idle_after.count() == 0) return;
   for (auto& [id, member] : members_) {
-    if (member.state != State::resident || member.told_to_leave || now - member.worked < rules_.idle_after ||
+    if (member.state != State::RESIDENT || member.told_to_leave || now - member.worked < rules_.idle_after ||
         (member.refused && now - *member.refused < rules_.idle_after) || sum(on_devices_(id)) < bytes_least)
       continue;
     order(id, member, now, patience_idle);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "control.capnp.h"
 #include "server/scheduler/share.h"
 
 namespace fargpu::server {
@@ -33,7 +34,7 @@ class Rooms {
   using SessionId = std::uint64_t;
   using Bytes = std::vector<std::uint64_t>;  ///< of each of a session's devices
 
-  enum class State { resident, leaving, evicted, waiting, returning };
+  using State = wire::Residency;
   struct Session {
     std::vector<unsigned> devices;  ///< of the host
     scheduler::Priority priority = scheduler::Priority::normal;
@@ -60,7 +61,7 @@ class Rooms {
   /// It has done something.
   void worked(SessionId id, Time now);
   struct News {
-    State state = State::resident;
+    State state = State::RESIDENT;
     Bytes away;
     std::uint64_t host_bytes = 0;
     std::string refusal;      ///< why it stays
@@ -81,7 +82,7 @@ class Rooms {
   std::optional<Time> tick(Time now);
 
   struct View {
-    State state = State::resident;
+    State state = State::RESIDENT;
     std::uint64_t away = 0;
     std::uint64_t host_bytes = 0;
     std::string refusal;
@@ -93,7 +94,7 @@ class Rooms {
  private:
   struct Member {
     Session session;
-    State state = State::resident;
+    State state = State::RESIDENT;
     Bytes away;
     std::uint64_t host_bytes = 0;
     std::string refusal;

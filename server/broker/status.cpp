@@ -156,13 +156,7 @@ void HostStatus::write_sessions(wire::Status::Builder status, const std::vector<
 
 void HostStatus::write_residency(const Worker& worker, wire::SessionStatus::Builder to) const {
   const auto view = workers_.evictions().view(worker.session);
-  switch (view.state) {
-    case Rooms::State::resident: to.setResidency(wire::Residency::RESIDENT); break;
-    case Rooms::State::leaving: to.setResidency(wire::Residency::LEAVING); break;
-    case Rooms::State::evicted: to.setResidency(wire::Residency::EVICTED); break;
-    case Rooms::State::waiting: to.setResidency(wire::Residency::WAITING); break;
-    case Rooms::State::returning: to.setResidency(wire::Residency::RETURNING); break;
-  }
+  to.setResidency(view.state);
   to.setResidencySeconds(view.since);
   to.setAwayBytes(view.away);
   to.setStaysBecause(view.refusal);

@@ -97,35 +97,39 @@ std::string end_of(int status) {
 
 }  // namespace
 
-std::uint64_t Worker::used_bytes(unsigned place) const {
+std::optional<std::size_t> Worker::number_of(unsigned place) const {
   const std::vector<unsigned>& devices = lease->lease().devices;
-  const auto found = static_cast<std::size_t>(std::find(devices.begin(), devices.end(), place) - devices.begin());
-  if (found >= devices.size()) return 0;
-  const AccountSlot& slot = lease->lease().account->slot(lease->slot());
-  return slot.held[found] + slot.inherited[found];
+  const auto found = std::find(devices.begin(), devices.end(), place);
+  if (found == devices.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - devices.begin());
+}
+
+std::uint64_t Worker::used_bytes(unsigned place) const {
+  const auto device = number_of(place);
+  return device ? slot().held[*device] + slot().inherited[*device] : 0;
 }
 
 std::uint64_t Worker::there_bytes(unsigned place) const {
-  const std::vector<unsigned>& devices = lease->lease().devices;
-  const auto found = static_cast<std::size_t>(std::find(devices.begin(), devices.end(), place) - devices.begin());
-  if (found >= devices.size()) return 0;
-  const std::uint64_t held = used_bytes(place);  // read once: the worker writes it
-  return held - std::min<std::uint64_t>(lease->lease().account->slot(lease->slot()).away[found], held);
+  const auto device = number_of(place);
+  return device ? own_bytes_there(*device) + slot().inherited[*device] : 0;
 }
 
-// What is shared is not moved, and pays for nobody's room.
+std::uint64_t Worker::own_bytes_there(std::size_t device) const {
+  const std::uint64_t held = slot().held[device];  // read once: the worker writes it
+  return held - std::min<std::uint64_t>(slot().away[device], held);
+}
+
+AccountSlot& Worker::slot() const { return lease->lease().account->slot(lease->slot()); }
+
+// What a session has of others is not moved.
 Rooms::Bytes Workers::on_devices(std::uint64_t session) const {
+  Rooms::Bytes bytes;
   for (const Worker& worker : workers_) {
     if (worker.session != session || !worker.lease) continue;
-    const AccountSlot& slot = worker.lease->lease().account->slot(worker.lease->slot());
-    Rooms::Bytes bytes;
-    for (std::size_t d = 0; d < worker.lease->lease().devices.size(); ++d) {
-      const std::uint64_t held = slot.held[d];  // read once: the worker writes it
-      bytes.push_back(held - std::min<std::uint64_t>(slot.away[d], held));
-    }
-    return bytes;
+    for (std::size_t d = 0; d < worker.lease->lease().devices.size(); ++d) bytes.push_back(worker.own_bytes_there(d));
+    break;
   }
-  return {};
+  return bytes;
 }
 
 void Workers::begin_turns(const Worker& worker, bool taken_over) {

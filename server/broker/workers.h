@@ -89,6 +89,11 @@ struct Worker {
   std::uint64_t used_bytes(unsigned place) const;
   /// Of that, what is on the device.
   std::uint64_t there_bytes(unsigned place) const;
+  /// Of its own memory, what is on its lease's device of this number.
+  std::uint64_t own_bytes_there(std::size_t device) const;
+  /// The number of the broker's device at this place among those of its lease.
+  std::optional<std::size_t> number_of(unsigned place) const;
+  AccountSlot& slot() const;
 
   /// Called once when it becomes ready, or fails (with the reason).
   std::function<void(Worker*, const std::string& failure)> when_ready;

@@ -26,6 +26,14 @@ struct Host {
     on_device[id] = Rooms::Bytes(devices.size(), bytes);
     rooms.join(id, {.devices = std::move(devices), .priority = priority}, now);
   }
+  /// Session 1 has 30 MiB and does nothing; session 2 has nothing, and wants so much.
+  void one_in_the_way(std::uint64_t wanted) {
+    begin(1, 30 * mib);
+    tick(2s);
+    begin(2, 0);
+    rooms.wants(2, 1, {wanted}, false, now);
+    tick();
+  }
   void tick(std::chrono::milliseconds later = 0ms) {
     now += later;
     rooms.tick(now);
@@ -35,7 +43,7 @@ struct Host {
     REQUIRE(told.contains(id));
     told.erase(id);
     const Rooms::Bytes away = std::exchange(on_device[id], Rooms::Bytes(on_device[id].size()));
-    says(id, Rooms::State::evicted, away[0]);
+    says(id, Rooms::State::EVICTED, away[0]);
   }
   void stays(std::uint64_t id) {
     REQUIRE(told.contains(id));
@@ -43,9 +51,9 @@ struct Host {
     rooms.told(id, {.refusal = "it cannot", .order = orders[id]}, now);
   }
   void returns(std::uint64_t id, std::uint64_t bytes) {
-    says(id, Rooms::State::returning, bytes);
+    says(id, Rooms::State::RETURNING, bytes);
     on_device[id] = {bytes};
-    says(id, Rooms::State::resident, 0);
+    says(id, Rooms::State::RESIDENT, 0);
   }
   void says(std::uint64_t id, Rooms::State state, std::uint64_t away) {
     rooms.told(id, {.state = state, .away = {away}, .host_bytes = away, .order = orders[id]}, now);
@@ -129,7 +137,7 @@ TEST_CASE("a session that works keeps its memory for the quantum, and for ever a
   host.leaves(1);
   host.tick();
   CHECK(host.answer(2) == true);
-  host.says(2, Rooms::State::resident, 0);
+  host.says(2, Rooms::State::RESIDENT, 0);
 
   host.returns(1, 30 * mib);
   host.rooms.wants(3, 1, {10 * mib}, false, host.now);
@@ -170,13 +178,9 @@ TEST_CASE("where nobody can make room, a call fails, and a session that is away 
 
 TEST_CASE("room that was made is kept for the session that it was made for") {
   Host host;
-  host.begin(1, 30 * mib);
-  host.tick(2s);
-  host.begin(2, 0);
-  host.rooms.wants(2, 1, {30 * mib}, false, host.now);
-  host.tick();
+  host.one_in_the_way(30 * mib);
   host.leaves(1);
-  host.says(1, Rooms::State::waiting, 30 * mib);
+  host.says(1, Rooms::State::WAITING, 30 * mib);
   host.rooms.wants(1, 1, {30 * mib}, true, host.now);
   host.tick();
   CHECK(host.answer(2) == true);
@@ -184,7 +188,7 @@ TEST_CASE("room that was made is kept for the session that it was made for") {
   host.tick(1s);
   CHECK_FALSE(host.answer(1));
   host.on_device[2] = {30 * mib};
-  host.says(2, Rooms::State::resident, 0);
+  host.says(2, Rooms::State::RESIDENT, 0);
   host.tick();
   CHECK(host.answer(1) == true);  // it tries, and finds no room
   host.rooms.wants(1, 2, {30 * mib}, true, host.now);
@@ -213,24 +217,20 @@ TEST_CASE("no more of the host's memory is promised than there is") {
 TEST_CASE("no worker takes the host's memory by its word") {
   Host host;
   host.begin(1, 30 * mib);
-  host.says(1, Rooms::State::resident, ~std::uint64_t{0});
+  host.says(1, Rooms::State::RESIDENT, ~std::uint64_t{0});
   CHECK(host.rooms.host_bytes() == 0);
-  host.says(1, Rooms::State::evicted, ~std::uint64_t{0});
+  host.says(1, Rooms::State::EVICTED, ~std::uint64_t{0});
   CHECK(host.rooms.host_bytes() == 0);
   host.rooms.join(2, {.devices = {0}, .taken_over = true}, host.now);
-  host.says(2, Rooms::State::evicted, 60 * mib);
-  host.says(2, Rooms::State::waiting, 60 * mib);
-  host.says(2, Rooms::State::returning, ~std::uint64_t{0});
+  host.says(2, Rooms::State::EVICTED, 60 * mib);
+  host.says(2, Rooms::State::WAITING, 60 * mib);
+  host.says(2, Rooms::State::RETURNING, ~std::uint64_t{0});
   CHECK(host.rooms.host_bytes() == 60 * mib);
 }
 
 TEST_CASE("a word that crosses an order does not answer it, and a wish that is said again is answered again") {
   Host host;
-  host.begin(1, 30 * mib);
-  host.tick(2s);
-  host.begin(2, 0);
-  host.rooms.wants(2, 1, {10 * mib}, false, host.now);
-  host.tick();
+  host.one_in_the_way(10 * mib);
   REQUIRE(host.told.contains(1));
   host.rooms.told(1, {.order = 0}, host.now);
   CHECK_FALSE(host.rooms.outcome(1));
@@ -266,11 +266,7 @@ TEST_CASE("a session that stays because it works is asked again, and an allocati
 
 TEST_CASE("a worker that does not answer, and one that ends, hold up nobody for ever") {
   Host host;
-  host.begin(1, 30 * mib);
-  host.tick(2s);
-  host.begin(2, 0);
-  host.rooms.wants(2, 1, {10 * mib}, false, host.now);
-  host.tick();
+  host.one_in_the_way(10 * mib);
   CHECK(host.told.contains(1));
   SECTION("it does not answer") {
     host.tick(61s);
@@ -314,7 +310,7 @@ TEST_CASE("sessions take turns on a device that is too small for all", "[propert
   Host host({.host_bytes_max = 10'000 * mib, .quantum = 500ms});
   struct Program {
     std::uint64_t bytes = 0;
-    Rooms::State state = Rooms::State::evicted;
+    Rooms::State state = Rooms::State::EVICTED;
     std::uint64_t request = 0;
     bool asked = false;
     std::optional<Rooms::Time> leaves_at;
@@ -325,7 +321,7 @@ TEST_CASE("sessions take turns on a device that is too small for all", "[propert
   for (std::uint64_t id = 1; id <= count; ++id) {
     programs[id].bytes = (10 + below(70)) * mib;
     host.begin(id, 0);
-    host.says(id, Rooms::State::evicted, programs[id].bytes);
+    host.says(id, Rooms::State::EVICTED, programs[id].bytes);
   }
   int evictions = 0;
   constexpr int steps = 4000;  // of 20 ms
@@ -339,14 +335,14 @@ TEST_CASE("sessions take turns on a device that is too small for all", "[propert
         program.leaves_at.reset();
         ++evictions;
         host.on_device[id] = {0};
-        program.state = Rooms::State::evicted;
-        host.says(id, Rooms::State::evicted, program.bytes);
+        program.state = Rooms::State::EVICTED;
+        host.says(id, Rooms::State::EVICTED, program.bytes);
       }
-      if (program.state == Rooms::State::resident && !program.leaves_at) {
+      if (program.state == Rooms::State::RESIDENT && !program.leaves_at) {
         ++program.worked;
         host.rooms.worked(id, host.now);
       }
-      if (program.state == Rooms::State::evicted) {
+      if (program.state == Rooms::State::EVICTED) {
         if (!program.asked) {
           program.asked = true;
           host.rooms.wants(id, ++program.request, {program.bytes}, true, host.now);
@@ -359,9 +355,9 @@ TEST_CASE("sessions take turns on a device that is too small for all", "[propert
         for (const auto& [other, bytes] : host.on_device) used += bytes[0];
         if (used + program.bytes > capacity) continue;  // it finds no room, and asks again
         host.on_device[id] = {program.bytes};
-        program.state = Rooms::State::resident;
-        host.says(id, Rooms::State::returning, program.bytes);
-        host.says(id, Rooms::State::resident, 0);
+        program.state = Rooms::State::RESIDENT;
+        host.says(id, Rooms::State::RETURNING, program.bytes);
+        host.says(id, Rooms::State::RESIDENT, 0);
       }
       std::uint64_t used = 0;
       for (const auto& [other, bytes] : host.on_device) used += bytes[0];

@@ -44,6 +44,10 @@ std::vector<std::byte> copy_of(capnp::Data::Reader data) {
   return {bytes.begin(), bytes.end()};
 }
 
+void set_all(capnp::List<std::uint64_t>::Builder list, const std::vector<std::uint64_t>& values) {
+  for (unsigned i = 0; i < list.size(); ++i) list.set(i, values[i]);
+}
+
 int fail(int link, const std::string& text) {
   send_link(link, [&](wire::WorkerMessage::Builder message) { message.setFailed(text); });
   return 1;
@@ -260,8 +264,7 @@ void WorkerProcess::tell_usage(const SessionUsage& used) {
   send_link(options_.link, [&](wire::WorkerMessage::Builder message) {
     auto usage = message.initUsage();
     usage.setCalls(used.calls);
-    auto busy = usage.initBusyNs(static_cast<unsigned>(used.busy_ns.size()));
-    for (unsigned i = 0; i < busy.size(); ++i) busy.set(i, used.busy_ns[i]);
+    set_all(usage.initBusyNs(static_cast<unsigned>(used.busy_ns.size())), used.busy_ns);
     usage.setWaitedNs(used.waited_ns);
     usage.setKnownBytes(used.known_bytes);
     usage.setKeptBytes(used.kept_bytes);
@@ -279,18 +282,10 @@ void WorkerProcess::tell_activity(const scheduler::Activity& activity, std::uint
 }
 
 void WorkerProcess::tell_residency(const ResidencyNews& news) {
-  using State = ResidencyNews::State;
   send_link(options_.link, [&](wire::WorkerMessage::Builder message) {
     auto told = message.initResidency();
-    switch (news.state) {
-      case State::resident: told.setState(wire::Residency::RESIDENT); break;
-      case State::leaving: told.setState(wire::Residency::LEAVING); break;
-      case State::evicted: told.setState(wire::Residency::EVICTED); break;
-      case State::waiting: told.setState(wire::Residency::WAITING); break;
-      case State::returning: told.setState(wire::Residency::RETURNING); break;
-    }
-    auto away = told.initAwayBytes(static_cast<unsigned>(news.away.size()));
-    for (unsigned i = 0; i < away.size(); ++i) away.set(i, news.away[i]);
+    told.setState(news.state);
+    set_all(told.initAwayBytes(static_cast<unsigned>(news.away.size())), news.away);
     told.setHostBytes(news.host_bytes);
     told.setRefusal(news.refusal);
     told.setBusy(news.busy);
@@ -302,8 +297,7 @@ void WorkerProcess::want_room(const RoomWish& wish) {
   send_link(options_.link, [&](wire::WorkerMessage::Builder message) {
     auto told = message.initWantRoom();
     told.setRequest(wish.request);
-    auto bytes = told.initBytes(static_cast<unsigned>(wish.bytes.size()));
-    for (unsigned i = 0; i < bytes.size(); ++i) bytes.set(i, wish.bytes[i]);
+    set_all(told.initBytes(static_cast<unsigned>(wish.bytes.size())), wish.bytes);
     told.setNeeded(wish.needed);
   });
 }

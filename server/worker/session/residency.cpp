@@ -20,6 +20,7 @@ void Residency::hear(const EvictOrder& order) {
   {
     const std::lock_guard lock(mutex_);
     order_ = order;
+    heard_ = true;
   }
   waker_.signal();
 }
@@ -28,6 +29,7 @@ void Residency::hear_room(std::uint64_t request, bool made) {
   {
     const std::lock_guard lock(mutex_);
     room_ = {request, made};
+    heard_ = true;
   }
   waker_.signal();
 }
@@ -36,6 +38,7 @@ void Residency::hear_of_new_broker() {
   {
     const std::lock_guard lock(mutex_);
     new_broker_ = true;
+    heard_ = true;
   }
   waker_.signal();
 }
@@ -43,24 +46,25 @@ void Residency::hear_of_new_broker() {
 bool Residency::poll(bool call_waits) {
   const State before = state_;
   take_words();
-  if (state_ == State::leaving && pieces_.empty()) leave_when_idle();
-  if (state_ == State::evicted && (call_waits || !waiting_.empty())) {
+  if (state_ == State::LEAVING && pieces_.empty()) leave_when_idle();
+  if (state_ == State::EVICTED && (call_waits || !waiting_.empty())) {
     wish_.reset();  // what it wanted before was less
-    enter(State::waiting);
+    enter(State::WAITING);
   }
-  const bool wants = state_ == State::waiting || (state_ == State::resident && !waiting_.empty());
+  const bool wants = state_ == State::WAITING || (state_ == State::RESIDENT && !waiting_.empty());
   if (wants && (!wish_ || Clock::now() - asked_ >= wish_interval) && (!ask_again_ || Clock::now() >= *ask_again_))
     want_room();
   return state_ != before;
 }
 
 void Residency::take_words() {
+  if (!heard_.load(std::memory_order_acquire)) return;
   std::optional<EvictOrder> order;
   std::optional<std::pair<std::uint64_t, bool>> room;
   bool new_broker = false;
   {
     const std::lock_guard lock(mutex_);
-    if (!order_ && !room_ && !new_broker_) return;
+    heard_ = false;
     order.swap(order_);
     room.swap(room_);
     std::swap(new_broker, new_broker_);
@@ -72,23 +76,23 @@ void Residency::take_words() {
   if (room && wish_ && room->first == wish_->request) {
     wish_.reset();
     // Memory that is away comes back in any case: there is room as soon as others go.
-    if (state_ == State::waiting && room->second) come_back();
-    else if (state_ == State::waiting) ask_again_ = Clock::now() + wish_interval;
-    else if (state_ == State::resident) serve_waiting(room->second);
+    if (state_ == State::WAITING && room->second) come_back();
+    else if (state_ == State::WAITING) ask_again_ = Clock::now() + wish_interval;
+    else if (state_ == State::RESIDENT) serve_waiting(room->second);
     // So that the broker keeps the room for nobody any longer.
-    if (state_ == State::resident && waiting_.empty()) enter(state_);
+    if (state_ == State::RESIDENT && waiting_.empty()) enter(state_);
   }
   if (!order) return;
   order_number_ = order->number;
-  if (state_ == State::resident) begin_to_leave(*order);
+  if (state_ == State::RESIDENT) begin_to_leave(*order);
   else enter(state_);
 }
 
 Channel::Timeout Residency::due() const {
-  if (state_ == State::leaving || (state_ == State::resident && waiting_.empty()))
-    return state_ == State::leaving ? std::chrono::duration_cast<Channel::Timeout>(std::chrono::milliseconds(1))
-                                    : Channel::Timeout::max();
-  return std::chrono::duration_cast<Channel::Timeout>(ask_again_ ? pause_after_theft : std::chrono::milliseconds(200));
+  using std::chrono::milliseconds;
+  if (state_ == State::LEAVING) return milliseconds(1);
+  if (state_ == State::RESIDENT && waiting_.empty()) return Channel::Timeout::max();
+  return ask_again_ ? pause_after_theft : milliseconds(200);
 }
 
 void Residency::enter(State state, const std::string& refusal, bool busy) {
@@ -99,7 +103,7 @@ void Residency::enter(State state, const std::string& refusal, bool busy) {
                      .refusal = refusal,
                      .busy = busy,
                      .order = order_number_};
-  if (contents_ && state != State::resident && state != State::leaving) {
+  if (contents_ && state != State::RESIDENT && state != State::LEAVING) {
     for (const DeviceMemory::Piece& piece : pieces_) news.away[static_cast<std::size_t>(piece.device)] += piece.bytes;
     news.host_bytes = contents_->host_bytes();
   }
@@ -124,7 +128,7 @@ void Residency::begin_to_leave(const EvictOrder& order) {
   budget_.emplace(order.host_bytes_max, place_);
   failed_ = CUDA_SUCCESS;
   deadline_ = Clock::now() + order.patience;
-  enter(State::leaving);
+  enter(State::LEAVING);
   follow_work();
 }
 
@@ -165,10 +169,15 @@ bool Residency::leave_when_idle() {
 }
 
 void Residency::stay(const std::string& why, bool busy) {
-  charge_.reset();
+  forget_contents();
+  enter(State::RESIDENT, why, busy);
+}
+
+void Residency::forget_contents() {
   contents_.reset();
+  if (store_) store_->give_up();
+  charge_.reset();
   pieces_.clear();
-  enter(State::resident, why, busy);
 }
 
 void Residency::leave() {
@@ -211,13 +220,13 @@ void Residency::left(CUresult result, std::vector<DeviceMemory::Piece> gone) {
   if (gone.empty()) return stay("the driver does not give its addresses back");
   pieces_ = std::move(gone);
   charge_->shrink(contents_->host_bytes());
-  enter(State::evicted);
+  enter(State::EVICTED);
 }
 
 // --- coming back ----------------------------------------------------------------------------------------------------
 
 void Residency::come_back() {
-  enter(State::returning);
+  enter(State::RETURNING);
   auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
   auto room = std::make_shared<bool>(true);
   blocking_calls_.run(
@@ -247,18 +256,15 @@ void Residency::take_away_all() {
 void Residency::came_back(CUresult result, bool room) {
   if (!room) {  // somebody else has taken it
     ask_again_ = Clock::now() + pause_after_theft;
-    return enter(State::waiting);
+    return enter(State::WAITING);
   }
   if (result != CUDA_SUCCESS) {
     lost_ = "the session's evicted memory could not be brought back to the GPU: " + error_text(result);
     return;
   }
-  contents_.reset();
-  store_->give_up();
-  charge_.reset();
-  pieces_.clear();
+  forget_contents();
   ask_again_.reset();
-  enter(State::resident);
+  enter(State::RESIDENT);
   serve_waiting(/*made=*/true);
 }
 
@@ -273,8 +279,8 @@ void Residency::want_room() {
   ask_again_.reset();
   if (!wish_) {
     wish_ = RoomWish{
-        .request = ++requests_, .bytes = std::vector<std::uint64_t>(devices_), .needed = state_ == State::waiting};
-    if (state_ == State::waiting)
+        .request = ++requests_, .bytes = std::vector<std::uint64_t>(devices_), .needed = state_ == State::WAITING};
+    if (state_ == State::WAITING)
       for (const DeviceMemory::Piece& piece : pieces_)
         wish_->bytes[static_cast<std::size_t>(piece.device)] += piece.bytes;
     for (const Waiting& one : waiting_)

@@ -1,6 +1,7 @@
 #pragma once
 // Where the session's device memory is: on its devices, or in the memory of the host while others have theirs there.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -12,6 +13,7 @@
 
 #include "server/worker/memory/device_memory.h"
 #include "server/worker/memory/evicted_contents.h"
+#include "control.capnp.h"
 #include "protocol/channel.h"
 #include "server/quota/host_budget.h"
 #include "server/worker/call/blocking_calls.h"
@@ -37,8 +39,8 @@ struct RoomWish {
 
 /// What the broker hears.
 struct ResidencyNews {
-  enum class State { resident, leaving, evicted, waiting, returning };
-  State state = State::resident;
+  using State = wire::Residency;
+  State state = State::RESIDENT;
   std::vector<std::uint64_t> away;  ///< bytes of each device
   std::uint64_t host_bytes = 0;
   std::string refusal;      ///< why it stays, though it was to leave
@@ -91,7 +93,7 @@ class Residency {
 
   /// Does what is due. `call_waits`: for the memory. Returns whether anything was done.
   bool poll(bool call_waits);
-  bool holds_calls() const { return state_ != State::resident; }
+  bool holds_calls() const { return state_ != State::RESIDENT; }
   /// Whether the memory is not on its devices, or may not be: a call that was executed now would find what is not
   /// there.
   bool away() const { return holds_calls() && !pieces_.empty(); }
@@ -118,6 +120,7 @@ class Residency {
   void leave();
   void left(CUresult result, std::vector<DeviceMemory::Piece> gone);
   void stay(const std::string& why, bool busy = false);
+  void forget_contents();
   void follow_work();
   void come_back();
   void came_back(CUresult result, bool room);
@@ -141,7 +144,7 @@ class Residency {
   const ResidencyOptions options_;
   const std::function<std::string()> at_work_;
 
-  State state_ = State::resident;
+  State state_ = State::RESIDENT;
   std::uint64_t order_number_ = 0;
   Clock::time_point deadline_{};      // of leaving
   std::optional<HostBudget> budget_;  // of what is away
@@ -159,7 +162,8 @@ class Residency {
   Clock::time_point asked_{};
   std::optional<Clock::time_point> ask_again_;
 
-  std::mutex mutex_;  // over the words
+  std::atomic<bool> heard_{false};  // there are words
+  std::mutex mutex_;                // over them
   std::optional<EvictOrder> order_;
   std::optional<std::pair<std::uint64_t, bool>> room_;
   bool new_broker_ = false;
