@@ -9,8 +9,10 @@
 namespace fargpu::client {
 namespace {
 
+// Apart from the rest, which takes memory: nearly every call asks, and has no conflict to tell.
+constinit std::atomic<bool> any{false};
+
 struct Noted {
-  std::atomic<bool> any{false};
   std::mutex mutex;
   std::string memory;  // the first one
 };
@@ -22,24 +24,25 @@ Noted& noted() {
 
 std::string taken() {
   const std::lock_guard lock(noted().mutex);
-  noted().any = false;
-  return std::exchange(noted().memory, {}) +
+  any = false;
+  const std::string memory = std::exchange(noted().memory, {});
+  return (memory.empty() ? "memory" : memory) +
          " was changed by the program and by the GPU, each in a copy of its own; one of the changes is lost";
 }
 
 }  // namespace
 
 void note_conflict(const std::string& memory) noexcept {
-  const std::lock_guard lock(noted().mutex);
   try {
-    if (!noted().any) noted().memory = memory;
+    const std::lock_guard lock(noted().mutex);
+    if (!any) noted().memory = memory;
   } catch (...) {  // for the want of memory: told all the same
   }
-  noted().any = true;
+  any = true;
 }
 
 CUresult tell_conflict(const char* call, CUresult result) noexcept {
-  if (result != CUDA_SUCCESS || !noted().any.load(std::memory_order_relaxed)) [[likely]]
+  if (result != CUDA_SUCCESS || !any.load(std::memory_order_relaxed)) [[likely]]
     return result;
   try {
     log::error("{} returns CUDA_ERROR_NOT_SUPPORTED: {} (docs/reference/over-a-network.md)", call, taken());
@@ -49,7 +52,7 @@ CUresult tell_conflict(const char* call, CUresult result) noexcept {
 
 void tell_conflict_at_exit() noexcept {
   try {
-    if (noted().any) log::error("{} (docs/reference/over-a-network.md)", taken());
+    if (any) log::error("{} (docs/reference/over-a-network.md)", taken());
   } catch (...) {}
 }
 
