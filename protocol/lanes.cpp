@@ -8,6 +8,7 @@
 #include "errors.h"
 #include "program_memory.h"
 #include "quiet_thread.h"
+#include "words.h"
 #include "resumable_channel.h"
 #include "straight_sender.h"
 
@@ -337,9 +338,11 @@ bool Lanes::next(Lane& lane, Next& next, Lent& lent) {
 
 void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
   Channel& channel = *lane.channel;
-  // Goes after the channel is closed, which lets go of what lies in memory of these jobs.
-  Lent lent(channel);
+  // Goes after the channel is closed, which lets go of what lies in memory of these jobs. Made within, as it takes
+  // memory.
+  std::optional<Lent> lending;
   try {
+    Lent& lent = lending.emplace(channel);
     Compressor compressor(compression_);
     std::vector<std::byte> gathered;
     for (Next what; next(lane, what, lent);) {
@@ -383,7 +386,7 @@ void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
   } catch (const std::exception& error) {
     channel.close();
     give_up();
-    if (!closed()) handler_.lost(error.what());
+    if (!closed()) handler_.lost(words(error.what()));
   }
 }
 
@@ -395,7 +398,7 @@ void Lanes::receive_all(Channel& channel, std::uint32_t taken_before) {
   } catch (const std::exception& error) {
     channel.close();
     give_up();
-    if (!closed()) handler_.lost(error.what());
+    if (!closed()) handler_.lost(words(error.what()));
   }
 }
 

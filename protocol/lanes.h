@@ -41,8 +41,8 @@ class ChunkHandler {
   virtual void keep(std::span<const std::byte> bytes);
   /// A word about contents. Both throw ProtocolError unless they are overridden: nobody has agreed on such words.
   virtual void heard(const ContentWord& word);
-  /// A lane is of no use any more, and so is the session.
-  virtual void lost(const std::string& why) = 0;
+  /// A lane is of no use any more, and so is the session. Where a lane's thread ends, so it must not throw.
+  virtual void lost(const std::string& why) noexcept = 0;
 };
 
 /// How a chunk is sent.

@@ -6,6 +6,7 @@
 #include "client/base/log.h"
 #include "protocol/errors.h"
 #include "protocol/program_memory.h"
+#include "protocol/words.h"
 
 namespace fargpu::client {
 
@@ -391,17 +392,17 @@ void ClientLanes::end_stragglers(Lock& lock) {
 
 // The session may have ended in good order, of which its own connection tells.
 // A transfer that misses bytes is told this.
-void ClientLanes::lost(const std::string& why) {
-  const std::string text = "a bulk lane is lost: " + why;
+void ClientLanes::lost(const std::string& why) noexcept {
+  const std::string text = words("a bulk lane is lost: ", why);
   if (close(text)) tell_lost_(text);
 }
 
-bool ClientLanes::close(const std::string& why) {
+bool ClientLanes::close(const std::string& why) noexcept {
   bool first;
   {
     const std::lock_guard lock(mutex_);
     first = !std::exchange(ended_, true);
-    if (first) why_ = why;
+    if (first) why_ = words(why);
   }
   changed_.notify_all();
   lanes_.give_up();

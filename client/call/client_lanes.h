@@ -123,7 +123,7 @@ class ClientLanes final : ChunkHandler {
 
   /// Ends all waiting, now and later: threads that wait lose the session with the words of the first call. Returns
   /// whether this is it.
-  bool close(const std::string& why);
+  bool close(const std::string& why) noexcept;
   std::size_t open_lanes() const { return lanes_.count(); }
   /// To the worker; LaneCount.
   unsigned lanes_in_use() const { return lanes_.in_use(); }
@@ -136,7 +136,7 @@ class ClientLanes final : ChunkHandler {
   std::span<std::byte> place(Chunk chunk, std::size_t bytes) override;
   void landed(Chunk chunk, std::span<std::byte> bytes, bool whole) override;
   void heard(const ContentWord& word) override { names_.heard(word); }
-  void lost(const std::string& why) override;
+  void lost(const std::string& why) noexcept override;
 
   std::uint32_t next(LaneClass of) { return 2 * next_++ + static_cast<std::uint32_t>(of); }
   std::uint32_t& early_free(LaneClass of) { return early_free_[static_cast<std::size_t>(of)]; }

@@ -11,6 +11,7 @@
 #include "protocol/errors.h"
 #include "protocol/limits.h"
 #include "protocol/quiet_thread.h"
+#include "protocol/words.h"
 
 namespace fargpu::client {
 namespace {
@@ -94,7 +95,7 @@ void NamedChunks::work() {
     try {
       handle(copied);
     } catch (const std::exception& error) {
-      events_.failed(error.what());
+      events_.failed(words(error.what()));
     }
     copied = {};
     lock.lock();

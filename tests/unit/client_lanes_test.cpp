@@ -27,7 +27,7 @@ namespace {
 struct Taken final : ChunkHandler {
   std::span<std::byte> place(Chunk, std::size_t) override { return {}; }
   void landed(Chunk, std::span<std::byte>, bool) override {}
-  void lost(const std::string&) override {}
+  void lost(const std::string&) noexcept override {}
 };
 
 struct Offered {
@@ -129,7 +129,7 @@ struct Keeper final : ChunkHandler {
     words.push_back(word);
     changed.notify_all();
   }
-  void lost(const std::string&) override {}
+  void lost(const std::string&) noexcept override {}
   template <class Condition>
   bool wait(Condition&& condition) {
     std::unique_lock lock(mutex);

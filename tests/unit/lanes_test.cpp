@@ -35,7 +35,7 @@ class Kept final : public ChunkHandler {
     landed_ += part.size();
     changed_.notify_all();
   }
-  void lost(const std::string& why) override {
+  void lost(const std::string& why) noexcept override {
     const std::lock_guard lock(mutex_);
     why_ = why;
     changed_.notify_all();

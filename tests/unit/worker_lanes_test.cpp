@@ -23,7 +23,7 @@ namespace {
 struct Nothing final : ChunkHandler {
   std::span<std::byte> place(Chunk, std::size_t) override { return {}; }
   void landed(Chunk, std::span<std::byte>, bool) override {}
-  void lost(const std::string&) override {}
+  void lost(const std::string&) noexcept override {}
 };
 
 /// A worker's transfers, and a client's end of their one lane.
@@ -172,7 +172,7 @@ struct Answers final : ChunkHandler {
     words.push_back(word);
     changed.notify_all();
   }
-  void lost(const std::string&) override {}
+  void lost(const std::string&) noexcept override {}
   /// The next one.
   ContentWord next() {
     std::unique_lock lock(mutex);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "protocol/errors.h"
+#include "protocol/words.h"
 
 namespace fargpu::server {
 namespace {
@@ -324,7 +325,7 @@ void WorkerLanes::found(Chunk chunk, std::span<std::byte> slot, bool known) {
   try {
     landed(chunk, slot, /*whole=*/true);
   } catch (const std::exception& error) {  // most likely memory ran out
-    lost(error.what());
+    lost(words(error.what()));
   }
 }
 
@@ -332,14 +333,14 @@ void WorkerLanes::answer(Chunk chunk, bool known) {
   try {
     lanes_.say({known ? ContentWord::Kind::known : ContentWord::Kind::unknown, chunk});
   } catch (const std::exception& error) {
-    lost(error.what());
+    lost(words(error.what()));
   }
 }
 
-void WorkerLanes::lost(const std::string& why) {
+void WorkerLanes::lost(const std::string& why) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    lost_why_ = why;
+    lost_why_ = words(why);
   }
   waker_.signal();
 }

@@ -130,7 +130,7 @@ class WorkerLanes final : ChunkHandler {
   void answer(Chunk chunk, bool known);
   void expect_chunk(Chunk chunk);
   std::span<std::byte> take_slot(std::unique_lock<std::mutex>& lock, Slots& slots, std::size_t bytes);
-  void lost(const std::string& why) override;
+  void lost(const std::string& why) noexcept override;
   void begin(std::uint32_t transfer, const RowChunks& chunks, std::uint32_t early, Taker taker);
   void set_asked(std::uint32_t transfer, Receiving& receiving, std::uint64_t asked);
   void ask_for_more(LaneClass of);
