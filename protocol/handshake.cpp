@@ -1,6 +1,9 @@
 #include "handshake.h"
 
+#include <kj/exception.h>
+
 #include <array>
+#include <new>
 #include <optional>
 #include <string_view>
 
@@ -37,7 +40,8 @@ void refuse_other_service(std::span<const std::byte> first) {
 
 }  // namespace
 
-void send_control(Channel& channel, std::uint32_t sequence, const std::function<void(wire::Control::Builder)>& fill) {
+void send_control(Channel& channel, std::uint32_t sequence,
+                  const std::function<void(wire::Control::Builder)>& fill) try {
   // Room for all that a host tells of itself, on the heap: MessageWriter's builder, which has its first segment
   // elsewhere, looks in the end at further ones, and crashes where it did not get those for the want of memory.
   constexpr unsigned words = 8192;
@@ -56,6 +60,10 @@ void send_control(Channel& channel, std::uint32_t sequence, const std::function<
   header.sequence = sequence;
   const std::array<Channel::Bytes, 2> pieces{std::as_bytes(std::span(&header, 1)), message};
   send_all(channel, pieces);
+} catch (const kj::Exception& error) {
+  // Want of memory, as the builder tells it: in several lines, and as if something were wrong with the message.
+  if (error.getType() == kj::Exception::Type::OVERLOADED) throw std::bad_alloc();
+  throw;
 }
 
 std::vector<std::byte> receive_control(Channel& channel, std::chrono::milliseconds timeout) {
