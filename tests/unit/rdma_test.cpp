@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <netinet/in.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <string_view>
 #include <thread>
 
 #include "frames.h"
@@ -266,6 +268,7 @@ TEST_CASE("where UCX aborts, the line is lost and not the process") {
   struct Side {
     rdma::Line* line = nullptr;
     std::string failure;
+    ssize_t (*write)(int descriptor, const void* bytes, std::size_t size) = nullptr;
     void (*abort)() = nullptr;
     bool heard = false;
   };
@@ -275,9 +278,11 @@ TEST_CASE("where UCX aborts, the line is lost and not the process") {
   REQUIRE(::dladdr(reinterpret_cast<const void*>(rdma.open), &plugin) != 0);
   void* const library = ::dlopen(plugin.dli_fname, RTLD_NOW | RTLD_NOLOAD);
   REQUIRE(library);
-  // What UCX's libraries have for abort().
-  const auto abort = reinterpret_cast<void (*)()>(::dlsym(library, "abort"));
+  // What UCX's libraries have for these.
+  const auto abort = reinterpret_cast<decltype(Side::abort)>(::dlsym(library, "abort"));
+  const auto write = reinterpret_cast<decltype(Side::write)>(::dlsym(library, "write"));
   REQUIRE(abort != &std::abort);
+  REQUIRE(write != &::write);
 
   std::array<char, rdma::why_bytes> why{};
   Side one, other;
@@ -286,6 +291,8 @@ TEST_CASE("where UCX aborts, the line is lost and not the process") {
                               [](void* owner, const void*, std::size_t, const void*, std::size_t) {
                                 auto& side = *static_cast<Side*>(owner);
                                 side.heard = true;
+                                constexpr std::string_view reason = "[host:1:0:1] tcp_ep.c:1  it was unexpected\n";
+                                if (side.write) side.write(STDERR_FILENO, reason.data(), reason.size());
                                 if (side.abort) side.abort();
                               },
                               [](void*) {},
@@ -299,6 +306,7 @@ TEST_CASE("where UCX aborts, the line is lost and not the process") {
     REQUIRE(rdma.connect(from->line, &end, why.data()));
   }
   other.abort = abort;
+  other.write = write;
   REQUIRE(rdma.send(one.line, "head", 4, "body", 4));
   for (const auto end_of_time = std::chrono::steady_clock::now() + 20s;
        other.failure.empty() && std::chrono::steady_clock::now() < end_of_time;) {
@@ -306,7 +314,7 @@ TEST_CASE("where UCX aborts, the line is lost and not the process") {
     rdma.progress(other.line);
   }
   CHECK(other.heard);
-  CHECK_THAT(other.failure, Catch::Contains("UCX has given up"));
+  CHECK_THAT(other.failure, Catch::Contains("UCX has given up") && Catch::EndsWith("it was unexpected"));
   CHECK_FALSE(rdma.send(other.line, "head", 4, "body", 4));
   CHECK_FALSE(rdma.put(other.line, 0, "body", 4, nullptr));
   CHECK_FALSE(rdma.flush(other.line));

@@ -1,8 +1,8 @@
 // What UCX's libraries must not have in a process that is a stranger's. The plugin is loaded so that its own symbols
 // come first for the libraries that it brings along (RTLD_DEEPBIND), and for these alone: here are those of libc's
 // functions by which UCX would read the program's UCX_* variables, handle its signals, follow its forks, start threads
-// that take its signals, end it, and leave descriptors to the programs that it starts. Functions of memory go where the
-// program's own go, which may have another allocator than libc's.
+// that take its signals, write to its standard error, end it, and leave descriptors to the programs that it starts.
+// Functions of memory go where the program's own go, which may have another allocator than libc's.
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,6 +22,7 @@
 #include <initializer_list>
 #include <memory>
 #include <new>
+#include <string_view>
 
 #include "rescue.h"
 #include "settings.h"
@@ -94,6 +95,20 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
 }
 
 void abort() noexcept { fargpu::rdma::give_up(); }
+
+// Before it aborts, UCX says why on standard error, past its log: "[host:pid:thread] file:line ...". Words for an
+// eventfd or a pipe, which may have that number if the program has closed its own, begin otherwise.
+ssize_t write(int descriptor, const void* bytes, std::size_t size) {
+  if (descriptor == STDERR_FILENO && size > 0 && *static_cast<const char*>(bytes) == '[') {
+    std::string_view text(static_cast<const char*>(bytes), size);
+    text = text.substr(0, text.find_last_not_of('\n') + 1).substr(0, sizeof(fargpu::rdma::said) - 1);
+    std::memcpy(fargpu::rdma::said, text.data(), text.size());
+    fargpu::rdma::said[text.size()] = 0;
+    return static_cast<ssize_t>(size);
+  }
+  OF_THE_PROGRAM(write);
+  return write_of_program(descriptor, bytes, size);
+}
 
 // A program that is started would keep connections open beyond the life of the one that has made them.
 int socket(int family, int type, int protocol) noexcept {

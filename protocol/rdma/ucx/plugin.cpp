@@ -40,8 +40,6 @@ constexpr unsigned message_id = 1;
 // --- what UCX says of its failures
 // -------------------------------------------------------------------------------------
 
-thread_local char said[why_bytes];  // last, by a function of UCX that this thread has called
-
 ucs_log_func_rc_t keep_log(const char*, unsigned, const char*, ucs_log_level_t level, const ucs_log_component_config_t*,
                            const char* message, va_list arguments) {
   if (level <= UCS_LOG_LEVEL_ERROR) std::vsnprintf(said, sizeof(said), message, arguments);

@@ -6,12 +6,17 @@
 #include <csetjmp>
 #include <utility>
 
+#include "protocol/rdma/interface.h"
+
 namespace fargpu::rdma {
 
 /// Where a thread goes on when UCX aborts in it; null where it is not in rescued().
 inline thread_local std::jmp_buf* rescue = nullptr;
 /// Of threads that UCX has started.
 inline thread_local bool thread_of_ucx = false;
+
+/// What a function of UCX that this thread has called has said last.
+inline thread_local char said[why_bytes];
 
 /// What UCX's calls of abort() end in.
 [[noreturn]] void give_up() noexcept;
