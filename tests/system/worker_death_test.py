@@ -114,7 +114,9 @@ class AtAnyMoment(SystemTest):
                 os.kill(worker, signal.SIGKILL)
             self.assertEqual(client.process.wait(), 5)
             for line in client.errors().splitlines():
-                self.assertRegex(line, r"^fargpu: error: .*(the session is lost|127\.0\.0\.1)")
+                # A lane may notice first that its worker is gone.
+                self.assertRegex(line, r"^fargpu: (error: .*(the session is lost|127\.0\.0\.1)|"
+                                       r"warning: large copies go by one connection: )")
             # The others, at their start, are not what was hit.
             wait_until(lambda: host.status()["warm_workers"] == 1, "a warm worker")
 
