@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "words.h"
 
 namespace fargpu {
 namespace {
@@ -170,22 +171,13 @@ void ResumableChannel::catch_up(const std::shared_ptr<Channel>& connection) {
 }
 
 void ResumableChannel::give_up(const std::string& why) noexcept {
-  std::shared_ptr<Channel> connection;
-  try {
-    const std::lock_guard lock(state_mutex_);
-    if (phase_.load() == Phase::over) return;
-    over_ = why;
-    phase_.store(Phase::over);
-    changed_.signal();
-    // Under the lock, which every thread takes that learns of the end: the owner of the connection may destroy it then.
-    connection_->close();
-    return;
-  } catch (...) {  // no memory for the words
-    phase_.store(Phase::over);
-    connection = connection_;
-    changed_.signal();
-  }
-  connection->close();
+  const std::lock_guard lock(state_mutex_);
+  if (phase_.load() == Phase::over) return;
+  over_ = words(why);
+  phase_.store(Phase::over);
+  changed_.signal();
+  // Under the lock, which every thread takes that learns of the end: the owner of the connection may destroy it then.
+  connection_->close();
 }
 
 void ResumableChannel::judge_patience() {

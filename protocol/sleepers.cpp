@@ -7,6 +7,7 @@ namespace fargpu {
 
 Sleepers::Sleeper::Sleeper(Sleepers& sleepers, Waker* waker) : sleepers_(sleepers), waker_(waker) {
   const std::lock_guard lock(sleepers.mutex_);
+  sleepers.spare_.reserve(sleepers.spare_.size() + sleepers.sleeping_.size() + 1);  // the end must not need memory
   if (!waker_) {
     if (sleepers.spare_.empty()) {
       own_ = std::make_unique<Waker>();

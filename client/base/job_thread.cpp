@@ -1,5 +1,6 @@
 #include "job_thread.h"
 
+#include <exception>
 #include <utility>
 
 #include "threads.h"
@@ -30,7 +31,14 @@ void JobThread::start_locked() {
 }
 
 void JobThread::loop() {
-  while (true) next()();
+  while (true) {
+    try {
+      next()();
+    } catch (const std::exception& error) {
+      if (!failed_) throw;
+      failed_(error.what());
+    }
+  }
 }
 
 std::function<void()> JobThread::next() {

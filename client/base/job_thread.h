@@ -22,8 +22,12 @@ class JobThread {
     std::function<void()> wake;
   };
 
+  /// Hears why a job could not be done that threw, on the thread; most often there was no memory.
+  using Failed = std::function<void(const char* why)>;
+
   /// The name is for debuggers (15 characters).
-  explicit JobThread(const char* name, Lookout lookout = {}) : name_(name), lookout_(std::move(lookout)) {}
+  explicit JobThread(const char* name, Lookout lookout = {}, Failed failed = {})
+      : name_(name), lookout_(std::move(lookout)), failed_(std::move(failed)) {}
 
   void run(std::function<void()> job);
   /// Starts the thread before there is a job. If it sleeps it goes back to its lookout.
@@ -36,6 +40,7 @@ class JobThread {
 
   const char* const name_;
   const Lookout lookout_;
+  const Failed failed_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> jobs_;

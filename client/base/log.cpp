@@ -7,6 +7,7 @@
 #include <mutex>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "environment.h"
@@ -88,6 +89,20 @@ void write(Level level, const std::string& text) {
   if (!enabled(level)) return;
   constexpr const char* names[] = {"error: ", "warning: ", "", "debug: "};
   state().say("fargpu: " + std::string(names[static_cast<int>(level)]) + text + "\n");
+}
+
+void write_little(Level level) noexcept {
+  if (level > Level::warn) return;
+  int descriptor = STDERR_FILENO;
+  try {
+    if (!enabled(level)) return;
+    descriptor = state().descriptor;
+  } catch (const std::exception&) {  // nor for where it goes
+  }
+  const Uncancelled uncancelled;
+  constexpr std::string_view error = "fargpu: error: out of memory\n", warning = "fargpu: warning: out of memory\n";
+  const std::string_view line = level == Level::error ? error : warning;
+  [[maybe_unused]] const ssize_t written = ::write(descriptor, line.data(), line.size());
 }
 
 void report(const std::string& text) { state().say("fargpu: " + text + "\n"); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 
 #include "client/base/uncancelled.h"
 
@@ -97,9 +98,11 @@ void CommandStream::put(Lock& lock, FrameHeader header, Bytes message, Bytes bul
   }
   const bool first = buffer_.empty();
   if (first) begin_buffer();
+  const std::size_t padding = padded(bulk.size()) - bulk.size();
+  // All at once: a header without its bulk would make the next frame that.
+  buffer_.reserve(sizeof(header) + message.size() + bulk.size() + padding);
   gather(buffer_, header, message, number);
   if (!bulk.empty()) {
-    const std::size_t padding = padded(bulk.size()) - bulk.size();
     std::byte* const at = buffer_.extend(bulk.size() + padding);
     std::memcpy(at, bulk.data(), bulk.size());
     std::memset(at + bulk.size(), 0, padding);
@@ -162,8 +165,12 @@ void CommandStream::send_outside(Lock& lock, Sending how, Transfer&& transfer) {
     lock.lock();
     sent_at_ = Clock::now();
     if (!outgoing_.empty()) {
-      outgoing_.append(buffer_.bytes());
-      outgoing_.swap(buffer_);
+      try {
+        outgoing_.append(buffer_.bytes());
+        outgoing_.swap(buffer_);
+      } catch (const std::bad_alloc&) {  // what the worker would miss it can never get
+        channel_.close();
+      }
       outgoing_.clear();
     }
     sending_ = Sending::nothing;

@@ -24,10 +24,14 @@ class Gathered {
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
   std::span<const std::byte> bytes() const { return {bytes_.get(), size_}; }
-  /// Room for so many more, which count from now on.
-  std::byte* extend(std::size_t more) {
+  /// Room for so many more.
+  void reserve(std::size_t more) {
     if (more > capacity_ - size_) [[unlikely]]
       grow(more);
+  }
+  /// The same, and they count from now on.
+  std::byte* extend(std::size_t more) {
+    reserve(more);
     return bytes_.get() + std::exchange(size_, size_ + more);
   }
   void append(std::span<const std::byte> more) {

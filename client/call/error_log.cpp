@@ -111,4 +111,10 @@ ErrorLog& error_log() {
   return *log;
 }
 
+void note_error(Symbol symbol, CUresult result) noexcept {
+  try {
+    error_log().note(symbol, result);
+  } catch (...) {}
+}
+
 }  // namespace fargpu::client

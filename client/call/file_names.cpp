@@ -130,8 +130,7 @@ void FileNames::serve(Work& work, std::condition_variable& changed) {
     --underway_;
     done_.notify_all();
   }
-  Work left;
-  left.swap(work);
+  work.clear();
   // The last that is done here, under the mutex: nothing of this is touched afterwards.
   asked_.notify_all();
   taught_.notify_all();

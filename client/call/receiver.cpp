@@ -5,6 +5,7 @@
 
 #include "client/base/uncancelled.h"
 #include "protocol/errors.h"
+#include "protocol/words.h"
 
 namespace fargpu::client {
 namespace {
@@ -53,7 +54,7 @@ void Receiver::wait(std::uint64_t number, PendingReply& pending, Manner manner) 
 void Receiver::forget(std::uint64_t number) noexcept {
   const Uncancelled uncancelled;
   std::unique_lock lock(mutex_);
-  stop_reading("a call could not be sent");
+  stop_reading(words("a call could not be sent"));
   channel_.close();  // which ends the reading of the thread that reads
   changed_.wait(lock, [&] { return !reading_; });
   pending_.erase(static_cast<std::uint32_t>(number));
@@ -100,7 +101,7 @@ void Receiver::read(std::unique_lock<std::mutex>& lock, Read&& read) {
   try {
     read();
   } catch (const std::exception& error) {
-    failure = error.what();
+    failure = words(error.what());
     thrown = std::current_exception();
   } catch (...) {
     thrown = std::current_exception();
@@ -108,13 +109,13 @@ void Receiver::read(std::unique_lock<std::mutex>& lock, Read&& read) {
   passing_.store(false, std::memory_order_release);
   lock.lock();
   reading_ = false;
-  if (thrown) stop_reading(failure.empty() ? "the worker broke the protocol" : failure);
+  if (thrown) stop_reading(failure.empty() ? words("the worker broke the protocol") : failure);
   changed_.notify_all();
   if (thrown) std::rethrow_exception(thrown);
 }
 
 void Receiver::stop_reading(const std::string& why) {
-  if (stopped_why_.empty()) stopped_why_ = why;
+  if (stopped_why_.empty()) stopped_why_ = words(why);
 }
 
 // A processor that slept for milliseconds takes tenths of one to be back at full speed, which a program pays that waits
@@ -177,7 +178,7 @@ std::string Receiver::lose(const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (!lost_) {
     lost_ = true;
-    lost_why_ = why;
+    lost_why_ = words(why);
   }
   channel_.close();
   changed_.notify_all();

@@ -14,7 +14,7 @@ CUresult refuse(Symbol symbol) noexcept {
   const SymbolFacts& facts = facts_of(symbol);
   stats::count(symbol);
   if (!serving()) return unavailable();
-  error_log().note(symbol, facts.error);
+  note_error(symbol, facts.error);
   try {
     log::write_once(log::Level::warn, std::string(facts.name),
                     fmt::format("{} is refused with {}: {}", facts.name, result_name(facts.error), facts.why));

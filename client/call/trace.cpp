@@ -243,7 +243,7 @@ void begin_session(const SessionFacts& session, Clock::time_point begin) noexcep
     if (session.name_of_function) name_of_function() = session.name_of_function;
     if (!enabled) return;
     start_thread("fargpu-trace", [] {
-      for (;; std::this_thread::sleep_for(written_every)) file().write_what_there_is();
+      for (;; std::this_thread::sleep_for(written_every)) guarded([] { file().write_what_there_is(); });
     });
     std::string devices;
     for (const std::string& device : session.devices)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <random>
 #include <thread>
@@ -159,13 +160,16 @@ std::vector<GangMember> join_gang(const std::vector<PoolHost>& hosts, const Leas
       std::optional<GangMember> member;
       std::optional<DialError> error;
       try {
-        auto broker = std::make_unique<ControlConnection>(host);
-        check(*broker);
-        member = hold(std::move(broker), host, wish, wish.split[i], wish.wait);
-      } catch (const DialError& failure) {
-        error = failure;
-      } catch (const std::exception& failure) {
-        error = DialError(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + failure.what());
+        try {
+          auto broker = std::make_unique<ControlConnection>(host);
+          check(*broker);
+          member = hold(std::move(broker), host, wish, wish.split[i], wish.wait);
+        } catch (const DialError& failure) {
+          error = failure;
+        } catch (const std::exception& failure) {
+          error = DialError(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + failure.what());
+        }
+      } catch (const std::exception&) {  // no memory, not even to say so
       }
       const std::lock_guard lock(answers->mutex);
       answers->members[i] = std::move(member);
@@ -179,7 +183,8 @@ std::vector<GangMember> join_gang(const std::vector<PoolHost>& hosts, const Leas
   std::vector<DialError> errors;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (auto& member = answers->members[i]) members.push_back(std::move(*member));
-    else errors.push_back(*answers->errors[i]);
+    else if (const auto& error = answers->errors[i]) errors.push_back(*error);
+    else throw std::bad_alloc();
   }
   if (members.empty()) throw none_usable(errors);
   for (const DialError& error : errors)

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "client/base/threads.h"
@@ -23,6 +24,7 @@ struct PoolContacts::State {
     std::unique_ptr<ControlConnection> broker;
     Offer offer;
     std::optional<DialError> error;
+    bool starved = false;  // there was no memory, not even to say so
 
     bool ready() const { return broker && !given; }
   };
@@ -31,23 +33,34 @@ struct PoolContacts::State {
   std::vector<Host> hosts;
   bool over = false;  // nobody takes an answer any more
 
+  static std::optional<DialError> connect(const PoolHost& host, bool with_offer,
+                                          std::unique_ptr<ControlConnection>& broker, Offer& offer) {
+    try {
+      auto connection = std::make_unique<ControlConnection>(host);
+      if (with_offer) offer = ask_for_offer(*connection);
+      broker = std::move(connection);
+      return std::nullopt;
+    } catch (const DialError& failure) {
+      return failure;
+    } catch (const std::exception& failure) {
+      return DialError(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + failure.what());
+    }
+  }
+
+  /// On a thread of its own, perhaps: does not throw.
   void call(std::size_t place, const PoolHost& host, bool with_offer) {
     std::unique_ptr<ControlConnection> broker;
     Offer offer;
     std::optional<DialError> error;
     try {
-      auto connection = std::make_unique<ControlConnection>(host);
-      if (with_offer) offer = ask_for_offer(*connection);
-      broker = std::move(connection);
-    } catch (const DialError& failure) {
-      error = failure;
-    } catch (const std::exception& failure) {
-      error = DialError(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + failure.what());
+      error = connect(host, with_offer, broker, offer);
+    } catch (const std::exception&) {  // no memory, not even to say so
     }
     const std::lock_guard lock(mutex);
     if (over) return;
     hosts[place].broker = std::move(broker);
     hosts[place].offer = offer;
+    hosts[place].starved = !hosts[place].broker && !error;
     hosts[place].error = std::move(error);
     hosts[place].answered = true;
     changed.notify_all();
@@ -140,8 +153,10 @@ void PoolContacts::failed(std::size_t place, DialError error) {
 std::vector<DialError> PoolContacts::errors() const {
   const std::lock_guard lock(state_->mutex);
   std::vector<DialError> errors;
-  for (const State::Host& host : state_->hosts)
+  for (const State::Host& host : state_->hosts) {
+    if (host.starved) throw std::bad_alloc();
     if (host.error) errors.push_back(*host.error);
+  }
   return errors;
 }
 

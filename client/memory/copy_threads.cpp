@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <thread>
+#include <utility>
 
 #include "client/base/threads.h"
 
@@ -61,8 +63,11 @@ void CopyThreads::begin(const std::shared_ptr<Job>& job) {
     jobs_begun_.fetch_add(1, std::memory_order_relaxed);
   }
   begun_.notify_all();
-  for (unsigned i = 0; !started_ && i < helpers_; ++i) start_thread("fargpu-copy", [this] { help(); });
-  started_ = true;
+  if (std::exchange(started_, true)) return;
+  try {
+    for (unsigned i = 0; i < helpers_; ++i) start_thread("fargpu-copy", [this] { help(); });
+  } catch (const std::exception&) {  // those that did start help; the copy is under way
+  }
 }
 
 void CopyThreads::help() {

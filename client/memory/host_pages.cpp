@@ -115,7 +115,7 @@ void HostPages::fetch_range(Thread& thread, Block& block, std::uint64_t offset, 
   try {
     result = call.wait();
   } catch (const ChannelClosed& error) {
-    calls_.events.lose(error.what());
+    lose_for(calls_.events, error.what());
     return;
   }
   if (result != CUDA_SUCCESS || call.arrived_bytes() != bytes)
@@ -139,7 +139,7 @@ void HostPages::keep_renewing() {
     try {
       after_wait(Thread::current());
     } catch (const std::exception& error) {
-      calls_.events.lose(error.what());
+      lose_for(calls_.events, error.what());
     }
   }
 }

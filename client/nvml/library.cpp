@@ -93,11 +93,13 @@ NVML_EXPORT Return nvmlInit_v2() { return nvmlInitWithFlags(0); }
 NVML_EXPORT Return nvmlInit() { return nvmlInitWithFlags(0); }
 
 NVML_EXPORT Return nvmlShutdown() {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  if (s.users == 0) return NVML_ERROR_UNINITIALIZED;
-  --s.users;
-  return NVML_SUCCESS;
+  return guarded([] {
+    State& s = state();
+    const std::lock_guard lock(s.mutex);
+    if (s.users == 0) return NVML_ERROR_UNINITIALIZED;
+    --s.users;
+    return NVML_SUCCESS;
+  });
 }
 
 NVML_EXPORT const char* nvmlErrorString(int result) { return describe(result); }

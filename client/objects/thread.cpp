@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 
@@ -38,8 +39,9 @@ Thread& Thread::make_current() {
   }();
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
-  auto* thread = new Thread(all.next_id++);
-  all.threads.emplace(thread->id_, thread);
+  std::unique_ptr<Thread> made(new Thread(all.next_id++));
+  all.threads.emplace(made->id_, made.get());
+  Thread* const thread = made.release();
   pthread_setspecific(key, thread);
   current_ = thread;
   return *thread;

@@ -14,6 +14,7 @@
 #include "client/copy/program_bytes.h"
 #include "operations.capnp.h"
 #include "protocol/channel.h"
+#include "protocol/words.h"
 #include "relay.h"
 #include "session.h"
 
@@ -28,7 +29,7 @@ CUresult within(Session& session, Work&& work) {
   } catch (const ChannelClosed&) {
     return CUDA_ERROR_DEVICE_UNAVAILABLE;  // its own threads tell of it
   } catch (const std::exception& error) {
-    session.lose(error.what());
+    session.lose(words(error.what()));
     return CUDA_ERROR_DEVICE_UNAVAILABLE;
   }
 }
@@ -78,38 +79,42 @@ void Between::note(std::uint64_t id, bool Parked::*what, CUresult result) {
 }
 
 // On a thread of the session's own: telling its worker may have to wait, and the news came from another one.
-void Between::end(const Parked& parked) {
+void Between::end(const Parked& parked) noexcept try {
   parked.session->answers.run([session = parked.session, number = parked.number] {
     try {
       session->callbacks.close(number);
     } catch (const std::exception& error) {
-      session->lose(error.what());
+      session->lose(words(error.what()));
     }
   });
+} catch (const std::exception& error) {  // it would wait for ever
+  parked.session->lose(words(error.what()));
 }
 
 // A stream that has not got to its place yet goes on when it does: the worker takes no word of a function that it has
 // not asked for.
-void Between::lost(const Session& session) {
-  std::vector<Parked> over;
+void Between::lost(const Session& session) noexcept {
+  std::map<std::uint64_t, Parked> over;
   {
     const std::lock_guard lock(mutex_);
-    for (auto one = parked_.begin(); one != parked_.end();) {
+    for (auto next = parked_.begin(); next != parked_.end();) {
+      const auto one = next++;
       Parked& parked = one->second;
       const bool own = parked.session == &session;
       if (!own && parked.on.erase(&session) > 0) {
         Thread::deliver_error(parked.thread, CUDA_ERROR_DEVICE_UNAVAILABLE);
         parked.passed = true;
-        if (parked.reached) over.push_back(parked);
+        if (parked.reached) over.insert(parked_.extract(one));  // which takes no memory
+      } else if (own) {
+        parked_.erase(one);
       }
-      one = own || (parked.passed && parked.reached) ? parked_.erase(one) : std::next(one);
     }
     std::erase_if(direct_,
                   [&](const auto& one) { return one.second.source == &session || one.second.target == &session; });
   }
   links_.lost(session);
   changed_.notify_all();
-  for (const Parked& parked : over) end(parked);
+  for (const auto& [id, parked] : over) end(parked);
 }
 
 void Between::settle(const Session* session) {
@@ -379,7 +384,9 @@ CUresult Between::copy_now(Thread& thread, const Copy& copy, Sides sides) {
 JobThread& Between::jobs(Session& session, Use use) {
   const std::lock_guard lock(mutex_);
   auto& thread = jobs_[{&session, use}];
-  if (!thread) thread = std::make_unique<JobThread>(use == Use::reads ? "fargpu-relay" : "fargpu-between");
+  if (!thread)
+    thread = std::make_unique<JobThread>(use == Use::reads ? "fargpu-relay" : "fargpu-between", JobThread::Lookout(),
+                                         [&session](const char* why) { session.lose(words(why)); });
   return *thread;
 }
 

@@ -55,7 +55,7 @@ class Between {
   /// Waits for what is under way so far, of the session or of all: memory is about to go.
   void settle(const Session* session = nullptr);
   /// Streams of others go on that waited for it; the threads that made them wait have its loss as an error.
-  void lost(const Session& session);
+  void lost(const Session& session) noexcept;
   /// A worker says that a link is lost.
   void link_lost(const Calls& by, std::uint32_t number, const std::string& why) { links_.lost(by, number, why); }
 
@@ -74,7 +74,7 @@ class Between {
   CUresult park(Thread& thread, Stream& stream, std::set<const Session*> on, std::function<void()> reached,
                 std::uint64_t& id);
   void note(std::uint64_t id, bool Parked::*what, CUresult result = CUDA_SUCCESS);
-  void end(const Parked& parked);
+  void end(const Parked& parked) noexcept;
   CUresult perform(Thread& thread, const Copy& copy, Sides sides);
   void take_source(Copy& copy, std::shared_ptr<std::vector<std::byte>>& taken) const;
   Context* context_of(Session& session, const CopySide& side, Context* named);

@@ -17,6 +17,7 @@
 #include "protocol/rdma/handover.h"
 #include "protocol/text.h"
 #include "protocol/version.h"
+#include "protocol/words.h"
 
 namespace fargpu::client {
 namespace {
@@ -288,7 +289,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   try {
     session->start();
   } catch (...) {
-    session.release()->lose("its threads cannot be started");  // one of them may run
+    session.release()->lose(words("its threads cannot be started"));  // one of them may run
     throw;
   }
   return session;

@@ -86,7 +86,7 @@ template <Symbol symbol, class Body>
   }
   if (!in_callback) waiting_prints.write();
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) [[unlikely]]
-    error_log().note(symbol, result);
+    note_error(symbol, result);
   return result;
 }
 
@@ -130,7 +130,7 @@ template <Symbol symbol, auto body, class... Arguments>
   }
   // In the child of a fork the log's lock may be held by a thread that is not there.
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && life() != Life::forked) [[unlikely]]
-    error_log().note(symbol, result);
+    note_error(symbol, result);
   return result;
 }
 

@@ -3,12 +3,15 @@
 #include <kj/exception.h>
 
 #include <exception>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "client/base/log.h"
 #include "client/call/remote_call.h"
 #include "operations.capnp.h"
 #include "protocol/text.h"
+#include "protocol/words.h"
 #include "session.h"
 
 namespace fargpu::client {
@@ -26,11 +29,8 @@ std::shared_ptr<Link> Links::between(Session& from, Session& to) {
               to.terms.host, made_max);
     return nullptr;
   }
-  pair.making = true;
-  ++pair.made;
   const auto link = std::make_shared<Link>(next_++, from, to);
-  lock.unlock();
-  maker_.run([this, &pair, link] {
+  std::function<void()> make_link = [this, &pair, link] {
     const std::string why = make(*link);
     if (why.empty())
       log::info("copies and waits from {} to {} go directly", link->from.terms.host, link->to.terms.host);
@@ -44,8 +44,10 @@ std::shared_ptr<Link> Links::between(Session& from, Session& to) {
       pair.making = false;
     }
     changed_.notify_all();
-  });
-  lock.lock();
+  };
+  maker_.run(std::move(make_link));
+  pair.making = true;  // it looks at this under the mutex, when it is done
+  ++pair.made;
   changed_.wait(lock, [&] { return !pair.making; });
   return pair.link && !pair.link->lost ? pair.link : nullptr;
 }
@@ -78,14 +80,15 @@ std::string Links::make(Link& link) {
     close(link.to, link);
     return link.from.terms.host + ": " + why;
   } catch (const kj::Exception& error) {
-    return error.getDescription().cStr();
+    return words(error.getDescription().cStr());
   } catch (const std::exception& error) {
-    return error.what();
+    return words(error.what());
   }
 }
 
-// Telling a worker may have to wait, so it is done where its questions are answered.
-void Links::close(Session& session, const Link& link) {
+// Telling a worker may have to wait, so it is done where its questions are answered. One that is not told, for the want
+// of memory, keeps what it has of the link until its session ends.
+void Links::close(Session& session, const Link& link) noexcept try {
   session.answers.run([&session, number = link.number] {
     try {
       RemoteCall<wire::ClosePeer> close(session.calls, Thread::current());
@@ -93,12 +96,14 @@ void Links::close(Session& session, const Link& link) {
       close.tell();
       session.calls.commands.flush();
     } catch (const std::exception& error) {
-      session.lose(error.what());
+      session.lose(words(error.what()));
     }
   });
+} catch (const std::exception& error) {
+  log::info("the worker at {} is not told that a link is closed: {}", session.terms.host, error.what());
 }
 
-void Links::lost(const Session& session) {
+void Links::lost(const Session& session) noexcept {
   const std::lock_guard lock(mutex_);
   for (auto& [ends, pair] : pairs_) {
     if ((ends.first != &session && ends.second != &session) || !pair.link || pair.link->lost.exchange(true)) continue;

@@ -48,7 +48,7 @@ class Links {
   /// other, of which one line tells.
   std::shared_ptr<Link> between(Session& from, Session& to);
   /// The session is lost: the workers of others do not wait for it any more.
-  void lost(const Session& session);
+  void lost(const Session& session) noexcept;
   /// A worker says that a link of its own is lost.
   void lost(const Calls& by, std::uint32_t number, const std::string& why);
 
@@ -64,7 +64,7 @@ class Links {
   };
   using Ends = std::pair<Session*, Session*>;
   std::string make(Link& link);
-  static void close(Session& session, const Link& link);
+  static void close(Session& session, const Link& link) noexcept;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #include "client/base/config.h"
 #include "client/base/environment.h"
@@ -15,6 +16,7 @@
 #include "client/memory/system_calls.h"
 #include "client/call/remote_call.h"
 #include "link_news.h"
+#include "protocol/words.h"
 #include "pool.h"
 #include "pool_dial.h"
 #include "session.h"
@@ -41,7 +43,7 @@ void release_default_streams(Thread& thread) noexcept {
     try {
       if (Stream* const stream = session.streams.find(handle)) session.streams.destroy(thread, *stream);
     } catch (const std::exception& error) {
-      session.lose(error.what());
+      session.lose(words(error.what()));
     }
   }
 }
@@ -179,7 +181,7 @@ void Process::watch_forks_and_exit() {
   pthread_atfork([] { process().before_fork(); },
                  [] {
                    for (HostPages* const pages : std::exchange(process().locked_for_fork_, {}))
-                     pages->unlock_after_fork();
+                     if (pages) pages->unlock_after_fork();
                  },
                  [] { process().in_forked_child(); });
   std::atexit([] { process().at_exit(); });
@@ -263,7 +265,12 @@ void Process::at_exit() noexcept {
   if (serving) for_each_session([](Session& session) { session.leave(); });
   waiting_prints.write();
   tell_conflict_at_exit();
-  if (stats::enabled) {
+  if (stats::enabled) print_stats();
+  trace::finish();
+}
+
+void Process::print_stats() noexcept {
+  try {
     stats::SessionTotals totals{.ran = stats::Clock::now() - began_};
     for_each_session([&](Session& session) {
       totals.host += (totals.host.empty() ? "" : ", ") + session.terms.host;
@@ -284,8 +291,9 @@ void Process::at_exit() noexcept {
       totals.bytes_relayed = several->between.bytes_relayed();
     }
     stats::print(totals);
+  } catch (const std::exception& error) {
+    log::error("the table of calls cannot be written: {}", error.what());
   }
-  trace::finish();
 }
 
 // The child has neither our threads nor a right to the connection. The parent's descriptors are left alone: closing is
@@ -293,6 +301,7 @@ void Process::at_exit() noexcept {
 void Process::in_forked_child() noexcept {
   current_life.store(Life::forked);
   for (HostPages* const pages : locked_for_fork_) {
+    if (!pages) continue;
     pages->become_private();
     pages->unlock_after_fork();
   }
@@ -300,20 +309,21 @@ void Process::in_forked_child() noexcept {
 
 // A session may begin meanwhile, of which the child has nothing.
 void Process::before_fork() {
-  std::vector<HostPages*> locked;
-  for_each_session([&](Session& session) { locked.push_back(&session.host_memory.pages()); });
-  for (HostPages* const pages : locked) pages->lock_for_fork();
-  locked_for_fork_ = std::move(locked);
+  locked_for_fork_ = {};
+  std::size_t count = 0;
+  for_each_session([&](Session& session) { locked_for_fork_[count++] = &session.host_memory.pages(); });
+  for (HostPages* const pages : locked_for_fork_)
+    if (pages) pages->lock_for_fork();
 }
 
 CUresult result_of_exception(Symbol symbol) noexcept {
-  const auto lose = [&](const std::string& why) {
+  const auto lose = [&](const char* why, const char* detail = "") {
     Session* session = process().session();
     if (process().pool()) {
       const Thread& thread = Thread::current();
       session = thread.context() ? thread.context()->session : thread.session;
     }
-    if (session) session->lose(std::string(facts_of(symbol).name) + ": " + why);
+    if (session) session->lose(words(facts_of(symbol).name, ": ", why, detail));
   };
   try {
     throw;
@@ -326,7 +336,7 @@ CUresult result_of_exception(Symbol symbol) noexcept {
     if (!process().pool()) lose(error.what());
     else log::debug("{}: {}", facts_of(symbol).name, error.what());
   } catch (const kj::Exception& error) {
-    lose(std::string("malformed message: ") + error.getDescription().cStr());
+    lose("malformed message: ", error.getDescription().cStr());
   } catch (const std::exception& error) {
     lose(error.what());
   } catch (...) {

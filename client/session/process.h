@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "client/base/life.h"
 #include "client/objects/context.h"
 #include "client/objects/thread.h"
+#include "protocol/handle.h"
 #include "symbols.h"
 
 namespace fargpu::client {
@@ -63,6 +65,7 @@ class Process {
   void trace_sessions(Session* session);
   void lost(Session& session, const std::string& why) noexcept;
   void at_exit() noexcept;
+  void print_stats() noexcept;
   void before_fork();
   void in_forked_child() noexcept;
   template <class Action>
@@ -74,8 +77,8 @@ class Process {
   CUresult outcome_ = CUDA_ERROR_NOT_INITIALIZED;
   std::atomic<Session*> session_{nullptr};  // never deleted: late calls and other threads may still look
   std::atomic<Pool*> pool_{nullptr};        // nor is this
-  std::vector<HostPages*> locked_for_fork_;
-  std::vector<Session*> adopted_;  // nor are these; their threads go on
+  std::array<HostPages*, Handle::origin_max + 1> locked_for_fork_{};  // no more than there can be sessions
+  std::vector<Session*> adopted_;                                     // nor are these; their threads go on
 };
 
 /// Lives in static storage and is never destroyed: destructors of other libraries call us after ours would have run.

@@ -165,7 +165,7 @@ void Pushes::function_done(std::uint64_t number) {
   try {
     parts_.waits.before_work(Thread::current());
   } catch (const std::exception& error) {
-    parts_.calls.events.lose(error.what());
+    lose_for(parts_.calls.events, error.what());
     return;
   }
   tell_worker([&](wire::Control::Builder control) { control.initCallbackDone().setCallback(number); });
@@ -191,7 +191,7 @@ void Pushes::tell_worker(Fill&& fill, std::span<const std::byte> bulk) {
     header.kind = FrameKind::control;
     parts_.calls.commands.append(header, writer.finish(), bulk, CommandStream::Urgency::now);
   } catch (const std::exception& error) {
-    parts_.calls.events.lose(error.what());
+    lose_for(parts_.calls.events, error.what());
   }
 }
 

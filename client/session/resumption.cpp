@@ -16,6 +16,7 @@
 #include "protocol/message.h"
 #include "protocol/text.h"
 #include "protocol/tls.h"
+#include "protocol/words.h"
 
 namespace fargpu::client {
 namespace {
@@ -72,22 +73,28 @@ Resumption::Link Resumption::link(std::uint32_t number) {
   return links_[number];
 }
 
+void Resumption::give_up(std::uint32_t number, const std::string& why) noexcept {
+  std::shared_ptr<ResumableChannel> channel;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = links_.find(number); found != links_.end()) channel = found->second.channel.lock();
+  }
+  if (channel) channel->give_up(why);
+}
+
 // A program that ends does not wait for a connection only to say so.
 void Resumption::broke(std::uint32_t number, const ResumableChannel::Break& what) noexcept {
   try {
-    if (life() == Life::ended) {
-      if (const auto channel = link(number).channel.lock()) channel->give_up(what.why);
-      return;
-    }
+    if (life() == Life::ended) return give_up(number, what.why);
     start_thread("fargpu-resume", [self = shared_from_this(), number, what] {
       try {
         self->come_back(number, what);
       } catch (const std::exception& error) {
-        if (const auto channel = self->link(number).channel.lock()) channel->give_up(error.what());
+        self->give_up(number, words(error.what()));
       }
     });
   } catch (const std::exception& error) {
-    if (const auto channel = link(number).channel.lock()) channel->give_up(error.what());
+    give_up(number, words(error.what()));
   }
 }
 

@@ -42,6 +42,7 @@ class Resumption : public std::enable_shared_from_this<Resumption> {
     Clock::time_point since;  ///< that it has this connection
   };
   void broke(std::uint32_t number, const ResumableChannel::Break& what) noexcept;
+  void give_up(std::uint32_t number, const std::string& why) noexcept;
   void come_back(std::uint32_t number, const ResumableChannel::Break& what);
   void connect_again(ResumableChannel& channel, std::uint32_t number);
   void suspect_lanes(Clock::time_point before);

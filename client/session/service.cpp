@@ -125,9 +125,13 @@ bool Service::beat() {
 std::string Service::excuse() const {
   const auto absence = liveness_.absence();
   if (absence.count() == 0) return {};
-  return fmt::format(
-      "; this process was stopped for {} s, and a host ends the session of a client that is silent for {} s",
-      absence.count(), silence_.count() / 1000);
+  try {
+    return fmt::format(
+        "; this process was stopped for {} s, and a host ends the session of a client that is silent for {} s",
+        absence.count(), silence_.count() / 1000);
+  } catch (const std::exception&) {  // the session is lost all the same
+    return {};
+  }
 }
 
 // Whether the watch goes on: on a new connection.

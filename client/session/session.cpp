@@ -6,6 +6,7 @@
 #include "calls_context.capnp.h"
 #include "client/call/remote_call.h"
 #include "operations.capnp.h"
+#include "protocol/words.h"
 
 namespace fargpu::client {
 
@@ -51,7 +52,8 @@ Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::na
                      [this](const std::function<bool()>& job) {
                        return service_.attend(job, [this] { return waits.for_host(); });
                      },
-                 .wake = [this] { service_.wake_attending(); }}),
+                 .wake = [this] { service_.wake_attending(); }},
+                [this](const char* why) { lose_for(*this, why); }),
       stream_waits(calls.host_waits, [this](std::uint64_t number) { pushes_.function_done(number); }),
       map(terms.origin),
       peers(calls, terms.facts),
@@ -116,12 +118,13 @@ void Session::start() { service_.start(); }
 
 void Session::lose(const std::string& why) noexcept {
   std::string first;
+  service_.end();
   try {
-    service_.end();
-    first = calls.receiver.lose(why + service_.excuse());
-    lanes.close(first);
-  } catch (...) {  // for the want of memory: it is lost all the same
+    first = calls.receiver.lose(words(why, service_.excuse()));
+  } catch (const std::exception&) {  // no memory for the words of the first one
+    first = words("out of memory");
   }
+  lanes.close(first);
   if (const auto action = at_loss_.load()) action(*this, first);
 }
 

@@ -131,7 +131,7 @@ class Session final : CallEvents {
   Callbacks callbacks;
   /// Where the worker's questions are answered: that may have to wait. Functions of the program, which may wait for the
   /// answers, run elsewhere.
-  JobThread answers{"fargpu-answers"};
+  JobThread answers{"fargpu-answers", {}, [this](const char* why) { lose_for(*this, why); }};
   StreamWaits stream_waits;
   MemoryMap map;
   Reservations reservations;

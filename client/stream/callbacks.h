@@ -22,9 +22,11 @@ class Callbacks {
  public:
   using Function = std::function<void(CUresult)>;
 
-  /// `done` tells the worker that a function has run; `lookout` is where the thread waits for the next one.
-  explicit Callbacks(std::function<void(std::uint64_t)> done, JobThread::Lookout lookout = {})
-      : done_(std::move(done)), thread_("fargpu-callback", std::move(lookout)) {}
+  /// `done` tells the worker that a function has run; `lookout` is where the thread waits for the next one; `failed`
+  /// hears why one could not be run.
+  explicit Callbacks(std::function<void(std::uint64_t)> done, JobThread::Lookout lookout = {},
+                     JobThread::Failed failed = {})
+      : done_(std::move(done)), thread_("fargpu-callback", std::move(lookout), std::move(failed)) {}
 
   /// Remembers a function; returns its number. It runs once.
   std::uint64_t add(Function function);

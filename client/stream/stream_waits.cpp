@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <vector>
 
 #include "client/base/threads.h"
@@ -74,7 +75,11 @@ void StreamWaits::watch() {
   constexpr std::chrono::microseconds first = 10us, last = 500us;
   auto pause = first;
   while (true) {
-    const std::vector<std::uint64_t> over = take_over();
+    std::vector<std::uint64_t> over;
+    try {
+      over = take_over();
+    } catch (const std::bad_alloc&) {  // they are there the next time
+    }
     std::unique_lock lock(mutex_);
     if (over.empty()) {
       if (due_.empty()) {

@@ -91,6 +91,16 @@ TEST_CASE("jobs are done in their order") {
   for (int i = 0; i < 100; ++i) CHECK(done[static_cast<std::size_t>(i)] == i);
 }
 
+TEST_CASE("of a job that throws the owner hears, and the next one is done") {
+  auto& jobs = *new Jobs;
+  auto& why = *new std::string;
+  auto& thread = *new JobThread("test", {}, [&](const char* words) { why = words; });
+  thread.run([] { throw std::bad_alloc(); });
+  thread.run(jobs.job(1));
+  jobs.wait_for(1);
+  CHECK(why == "std::bad_alloc");
+}
+
 TEST_CASE("a thread on its lookout does the job that it meets there, and is woken for others") {
   auto& place = *new Place;
   auto& thread = *new JobThread("test", place.lookout());
