@@ -29,7 +29,7 @@ class Gathered {
     if (more > capacity_ - size_) [[unlikely]]
       grow(more);
   }
-  /// The same, and they count from now on.
+  /// Room for so many more, which count from now on.
   std::byte* extend(std::size_t more) {
     reserve(more);
     return bytes_.get() + std::exchange(size_, size_ + more);
