@@ -195,7 +195,7 @@ const std::vector<Entry>& entries() {
        "Addresses of the pool's etcd, https://host:2379[,...]; http:// for one on this machine, or with insecure. "
        "Needs the plugin fargpu-etcd"},
       {"pool_ca", &Settings::pool_ca, "",
-       "Certificate of the authority that signs etcd's certificates, PEM; empty: those that the system knows",
+       "Certificate of the authority that signs etcd's certificates, PEM; needed with https://",
        Entry::Names::path},
       {"pool_certificate", &Settings::pool_certificate, "", "Certificate that this host shows to etcd, PEM",
        Entry::Names::path},
@@ -445,6 +445,9 @@ void check_registry(const Settings& settings) {
       throw SettingsError(std::string(name) + " is '" + file + "', which cannot be read (" + std::strerror(errno) +
                           ")");
   }
+  if (!plain && settings.pool_ca.empty())
+    throw SettingsError("pool_registry is '" + settings.pool_registry +
+                        "', and pool_ca is empty; name the certificate of the authority that signs etcd's");
   if (settings.pool_certificate.empty() != settings.pool_key.empty())
     throw SettingsError("pool_certificate and pool_key go together; give both or none");
 }
