@@ -170,6 +170,7 @@ struct HelloAnswer {
   localSocket @5 :Text;       # without the leading zero byte; empty: there is none, or the client is on another machine
   localKey @6 :Data;
   localProof @7 :Data;
+  pool @8 :Text;              # of which the host is a member (docs/internals/registry.md); empty: of none
 }
 
 # --- lease -----------------------------------------------------------------------------------------------------------
@@ -199,6 +200,12 @@ struct LeaseRequest {
   priorityAsked @8 :Bool;     # false, and `priority` is normal: the client asks for none, and gets the tenant's
                               # highest, at most normal
   wantsFacts @9 :Bool;        # of a lease that is held: the answer has `facts`
+
+  # At a host that is a member of a pool.
+  followsPlaces @10 :Bool;    # the client understands an answer with `places`. If not, it has a lease of this host, or
+                              # none
+  hosts @11 :UInt32;          # over which the lease's devices may be spread; 0: one
+  placement @12 :Text;        # as an answer with `places` gave it, to each host that it named
 }
 
 struct Variable {
@@ -215,6 +222,17 @@ struct LeaseAnswer {
   devices @4 :List(UInt32);   # of the lease, by their places in `status`
   memoryBytes @5 :UInt64;     # of each of them that the lease may hold; 0: no limit of its own
   facts @6 :HostFacts;        # of its devices, as a session of the lease will find them; where they were asked for
+
+  places @7 :List(LeasePlace);  # not empty: the lease is at these hosts of the pool, and kept for the client for half a
+                                # minute. It asks each of them, with `placement` and `placementJob`; nothing else of
+                                # this answer counts
+  placement @8 :Text;
+  placementJob @9 :Data;      # the request's `job`, or one that was made up for it
+}
+
+struct LeasePlace {
+  address @0 :Text;           # as in FARGPU_POOL
+  gpus @1 :UInt32;
 }
 
 # --- attach ----------------------------------------------------------------------------------------------------------
@@ -503,6 +521,34 @@ struct Status {
   waiting @23 :List(WaiterStatus);  # requests for leases that wait, in the order of their arrival, of the same tenants
   identity @24 :Identity;         # of the client that asks
   links @25 :List(Link);          # of devices, where the host's NVML tells
+  pool @26 :PoolStatus;           # of the pool of which the host is a member; null: of none
+}
+
+struct PoolStatus {
+  # A pool as its registry has it (docs/internals/registry.md).
+  name @0 :Text;
+  trouble @1 :Text;               # why the registry is of no use now; empty: it answers
+  placer @2 :Text;                # the host that places leases now; empty: none
+  hosts @3 :List(PoolHost);
+  waiting @4 :List(WaiterStatus); # of the asking tenant, or all for an administrator, in the order in which they are
+                                  # served
+  tenants @5 :List(TenantStatus); # what the pool allows and what they have of it; which ones, as in Status
+  member @6 :Text;                # the host's own name in the pool
+  more @7 :UInt32;                # hosts that are not told of, because there are too many
+}
+
+struct PoolHost {
+  name @0 :Text;
+  address @1 :Text;               # as in FARGPU_POOL
+  state @2 :HostState;
+  model @3 :Text;                 # of its first device
+  devices @4 :UInt32;
+  freeDevices @5 :UInt32;         # on which no lease has anything
+  memoryBytes @6 :UInt64;         # of all its devices
+  freeBytes @7 :UInt64;           # of that, not kept for leases and not used
+  leases @8 :UInt32;
+  sessionsMax @9 :UInt32;
+  version @10 :Text;
 }
 
 struct Identity {
@@ -566,7 +612,18 @@ struct AdministrationRequest {
     drain @3 :UInt64;             # no new sessions for so many seconds; 0: until `resume`
     resume @4 :Void;              # new sessions again
     evict @5 :UInt64;             # the session's device memory goes to the host's, until the session needs it
+    poolTenant @6 :PoolTenant;    # of the pool of which the host is a member
   }
+}
+
+struct PoolTenant {
+  # What a tenant may have of all hosts of a pool together. A limit of 0 is none. It lasts until it is changed.
+  name @0 :Text;
+  memoryBytes @1 :UInt64;
+  computePercent @2 :UInt32;      # of all devices together, 100 for each
+  leases @3 :UInt32;
+  weight @4 :UInt32;              # in the queue, against other tenants; 0: 100
+  forget @5 :Bool;                # no limits any more, and the usual weight
 }
 
 struct ShareChange {

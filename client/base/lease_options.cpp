@@ -112,6 +112,9 @@ void write_lease_options(const LeaseOptions& options, wire::LeaseRequest::Builde
   request.setPriority(options.priority.value_or(wire::Priority::NORMAL));
   request.setPriorityAsked(options.priority.has_value());
   request.setWaitMs(static_cast<std::uint32_t>(options.wait.count()));
+  request.setFollowsPlaces(options.follows);
+  request.setHosts(options.hosts);
+  if (!options.placement.empty()) request.setPlacement(options.placement);
   if (options.job) request.setJob({reinterpret_cast<const kj::byte*>(options.job->data()), options.job->size()});
 }
 

@@ -22,6 +22,8 @@ struct LeaseOptions {
   std::optional<wire::Priority> priority;  ///< FARGPU_PRIORITY; none: the tenant's highest, at most normal
   std::chrono::milliseconds wait{0};       ///< FARGPU_WAIT: for how long, while there is not enough
   using Job = std::array<std::byte, 16>;
+  bool follows = false;    ///< an answer that names other hosts of a pool is understood
+  std::string placement;   ///< as such an answer named it, for those hosts
   std::optional<Job> job;  ///< FARGPU_JOB, set by `fargpu run`: all processes of it share one lease
 };
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/base/config.h"
+#include "filter.h"
 
 namespace fargpu::client::cli {
 
@@ -26,6 +27,7 @@ int run(const RunOptions& options);
 
 struct ListOptions {
   std::string pool;
+  Filter filter;
   std::string output = "table";
 };
 int list(const ListOptions& options);
@@ -33,6 +35,7 @@ int list(const ListOptions& options);
 /// The users of the hosts' devices and what they use, again and again on a terminal; once elsewhere.
 struct TopOptions {
   std::string pool;
+  Filter filter;
   std::string output = "table";
   double seconds = 1;
   bool once = false;
@@ -53,6 +56,16 @@ struct QuotaOptions {
 };
 /// Without a session: shows limits, use and queue of tenants.
 int quota(const QuotaOptions& options);
+
+/// Of all hosts of a pool with a registry together.
+struct PoolTenantOptions {
+  std::string host;  ///< any member
+  std::string tenant;
+  std::string memory, compute;  ///< empty: no limit
+  unsigned leases = 0, weight = 0;
+  bool forget = false;
+};
+int set_pool_tenant(const PoolTenantOptions& options);
 
 struct CacheOptions {
   std::string host;

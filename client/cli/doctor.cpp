@@ -22,6 +22,7 @@
 #include "commands.h"
 #include "findings.h"
 #include "library_folder.h"
+#include "pool_facts.h"
 #include "cuda_facts.h"
 #include "protocol/limits.h"
 #include "protocol/rdma/context.h"
@@ -269,6 +270,26 @@ std::uint64_t quota_left(wire::Status::Reader status) {
   return std::numeric_limits<std::uint64_t>::max();
 }
 
+// Whether the registry of the host's pool answers, and somebody places its leases.
+void check_pool(Findings& report, wire::Status::Reader status) {
+  const auto pool = describe_pool(status, {});
+  if (pool.is_null()) return;
+  report.fact("pool", pool);
+  const auto text = [&](const char* key) { return pool[key].get<std::string>(); };
+  const std::string of = fmt::format("it is '{}' of pool '{}'", text("member"), text("name"));
+  if (!text("trouble").empty()) {
+    report.bad(of + ", whose registry is of no use now: " + text("trouble"),
+               "look at etcd and at the log of fargpud there; sessions that run go on");
+    return;
+  }
+  if (text("placer").empty()) {
+    report.bad(of + ", where no host places leases", "one of its hosts needs pool_placer = true, and to be in touch");
+    return;
+  }
+  std::string sums = pool_sums(pool);
+  report.good(of + "; " + sums.substr(0, sums.find('\n')));
+}
+
 void check_host(Findings& report, const PoolHost& host) {
   std::unique_ptr<ControlConnection> broker;
   try {
@@ -304,6 +325,7 @@ void check_host(Findings& report, const PoolHost& host) {
                                fmt::format("set FARGPU_DRIVER_VERSION={}, or update the driver there", version));
                   }
                   check_identity(report, status);
+                  check_pool(report, status);
                   report.good(fmt::format("{} of {} taken", status.getSessionsTaken(),
                                           so_many(status.getSessionsMax(), "session")));
                   const std::uint64_t left = quota_left(status);

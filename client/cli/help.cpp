@@ -14,7 +14,7 @@ const std::map<std::string, const char*> value_names = {
     {"compute", "PERCENT"}, {"priority", "CLASS"}, {"wait", "TIME"},       {"output", "FORMAT"}, {"delay", "SECONDS"},
     {"file", "FILE"},       {"folder", "FOLDER"},  {"life", "TIME"},       {"ttl", "TIME"},      {"server", "NAME"},
     {"tenant", "NAME"},     {"name", "NAME"},      {"percent", "PERCENT"}, {"weight", "WEIGHT"}, {"session", "NUMBER"},
-    {"policy", "NAME"},     {"program", "WORD"},   {"for", "TIME"},
+    {"policy", "NAME"},     {"program", "WORD"},   {"for", "TIME"},        {"model", "WORD"},    {"leases", "COUNT"},
 };
 
 /// By the whole name of a command.
@@ -27,6 +27,8 @@ const std::map<std::string, const char*> examples = {
     {"fargpu policy show", "fargpu policy show --host gpuhost"},
     {"fargpu policy set", "fargpu policy set fair"},
     {"fargpu quota", "fargpu quota 12 --percent 30"},
+    {"fargpu pool", "fargpu pool set lab --mem 160GiB --leases 8"},
+    {"fargpu pool set", "fargpu pool set lab --mem 160GiB --leases 8"},
     {"fargpu end", "fargpu end 12"},
     {"fargpu evict", "fargpu evict 12"},
     {"fargpu cache", "fargpu cache --host gpuhost --clear"},

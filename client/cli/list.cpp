@@ -1,13 +1,17 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <iostream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "client/base/uuid.h"
 #include "commands.h"
+#include "pool_facts.h"
 #include "protocol/site/tokens.h"
 #include "protocol/text.h"
 #include "statuses.h"
@@ -42,7 +46,7 @@ const char* state_text(wire::SessionStatus::Reader session) {
   return residency_text(session);
 }
 
-Json describe(const std::string& name, wire::Status::Reader status) {
+Json describe(const std::string& name, wire::Status::Reader status, const Filter& filter) {
   Json host{{"host", name},
             {"name", printable(status.getHostName().cStr())},
             {"version", printable(status.getVersion().cStr())},
@@ -133,6 +137,10 @@ Json describe(const std::string& name, wire::Status::Reader status) {
                                {"memory_bytes", waiter.getMemoryBytes()},
                                {"compute_percent", waiter.getComputePercent()},
                                {"reason", printable(waiter.getReason().cStr(), 512)}});
+  for (const char* const list : {"sessions", "leases", "waiting"})
+    for (auto one = host[list].begin(); one != host[list].end();)
+      one = filter.shows_tenant((*one)["tenant"].get<std::string>()) ? std::next(one) : host[list].erase(one);
+  if (Json pool = describe_pool(status, filter); !pool.is_null()) host["pool"] = std::move(pool);
   return host;
 }
 
@@ -243,6 +251,17 @@ void print(const Json& host) {
   if (others != 0) std::cout << fmt::format("  and {} of other tenants or about to begin\n", others);
 }
 
+// Of a pool with a registry its table is shown with any member.
+bool shown(const Json& host, const Filter& filter) {
+  if (host.contains("error") || host.contains("pool")) return true;
+  const bool model =
+      filter.model.empty() || std::any_of(host["devices"].begin(), host["devices"].end(), [&](const Json& device) {
+        return filter.shows_model(device["name"].get<std::string>());
+      });
+  return model &&
+         (filter.shows_host(host["name"].get<std::string>()) || filter.shows_host(host["host"].get<std::string>()));
+}
+
 // All hosts together.
 void print_sums(const std::vector<Json>& hosts) {
   std::size_t answering = 0, devices = 0, sessions = 0, waiting = 0;
@@ -266,8 +285,11 @@ void print_sums(const std::vector<Json>& hosts) {
 }  // namespace
 
 int list(const ListOptions& options) {
-  const auto hosts = statuses(pool_hosts(options.pool), describe);
+  auto hosts = statuses(pool_hosts(options.pool), [&](const std::string& name, wire::Status::Reader status) {
+    return describe(name, status, options.filter);
+  });
   const int code = exit_code(hosts);
+  std::erase_if(hosts, [&](const Json& host) { return !shown(host, options.filter); });
   if (options.output == "json") {
     // Names of programs are bytes; what is no text in them is replaced.
     std::cout << Json(hosts).dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
@@ -279,6 +301,10 @@ int list(const ListOptions& options) {
     else print(host);
   }
   if (hosts.size() > 1) print_sums(hosts);
+  std::set<std::string> pools;
+  for (const Json& host : hosts)
+    if (host.contains("pool") && pools.insert(host["pool"]["name"].get<std::string>()).second)
+      std::cout << pool_table(host["pool"]);
   return code;
 }
 

@@ -69,6 +69,12 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0.1, 3600.0));
   top_command->add_flag("--once", top.once, "Print one table and end, as without a terminal");
 
+  for (const auto& [command, filter] : {std::pair(list_command, &list.filter), std::pair(top_command, &top.filter)}) {
+    command->add_option("--host", filter->host, "Hosts of a pool to show, by a pattern such as 'gpu1*'");
+    command->add_option("--tenant", filter->tenant, "Tenant whose sessions and requests are shown");
+    command->add_option("--model", filter->model, "Part of the model of the devices that are shown, such as H200");
+  }
+
   cli::PolicyOptions policy;
   CLI::App* const policy_command =
       app.add_subcommand("policy", "How a host's devices are shared (set: on the GPU host, or by administrators)");
@@ -92,6 +98,20 @@ int main(int argc, char** argv) {
   quota_command->add_option("-o,--output", quota.output, "table or json, to show")
       ->capture_default_str()
       ->check(CLI::IsMember({"table", "json"}));
+
+  cli::PoolTenantOptions pool_tenant;
+  CLI::App* const pool_command =
+      app.add_subcommand("pool", "What tenants may have of all hosts of a pool with a registry (administrators)");
+  pool_command->require_subcommand(1);
+  CLI::App* const pool_set = pool_command->add_subcommand("set", "Set a tenant's limits; what is left out is none");
+  pool_set->add_option("tenant", pool_tenant.tenant, "The tenant")->required();
+  pool_set->add_option("--mem", pool_tenant.memory, "Memory on all GPUs together, for example 160GiB");
+  pool_set->add_option("--compute", pool_tenant.compute, "Shares of GPUs together, 100% for each, for example 400%");
+  pool_set->add_option("--leases", pool_tenant.leases, "Leases at once, of one host each");
+  pool_set->add_option("--weight", pool_tenant.weight, "Weight in the queue, against other tenants (default: 100)")
+      ->check(CLI::Range(1, 10'000));
+  pool_set->add_flag("--forget", pool_tenant.forget, "Let the tenant have no limits, and the usual weight");
+  pool_set->add_option("--host,--pool", pool_tenant.host, "A host of the pool (default: FARGPU_POOL)");
 
   cli::EndOptions end;
   CLI::App* const end_command = app.add_subcommand("end", "End a session (administrators)");
@@ -241,7 +261,7 @@ int main(int argc, char** argv) {
     return cli::exit_own_error;
   }
   for (std::string* const own : {&run.pool, &list.pool, &top.pool, &policy.host, &quota.host, &end.host, &drain.host,
-                                 &cache.host, &smi.pool, &doctor.pool})
+                                 &cache.host, &smi.pool, &doctor.pool, &pool_tenant.host})
     if (own->empty()) *own = pool;
   const auto command = [&] {
     if (run_command->parsed()) return cli::run(run);
@@ -249,6 +269,7 @@ int main(int argc, char** argv) {
     if (top_command->parsed()) return cli::top(top);
     if (policy_command->parsed()) return cli::policy(policy);
     if (quota_command->parsed()) return cli::quota(quota);
+    if (pool_set->parsed()) return cli::set_pool_tenant(pool_tenant);
     if (end_command->parsed()) return cli::end_session(end);
     if (evict_command->parsed()) return cli::evict_session(evict);
     if (drain_command->parsed()) return cli::drain(drain);

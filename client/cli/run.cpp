@@ -143,9 +143,15 @@ int take_lease(const std::vector<PoolHost>& hosts) {
   return refused(search.errors());
 }
 
+std::string text_of(const LeaseOptions::Job& job) {
+  std::string text;
+  for (const std::byte byte : job) text += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
+  return text;
+}
+
 /// As take_lease for a job that may have devices of several hosts: all its leases, or none.
 int take_leases(const std::vector<PoolHost>& hosts, bool& several) {
-  const LeaseOptions& wish = config().lease;
+  LeaseOptions wish = config().lease;
   std::map<std::string, std::string> policies;
   std::mutex mutex;  // several hosts may be asked at once
   const auto look = [&](ControlConnection& broker) {
@@ -168,6 +174,7 @@ int take_leases(const std::vector<PoolHost>& hosts, bool& several) {
     split += (split.empty() ? "" : ",") + std::to_string(member.gpus);
   }
   ::setenv("FARGPU_POOL", pool.c_str(), 1);
+  ::setenv("FARGPU_JOB", text_of(*wish.job).c_str(), 1);
   several = members.size() > 1;
   if (several) ::setenv("FARGPU_SPLIT", split.c_str(), 1);
   else ::unsetenv("FARGPU_SPLIT");
@@ -176,12 +183,10 @@ int take_leases(const std::vector<PoolHost>& hosts, bool& several) {
 
 // A name for the job, which nobody can guess.
 std::string new_job() {
-  std::array<unsigned char, std::tuple_size_v<LeaseOptions::Job>> bytes;
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+  LeaseOptions::Job job;
+  if (::getrandom(job.data(), job.size(), 0) != static_cast<ssize_t>(job.size()))
     throw std::runtime_error("no random numbers");
-  std::string text;
-  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
+  return text_of(job);
 }
 
 // Programs may run in other folders: the files that the user has named from this one are meant.

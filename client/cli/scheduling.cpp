@@ -1,13 +1,16 @@
-// `fargpu policy` and `fargpu quota`: how a host's devices are shared.
+// `fargpu policy`, `fargpu quota` and `fargpu pool`: how the devices of a host, or of a pool, are shared.
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "administration.h"
 #include "client/connect/control_connection.h"
 #include "commands.h"
+#include "pool_facts.h"
 #include "protocol/text.h"
 #include "statuses.h"
 #include "tenant_facts.h"
@@ -44,6 +47,8 @@ nlohmann::ordered_json describe_tenants(const std::string& name, wire::Status::R
   using Json = nlohmann::ordered_json;
   Json host{{"host", name}, {"tenants", Json::array()}};
   for (const auto tenant : status.getTenants()) host["tenants"].push_back(describe_tenant(tenant));
+  if (Json pool = describe_pool(status, {}); !pool.is_null())
+    host["pool"] = {{"name", pool["name"]}, {"tenants", pool["tenants"]}};
   return host;
 }
 
@@ -72,6 +77,28 @@ void print_tenants(const nlohmann::ordered_json& host) {
   }
 }
 
+// Of the whole pool: only its leases are counted, and what they keep.
+void print_pool(const nlohmann::ordered_json& pool) {
+  std::cout << fmt::format("pool {}, all hosts together\n", pool["name"].get<std::string>());
+  if (pool["tenants"].empty()) {
+    std::cout << "  no limits, and no leases\n";
+    return;
+  }
+  std::cout << fmt::format("  {:<20} {:>22} {:>14} {:>12} {:>8} {:>7}\n", "tenant", "memory", "compute", "leases",
+                           "waiting", "weight");
+  for (const auto& tenant : pool["tenants"]) {
+    const auto number = [&](const char* key) { return tenant[key].get<std::uint64_t>(); };
+    const auto memory = number("memory_limit_bytes"), compute = number("compute_limit_percent"),
+               leases = number("leases_limit");
+    std::cout << fmt::format(
+        "  {:<20.20} {:>22} {:>14} {:>12} {:>8} {:>7}\n", tenant["name"].get<std::string>(),
+        of_limit(memory_text(number("memory_bytes")), memory != 0, memory_text(memory)),
+        of_limit(fmt::format("{}%", number("compute_percent")), compute != 0, fmt::format("{}%", compute)),
+        of_limit(std::to_string(number("leases")), leases != 0, std::to_string(leases)), number("waiting"),
+        number("weight"));
+  }
+}
+
 }  // namespace
 
 int policy(const PolicyOptions& options) {
@@ -93,6 +120,11 @@ int show_quotas(const QuotaOptions& options) {
     std::cout << nlohmann::ordered_json(hosts).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
   else
     for (const auto& host : hosts) print_tenants(host);
+  std::set<std::string> pools;
+  for (const auto& host : hosts)
+    if (options.output != "json" && host.contains("pool") &&
+        pools.insert(host["pool"]["name"].get<std::string>()).second)
+      print_pool(host["pool"]);
   return exit_code(hosts);
 }
 
@@ -113,6 +145,37 @@ int quota(const QuotaOptions& options) {
         share.setWeight(options.weight);
       },
       [&](wire::Status::Reader status) { show_share(status, options.session); });
+}
+
+int set_pool_tenant(const PoolTenantOptions& options) {
+  const bool limits = !options.memory.empty() || !options.compute.empty() || options.leases != 0 || options.weight != 0;
+  if (limits == options.forget)
+    throw std::runtime_error(
+        "say what the tenant may have of the pool: --mem, --compute, --leases or --weight; or --forget");
+  const auto memory = options.memory.empty() ? std::uint64_t{0} : parse_bytes(options.memory).value_or(0);
+  if (!options.memory.empty() && memory == 0)
+    throw std::runtime_error("--mem is '" + options.memory + "'; give an amount with its unit, for example 160GiB");
+  std::string percent = options.compute;
+  if (percent.ends_with('%')) percent.pop_back();
+  std::uint32_t compute = 0;
+  const auto [end, failed] = std::from_chars(percent.data(), percent.data() + percent.size(), compute);
+  if (!options.compute.empty() && (failed != std::errc{} || end != percent.data() + percent.size() || compute == 0))
+    throw std::runtime_error("--compute is '" + options.compute +
+                             "'; give percent of all GPUs together, for example 400%");
+  return administer(
+      options.host,
+      [&](wire::AdministrationRequest::Builder request) {
+        auto tenant = request.initPoolTenant();
+        tenant.setName(options.tenant);
+        tenant.setMemoryBytes(memory);
+        tenant.setComputePercent(compute);
+        tenant.setLeases(options.leases);
+        tenant.setWeight(options.weight);
+        tenant.setForget(options.forget);
+      },
+      [](wire::Status::Reader status) {
+        if (const auto pool = describe_pool(status, {}); !pool.is_null()) print_pool(pool);
+      });
 }
 
 }  // namespace fargpu::client::cli

@@ -12,11 +12,13 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <thread>
 
 #include "commands.h"
 #include "keys.h"
+#include "pool_facts.h"
 #include "protocol/text.h"
 #include "statuses.h"
 
@@ -39,11 +41,12 @@ double part(std::uint64_t now, std::uint64_t before, Clock::duration passed) {
   return all <= 0 || now < before ? 0 : static_cast<double>(now - before) / all;
 }
 
-Json describe(const std::string& name, wire::Status::Reader status, Readings& readings) {
+Json describe(const std::string& name, wire::Status::Reader status, const Filter& filter, Readings& readings) {
   const auto now = Clock::now();
   Json result{{"host", name}, {"policy", printable(status.getPolicy().cStr())}};
   result["devices"] = Json::array();
   for (const auto device : status.getDevices()) {
+    if (!filter.shows_model(printable(device.getName().cStr()))) continue;
     Json utilisation = nullptr;
     for (const auto reading : device.getReadings())
       if (reading.getKind() == wire::Reading::Kind::GPU_UTILISATION) utilisation = reading.getValue();
@@ -60,6 +63,7 @@ Json describe(const std::string& name, wire::Status::Reader status, Readings& re
     const std::uint64_t busy_ns = std::accumulate(busy.begin(), busy.end(), std::uint64_t{0});
     const Reading before = std::exchange(readings[{name, session.getId()}], {now, busy_ns, session.getWaitedNs()});
     const bool known = before.at != Clock::time_point();
+    if (!filter.shows_tenant(printable(session.getTenant().cStr()))) continue;
     const auto lease = leases.find(session.getLease());
     result["sessions"].push_back(
         {{"id", session.getId()},
@@ -77,6 +81,7 @@ Json describe(const std::string& name, wire::Status::Reader status, Readings& re
          {"residency", residency_text(session)},
          {"has_turn", lease != leases.end() && lease->second.getHasTurn()}});
   }
+  if (Json pool = describe_pool(status, filter); !pool.is_null()) result["pool"] = std::move(pool);
   return result;
 }
 
@@ -188,8 +193,9 @@ int top(const TopOptions& options) {
   const auto pause = std::chrono::duration<double>(options.seconds);
   Readings readings;
   const auto look = [&](const std::vector<PoolHost>& at) {
-    return statuses(
-        at, [&](const std::string& name, wire::Status::Reader status) { return describe(name, status, readings); });
+    return statuses(at, [&](const std::string& name, wire::Status::Reader status) {
+      return describe(name, status, options.filter, readings);
+    });
   };
   std::optional<Keys> keys;
   if (live) keys.emplace();
@@ -213,8 +219,15 @@ int top(const TopOptions& options) {
     std::string text;
     const std::size_t width = terminal_width();
     if (json) text = Json(found).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-    else
-      for (const Json& host : found) text += text_of(host, width);
+    else {
+      std::set<std::string> pools;
+      for (const Json& host : found) {
+        if (host.contains("error") || options.filter.shows_host(host["host"].get<std::string>()))
+          text += text_of(host, width);
+        if (host.contains("pool") && pools.insert(host["pool"]["name"].get<std::string>()).second)
+          text += pool_sums(host["pool"]);
+      }
+    }
     std::cout << (live ? "\033[H\033[2J" + fitted(text, *keys ? "q ends this\n" : "") : text) << std::flush;
     if (!live) return exit_code(found);
   }

@@ -87,6 +87,8 @@ class ControlConnection {
   /// Whether it speaks TLS at the address that was configured.
   bool far_encrypted() const { return far_encrypted_; }
   const std::string& broker_version() const { return broker_version_; }
+  /// The pool with a registry that the host is a member of: any member answers for all. Empty: of none.
+  const std::string& pool() const { return pool_; }
   const std::string& name() const { return name_; }
   /// Where to open the session: as configured, or at the broker's Unix socket, if it is on this machine and memory may
   /// be shared.
@@ -113,6 +115,7 @@ class ControlConnection {
   std::unique_ptr<Channel> channel_;
   std::uint32_t sequence_ = 0;
   std::string broker_version_;
+  std::string pool_;
 };
 
 /// Throws DialError unless FARGPU_POOL names at least one host.

@@ -11,6 +11,7 @@
 
 #include "client/base/log.h"
 #include "client/base/threads.h"
+#include "placement.h"
 #include "pool_contacts.h"
 #include "protocol/text.h"
 
@@ -31,21 +32,22 @@ struct Part {
   std::uint32_t gpus;
 };
 
+void take_facts(GangMember& member, wire::LeaseAnswer::Reader answer) {
+  if (!answer.hasFacts())
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                    member.broker->name() + " is of a release that serves no program with GPUs of several hosts");
+  member.facts = read_facts(answer.getFacts());
+}
+
 // A lease of so many devices at the host, held by the connection.
 GangMember hold(std::unique_ptr<ControlConnection> broker, const PoolHost& host, LeaseOptions wish, std::uint32_t gpus,
                 std::chrono::milliseconds wait) {
   GangMember member{host, gpus, std::move(broker), {}};
   wish.gpus = gpus;
+  wish.hosts = 1;
   wish.wait = wait;
-  member.broker->ask_for_lease(
-      wish, /*hold=*/true,
-      [&](wire::LeaseAnswer::Reader answer) {
-        if (!answer.hasFacts())
-          throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
-                          member.broker->name() + " is of a release that serves no program with GPUs of several hosts");
-        member.facts = read_facts(answer.getFacts());
-      },
-      {});
+  member.broker->ask_for_lease(wish, /*hold=*/true,
+                               [&](wire::LeaseAnswer::Reader answer) { take_facts(member, answer); }, {});
   member.gpus = static_cast<std::uint32_t>(member.facts.devices.size());
   return member;
 }
@@ -112,38 +114,10 @@ std::string silent_text(const std::vector<DialError>& errors) {
   return text;
 }
 
-}  // namespace
-
-std::vector<GangMember> take_gang(const std::vector<PoolHost>& hosts, const LeaseOptions& wish, const Check& check) {
-  const auto until = Clock::now() + wish.wait;
-  std::minstd_rand random(std::random_device{}());
-  while (true) {
-    PoolContacts contacts(hosts, PoolContacts::Order::load);
-    auto answered = contacts.all();
-    if (answered.empty()) throw none_usable(contacts.errors());
-    std::uint32_t free = 0;
-    for (const auto& contact : answered) free += contact.offer.free;
-    std::optional<DialError> failure;
-    try {
-      if (auto parts = plan(std::move(answered), wish); !parts.empty())
-        return take(std::move(parts), wish, check, until);
-      failure.emplace(
-          CUDA_ERROR_SYSTEM_NOT_READY,
-          fmt::format("no {} of the pool have {} free together ({} of all hosts that answer{}); ask for fewer, {}or "
-                      "wait with --wait",
-                      so_many(wish.hosts, "host"), wish_text(wish), so_many(free, "GPU"),
-                      silent_text(contacts.errors()), wish.hosts < hosts.size() ? "allow more with --hosts, " : ""),
-          wire::Failure::Reason::NO_CAPACITY);
-    } catch (const DialError& error) {
-      failure = error;
-    }
-    log::info("{}", failure->what());
-    if (failure->reason != wire::Failure::Reason::NO_CAPACITY || Clock::now() >= until) throw *failure;
-    std::this_thread::sleep_for(std::chrono::milliseconds(100 + random() % 400));
-  }
-}
-
-std::vector<GangMember> join_gang(const std::vector<PoolHost>& hosts, const LeaseOptions& wish, const Check& check) {
+// At all these hosts at once; what went wrong is told of each.
+std::pair<std::vector<GangMember>, std::vector<DialError>> join_all(const std::vector<PoolHost>& hosts,
+                                                                    const std::vector<std::uint32_t>& split,
+                                                                    const LeaseOptions& wish, const Check& check) {
   struct Answers {
     std::mutex mutex;
     std::condition_variable changed;
@@ -156,14 +130,14 @@ std::vector<GangMember> join_gang(const std::vector<PoolHost>& hosts, const Leas
   answers->members.resize(hosts.size());
   answers->errors.resize(hosts.size());
   for (std::size_t i = 0; i < hosts.size(); ++i) {
-    start_thread("fargpu-contact", [answers, i, host = hosts[i], wish, check] {
+    start_thread("fargpu-contact", [answers, i, host = hosts[i], gpus = split[i], wish, check] {
       std::optional<GangMember> member;
       std::optional<DialError> error;
       try {
         try {
           auto broker = std::make_unique<ControlConnection>(host);
           check(*broker);
-          member = hold(std::move(broker), host, wish, wish.split[i], wish.wait);
+          member = hold(std::move(broker), host, wish, gpus, wish.wait);
         } catch (const DialError& failure) {
           error = failure;
         } catch (const std::exception& failure) {
@@ -186,11 +160,114 @@ std::vector<GangMember> join_gang(const std::vector<PoolHost>& hosts, const Leas
     else if (const auto& error = answers->errors[i]) errors.push_back(*error);
     else throw std::bad_alloc();
   }
+  return {std::move(members), std::move(errors)};
+}
+
+LeaseOptions::Job new_job() {
+  LeaseOptions::Job job;
+  std::random_device random;
+  for (std::byte& byte : job) byte = static_cast<std::byte>(random());
+  return job;
+}
+
+// The leases that a registry has placed: all of them, or none.
+std::vector<GangMember> take_of_pool(PoolContacts::Contact contact, LeaseOptions& wish, const Check& check,
+                                     Clock::time_point until) {
+  for (int placements = 1;; ++placements) {
+    check(*contact.broker);
+    LeaseOptions asked = wish;
+    asked.follows = true;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+    if (wish.wait.count() > 0) asked.wait = std::max(left, least_wait);
+    GangMember member{contact.host, wish.gpus, std::move(contact.broker), {}};
+    std::optional<Placement> placement;
+    member.broker->ask_for_lease(asked, /*hold=*/true,
+                                 [&](wire::LeaseAnswer::Reader answer) {
+                                   placement = read_placement(answer, *member.broker);
+                                   if (!placement) take_facts(member, answer);
+                                 },
+                                 {});
+    if (!placement) {
+      member.gpus = static_cast<std::uint32_t>(member.facts.devices.size());
+      std::vector<GangMember> alone;
+      alone.push_back(std::move(member));
+      return alone;
+    }
+    asked.wait = std::chrono::milliseconds(0);
+    asked.follows = false;
+    asked.job = placement->job;
+    asked.placement = placement->name;
+    std::vector<PoolHost> hosts;
+    std::vector<std::uint32_t> split;
+    for (const Placement::Part& part : placement->parts) {
+      hosts.push_back(part.host);
+      split.push_back(part.gpus);
+    }
+    auto [members, errors] = join_all(hosts, split, asked, check);
+    if (errors.empty()) {
+      wish.job = placement->job;
+      return std::move(members);
+    }
+    members.clear();
+    if (!place_again(errors.front(), placements)) throw errors.front();
+    // What was held under the old name may not have ended yet.
+    wish.job = new_job();
+    contact.broker = std::make_unique<ControlConnection>(contact.host);
+  }
+}
+
+}  // namespace
+
+std::vector<GangMember> take_gang(const std::vector<PoolHost>& hosts, LeaseOptions& wish, const Check& check) {
+  const auto until = Clock::now() + wish.wait;
+  std::minstd_rand random(std::random_device{}());
+  int members_asked = 0;
+  while (true) {
+    PoolContacts contacts(hosts, PoolContacts::Order::load);
+    auto answered = contacts.all();
+    if (answered.empty()) throw none_usable(contacts.errors());
+    std::uint32_t free = 0;
+    for (const auto& contact : answered) free += contact.offer.free;
+    std::optional<DialError> failure;
+    const auto member = std::find_if(answered.begin(), answered.end(),
+                                     [](const auto& contact) { return !contact.broker->pool().empty(); });
+    if (member != answered.end()) {
+      try {
+        return take_of_pool(std::move(*member), wish, check, until);
+      } catch (const DialError& error) {  // the member that was asked may have died
+        if (error.result != CUDA_ERROR_SYSTEM_NOT_READY || error.reason == wire::Failure::Reason::NO_CAPACITY ||
+            ++members_asked >= placements_max)
+          throw;
+        log::info("{}; another member of the pool is asked", error.what());
+        continue;
+      }
+    }
+    try {
+      if (auto parts = plan(std::move(answered), wish); !parts.empty())
+        return take(std::move(parts), wish, check, until);
+      failure.emplace(
+          CUDA_ERROR_SYSTEM_NOT_READY,
+          fmt::format("no {} of the pool have {} free together ({} of all hosts that answer{}); ask for fewer, {}or "
+                      "wait with --wait",
+                      so_many(wish.hosts, "host"), wish_text(wish), so_many(free, "GPU"),
+                      silent_text(contacts.errors()), wish.hosts < hosts.size() ? "allow more with --hosts, " : ""),
+          wire::Failure::Reason::NO_CAPACITY);
+    } catch (const DialError& error) {
+      failure = error;
+    }
+    log::info("{}", failure->what());
+    if (failure->reason != wire::Failure::Reason::NO_CAPACITY || Clock::now() >= until) throw *failure;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100 + random() % 400));
+  }
+}
+
+std::vector<GangMember> join_gang(const std::vector<PoolHost>& hosts, const LeaseOptions& wish, const Check& check) {
+  auto [members, errors] = join_all(hosts, wish.split, wish, check);
   if (members.empty()) throw none_usable(errors);
   for (const DialError& error : errors)
     log::warn("{}. The program goes on with the GPUs of the other hosts, which are numbered without these",
               error.what());
-  return members;
+  return std::move(members);
 }
 
 }  // namespace fargpu::client

@@ -30,7 +30,14 @@ std::optional<PoolSearch::Found> PoolSearch::next() {
   const std::chrono::milliseconds patience = config().lease.wait;
   while (auto contact = contacts_.next()) {
     const auto wait = hosts_.size() == 1 ? patience : std::min(patience, shortest_wait);
+    const std::string pool = contact->broker->pool();
+    if (const auto asked = others_.find(pool); !pool.empty() && asked != others_.end()) {
+      asked->second.push_back({contact->place, contact->offer});
+      continue;
+    }
+    if (!pool.empty()) others_[pool];
     if (auto found = ask(std::move(*contact), wait, {})) return found;
+    if (!pool.empty() && !answered_) others_.erase(pool);  // the next member may
   }
   return hosts_.size() == 1 ? std::nullopt : queue();
 }
@@ -38,20 +45,53 @@ std::optional<PoolSearch::Found> PoolSearch::next() {
 // Nothing if the host gives no lease, or if `meanwhile` has found something better.
 std::optional<PoolSearch::Found> PoolSearch::ask(PoolContacts::Contact contact, std::chrono::milliseconds wait,
                                                  const ControlConnection::Meanwhile& meanwhile) {
+  answered_ = false;
+  const auto until = Clock::now() + wait;
   try {
-    check_(*contact.broker);
-    LeaseOptions wish = config().lease;
-    wish.wait = wait;
-    Ticket ticket;
-    const auto take_ticket = [&](wire::LeaseAnswer::Reader answer) { ticket = read_ticket(answer); };
-    if (!contact.broker->ask_for_lease(wish, hold_, take_ticket, meanwhile)) return std::nullopt;
-    return Found{std::move(contact.broker), contact.host, contact.place, std::move(ticket)};
+    for (int placements = 1;; ++placements) {
+      check_(*contact.broker);
+      LeaseOptions wish = config().lease;
+      wish.follows = true;
+      wish.hosts = 1;
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+      wish.wait = placements == 1 ? wait : std::max(left, std::min(wait, shortest_wait));
+      Ticket ticket;
+      std::optional<Placement> placement;
+      const auto take = [&](wire::LeaseAnswer::Reader answer) {
+        placement = read_placement(answer, *contact.broker);
+        if (!placement) ticket = read_ticket(answer);
+      };
+      if (!contact.broker->ask_for_lease(wish, hold_, take, meanwhile)) return std::nullopt;
+      if (!placement) return Found{std::move(contact.broker), contact.host, contact.place, std::move(ticket)};
+      try {
+        return go_to(*placement, contact.place);
+      } catch (const DialError& error) {
+        if (!place_again(error, placements)) throw;
+      }
+      contact.broker = std::make_unique<ControlConnection>(contact.host);
+    }
   } catch (const DialError& error) {
     log::info("{}", error.what());
+    answered_ = error.reason == wire::Failure::Reason::NO_CAPACITY || error.reason == wire::Failure::Reason::DENIED;
     if (error.reason == wire::Failure::Reason::NO_CAPACITY) full_.push_back({contact.place, contact.offer});
     contacts_.failed(contact.place, error);
     return std::nullopt;
   }
+}
+
+PoolSearch::Found PoolSearch::go_to(const Placement& placement, std::size_t place) {
+  const PoolHost& host = placement.parts.at(0).host;
+  auto broker = std::make_unique<ControlConnection>(host);
+  check_(*broker);
+  LeaseOptions wish = config().lease;
+  wish.job = placement.job;
+  wish.placement = placement.name;
+  wish.hosts = 1;
+  wish.wait = std::chrono::milliseconds(0);
+  Ticket ticket;
+  broker->ask_for_lease(wish, hold_, [&](wire::LeaseAnswer::Reader answer) { ticket = read_ticket(answer); }, {});
+  log::info("{} of pool '{}' has the lease", broker->name(), broker->pool());
+  return {std::move(broker), host, place, std::move(ticket)};
 }
 
 // One host's queue at a time: a place in several would keep devices from others that nobody uses in the end.
@@ -64,6 +104,7 @@ std::optional<PoolSearch::Found> PoolSearch::queue() {
     forget(chosen.place);
     auto broker = connect(chosen.place);
     if (!broker) continue;
+    const std::string pool = broker->pool();
     log::info("waiting at {}, and watching {} other hosts", broker->name(), full_.size());
     std::optional<Found> elsewhere;
     std::size_t looks = 0;
@@ -80,6 +121,10 @@ std::optional<PoolSearch::Found> PoolSearch::queue() {
                      std::max(left, shortest_wait), meanwhile);
     if (elsewhere) return elsewhere;
     if (found) return found;
+    if (const auto others = others_.find(pool); !answered_ && others != others_.end() && !others->second.empty()) {
+      full_.push_back(others->second.back());
+      others->second.pop_back();
+    }
     forget(chosen.place);  // its answer is final: the time is over, or its queue is full
   }
   return std::nullopt;

@@ -4,10 +4,13 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "placement.h"
 #include "pool_contacts.h"
 
 namespace fargpu::client {
@@ -21,12 +24,13 @@ class PoolSearch {
 
   struct Found {
     std::unique_ptr<ControlConnection> broker;
-    PoolHost host;
-    std::size_t place;  ///< of the host in the pool
+    PoolHost host;      ///< that has the lease
+    std::size_t place;  ///< in the pool, of the host that was asked
     Ticket ticket;      ///< for a session
   };
-  /// The next host that gives a lease. While all hosts are full, the search waits as long as the configuration says: it
-  /// stands in the queue of one host and looks at the others. Nothing once no host is left: errors() says why.
+  /// The next host that gives a lease. Of a pool with a registry one member is asked, which answers for all of them.
+  /// While all hosts are full, the search waits as long as the configuration says: it stands in the queue of one host
+  /// and looks at the others. Nothing once no host is left: errors() says why.
   std::optional<Found> next();
   /// The lease of this host is of no use.
   void failed(std::size_t place, DialError error) { contacts_.failed(place, std::move(error)); }
@@ -42,6 +46,7 @@ class PoolSearch {
 
   std::optional<Found> ask(PoolContacts::Contact contact, std::chrono::milliseconds wait,
                            const ControlConnection::Meanwhile& meanwhile);
+  Found go_to(const Placement& placement, std::size_t place);
   std::optional<Found> queue();
   std::optional<Found> look_at(std::size_t place);
   std::unique_ptr<ControlConnection> connect(std::size_t place);
@@ -53,7 +58,9 @@ class PoolSearch {
   const Check check_;
   const Clock::time_point give_up_;
   PoolContacts contacts_;
-  std::vector<Full> full_;  // hosts that may have room later
+  bool answered_ = false;                            // the host that was asked last has, and not by a lease
+  std::vector<Full> full_;                           // hosts that may have room later
+  std::map<std::string, std::vector<Full>> others_;  // members of pools of which one was asked
 };
 
 }  // namespace fargpu::client

@@ -6,9 +6,8 @@
 #include <atomic>
 #include <filesystem>
 #include <mutex>
-#include <vector>
 
-#include "protocol/own_executable.h"
+#include "protocol/plugin_folders.h"
 #include "protocol/text.h"
 #include "protocol/version.h"
 
@@ -19,28 +18,9 @@ constexpr const char* file_name = "libfargpu-ucx.so";
 
 std::atomic<const Interface*> instead{nullptr};
 
-// A library looks in its own folder alone: the program around it is a stranger's.
-std::vector<std::filesystem::path> folders() {
-  std::error_code error;
-  Dl_info self{};
-  const bool known = ::dladdr(reinterpret_cast<void*>(&plugin), &self) != 0 && self.dli_fname;
-  const std::filesystem::path here = known ? std::filesystem::canonical(self.dli_fname, error) : "";
-  const std::filesystem::path program = own_executable();
-  if (!here.empty() && here != program) return {here.parent_path()};
-  std::vector<std::filesystem::path> all{program.parent_path()};
-  std::filesystem::path above = program.parent_path();
-  for (int i = 0; i < 3 && above.has_relative_path(); ++i) {
-    above = above.parent_path();
-    all.push_back(above / FARGPU_LIBDIR_NAME / "fargpu");
-    if (std::filesystem::exists(above / "CMakeCache.txt", error)) all.push_back(above / "lib");
-  }
-  all.push_back(std::filesystem::path(FARGPU_LIBDIR) / "fargpu");
-  return all;
-}
-
 std::filesystem::path find_plugin() {
   std::error_code error;
-  for (const std::filesystem::path& folder : folders())
+  for (const std::filesystem::path& folder : plugin_folders())
     if (std::filesystem::exists(folder / file_name, error)) return folder / file_name;
   throw RdmaError("the plugin " + std::string(file_name) + " is missing; install the package fargpu-ucx");
 }

@@ -1,6 +1,7 @@
 #include "broker.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -8,6 +9,8 @@
 #include "event_log.h"
 #include "host_facts.h"
 #include "mps.h"
+#include "pool_registry.h"
+#include "pool_status.h"
 #include "protocol/text.h"
 #include "take_over.h"
 
@@ -18,6 +21,13 @@ constexpr auto stop_patience = std::chrono::seconds(5);
 constexpr auto stop_look = std::chrono::milliseconds(200);
 constexpr auto leave_patience = std::chrono::seconds(1);
 constexpr auto leave_look = std::chrono::milliseconds(2);
+constexpr auto pool_leave_max = std::chrono::seconds(2);
+
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
 
 }  // namespace
 
@@ -42,7 +52,9 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
       signals_(io),
       stop_timer_(io),
       expiry_watch_(io, settings),
-      patience_(settings.drain_seconds) {
+      patience_(settings.drain_seconds),
+      registry_(settings.pool.empty() ? nullptr : open_registry(io, settings)),
+      pool_(registry_ ? make_pool_host() : nullptr) {
   signals_.add(SIGCHLD);
   leases_.set_tenants(Tenants::read(settings.file));
   take_identity(std::make_unique<Identity>(settings));
@@ -63,6 +75,7 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
     if (news) warn_of_oversubscription(memory_bytes);
     leases_.set_devices(std::move(memory_bytes), workers_.sm_groups(), settings_.oversubscription());
     if (news) warn_of_tenants();
+    if (!news) tell_pool();
   };
   workers_.on_end = [this](const Worker& gone) {
     tickets_.worker_ended(gone);
@@ -162,6 +175,7 @@ void Broker::reload() {
       throw SettingsError("the addresses speak TLS, and the settings have neither a certificate nor keys any more");
     take_identity(std::move(identity));
     leases_.set_tenants(std::move(tenants));
+    tell_pool();
     patience_ = std::chrono::seconds(fresh.drain_seconds);
     reloaded_ = true;
     EventLog::info("reloaded", {{"file", fresh.file}});
@@ -184,7 +198,8 @@ void Broker::listen() {
         MetricsServer::Pages{.metrics =
                                  [this] {
                                    return status_.metrics({admissions_, state_, reloaded_, expiry_watch_.certificates(),
-                                                           expiry_watch_.tokens(ServiceFacts::tokens_max)});
+                                                           expiry_watch_.tokens(ServiceFacts::tokens_max),
+                                                           pool_metrics()});
                                  },
                              .trouble = [this] { return trouble(); }});
   for (const ListenAddress& address : parse_listen(settings_.listen)) listeners_.open(address, tls_ != nullptr);
@@ -192,6 +207,14 @@ void Broker::listen() {
   if (settings_.shared_memory && listeners_.any_by_tcp())
     listeners_.open_socket(std::string(1, '\0') + local_keys_.socket_name());
   expiry_watch_.start();
+  if (pool_) {
+    std::string address = settings_.pool_address;
+    if (address.empty()) address = listeners_.address_for_clients(host_name());
+    if (address.empty())
+      throw SettingsError(
+          "pool: clients of other machines reach no address of this host; add one to listen, or give pool_address");
+    pool_->start(std::move(address));
+  }
   service_manager_.tell("READY=1\nSTATUS=serving");
 }
 
@@ -294,6 +317,7 @@ std::string Broker::administer(const ClientFacts& by, wire::AdministrationReques
         {{"seconds", asked}, {"sessions", workers_.sessions()}, {"tenant", by.tenant}, {"identity", by.identity}});
     service_manager_.tell("STATUS=drained: no new sessions");
     leases_.wake();
+    tell_pool();
     return "";
   }
   if (request.isResume()) {
@@ -301,6 +325,7 @@ std::string Broker::administer(const ClientFacts& by, wire::AdministrationReques
     if (!wrong.empty()) return wrong;
     EventLog::info("resumed", {{"tenant", by.tenant}, {"identity", by.identity}});
     service_manager_.tell("STATUS=serving");
+    tell_pool();
     return "";
   }
   Scheduling& scheduling = workers_.scheduling();
@@ -340,6 +365,7 @@ void Broker::stop(const std::string& why, std::chrono::seconds patience) {
   if (patience > std::chrono::seconds(0))
     workers_.notify_all(fmt::format("this host shuts down; this session ends in {} s", patience.count()));
   leases_.wake();
+  tell_pool();
   EventLog::info("draining", {{"reason", why}, {"sessions", workers_.sessions()}, {"seconds", patience.count()}});
   if (workers_.sessions() == 0) return end_sessions(why);
   look_until(
@@ -396,7 +422,82 @@ void Broker::end_sessions(const std::string& why) {
 
 void Broker::finish_stop(const std::string& why) {
   EventLog::info("stopped", {{"reason", why}});
-  io_.stop();
+  if (!pool_) return io_.stop();
+  // The pool hears of it at once, and not when this host's records have outlived it.
+  stop_timer_.expires_after(pool_leave_max);
+  stop_timer_.async_wait([this](const asio::error_code& error) {
+    if (!error) io_.stop();
+  });
+  pool_->stop([this] { io_.stop(); });
+}
+
+std::function<void(MetricsText&)> Broker::pool_metrics() const {
+  if (!pool_) return {};
+  return [this](MetricsText& text) { write_pool(*pool_, text); };
+}
+
+std::unique_ptr<PoolHost> Broker::make_pool_host() {
+  PoolHost::Facts facts;
+  facts.devices = [this] {
+    std::vector<pool::HostRecord::Device> devices;
+    const auto known = workers_.facts();
+    if (!known) return devices;
+    for (const auto device : known->getDevices()) {
+      std::string uuid;
+      for (const auto byte : device.getUuid()) uuid += fmt::format("{:02x}", byte);
+      devices.push_back({uuid, printable(device.getName().cStr()), device.getMemoryBytes()});
+    }
+    return devices;
+  };
+  facts.sessions_taken = [this] { return workers_.taken(); };
+  facts.state = [this] {
+    switch (state_.at(std::chrono::system_clock::now())) {
+      case ServiceState::State::draining: return pool::RoomRecord::State::draining;
+      case ServiceState::State::stopping: return pool::RoomRecord::State::stopping;
+      default: return pool::RoomRecord::State::serving;
+    }
+  };
+  facts.sessions_max = settings_.sessions_max;
+  return std::make_unique<PoolHost>(io_, *registry_,
+                                    pool::MemberOptions{.pool = settings_.pool,
+                                                        .host = settings_.name_in_pool(),
+                                                        .identity = succession_.host_identity(),
+                                                        .places = settings_.pool_placer},
+                                    leases_, std::move(facts));
+}
+
+asio::awaitable<void> Broker::check_registry() {
+  try {
+    const std::string answer = co_await registry_->describe();
+    EventLog::debug("registry", {{"answer", answer}});
+    // Whether it may read at all.
+    std::vector<std::string> own{pool::Keys(settings_.pool).host(pool_->member().options().host)};
+    co_await registry_->read(std::move(own));
+  } catch (const pool::RegistryError& error) {
+    EventLog::warn("no registry", {{"pool", settings_.pool},
+                                   {"reason", error.what()},
+                                   {"meaning", "fargpud starts, and joins its pool when the registry answers"}});
+  }
+}
+
+asio::awaitable<std::string> Broker::set_pool_tenant(ClientFacts by, std::string name,
+                                                     std::optional<pool::TenantRecord> limits) {
+  if (!pool_) co_return "this host is of no pool: its settings name none";
+  if (!pool::is_name(name)) co_return "'" + name + "' is no name of a tenant";
+  try {
+    co_await pool_->member().set_tenant(name, limits);
+  } catch (const pool::RegistryError& error) {
+    co_return "the registry of pool '" + settings_.pool + "' has not taken it: " + error.what();
+  }
+  std::vector<Field> fields{{"pool", settings_.pool}, {"of", name}, {"tenant", by.tenant}, {"identity", by.identity}};
+  if (limits) {
+    fields.emplace_back("memory", limits->limits.memory_bytes);
+    fields.emplace_back("compute", limits->limits.compute_percent);
+    fields.emplace_back("leases", limits->limits.leases);
+    fields.emplace_back("weight", limits->weight);
+  }
+  EventLog::info(limits ? "pool tenant" : "pool tenant forgotten", fields);
+  co_return "";
 }
 
 }  // namespace fargpu::server

@@ -22,6 +22,7 @@
 #include "memory_watch.h"
 #include "metrics.h"
 #include "notify.h"
+#include "pool_host.h"
 #include "service_state.h"
 #include "settings.h"
 #include "status.h"
@@ -62,8 +63,11 @@ class Broker {
 
   Workers& workers() { return workers_; }
   const Tenants& tenants() const { return leases_.tenants(); }
+  bool in_pool() const { return pool_ != nullptr; }
   /// Whether there is a certificate or a key, so that TLS can be spoken.
   bool encrypts() const { return tls_ != nullptr; }
+  /// Asks the pool's registry what it is, and logs a warning if it does not answer. For a host of a pool.
+  asio::awaitable<void> check_registry();
 
  private:
   class Connection;
@@ -74,6 +78,11 @@ class Broker {
   static constexpr auto giving_back_max = std::chrono::seconds(3);
 
   void warn_of_tenants();
+  std::unique_ptr<PoolHost> make_pool_host();
+  std::function<void(MetricsText&)> pool_metrics() const;
+  void tell_pool() {
+    if (pool_) pool_->changed();
+  }
   void warn_of_oversubscription(const std::vector<std::uint64_t>& memory_bytes) const;
   void warn_of_ways_in() const;
   void take_identity(std::unique_ptr<Identity> identity);
@@ -99,6 +108,8 @@ class Broker {
   void look_until(std::chrono::steady_clock::time_point deadline, std::chrono::milliseconds interval,
                   std::function<bool()> over, std::function<void()> then);
   void finish_stop(const std::string& why);
+  asio::awaitable<std::string> set_pool_tenant(ClientFacts by, std::string name,
+                                               std::optional<pool::TenantRecord> limits);
   /// Why no session can begin now; empty if one can.
   std::string trouble() const;
 
@@ -125,6 +136,8 @@ class Broker {
   ExpiryWatch expiry_watch_;
   ServiceState state_;
   std::chrono::seconds patience_;
+  std::unique_ptr<pool::Registry> registry_;  // of the pool; null without one
+  std::unique_ptr<PoolHost> pool_;            // null without one
   std::uint64_t next_session_ = 1;
   Admissions admissions_;
   bool reloaded_ = true;  // the last time that it was tried

@@ -1,6 +1,7 @@
 // One client connection while it belongs to the broker: hello, leases, status, and what leads to a worker.
 
 #include <netinet/tcp.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "event_log.h"
 #include "host_facts.h"
 #include "mps.h"
+#include "pool_status.h"
 #include "protocol/driver_variables.h"
 #include "protocol/errors.h"
 #include "protocol/frame.h"
@@ -26,6 +28,11 @@ constexpr auto control_idle_max = std::chrono::seconds(60);
 // A program's end, which its starter sees first, can have been heard of here by then.
 constexpr auto end_heard_within = std::chrono::milliseconds(100);
 constexpr unsigned environment_max = 64;
+// A registry that says nothing about a request for so long is as one that is away.
+constexpr auto registry_silence_max = std::chrono::seconds(10);
+constexpr auto registry_away_max = std::chrono::seconds(2);
+constexpr auto ask_pool_again = std::chrono::milliseconds(50);
+constexpr int placements_max = 4;  // of one request, if hosts have no room although they seemed to
 
 // What clients may set for their workers; the list the client sends is not trusted to be harmless.
 bool environment_allowed(const std::string& name, const std::string& value) {
@@ -183,10 +190,17 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
             if (!welcome) throw ProtocolError("a request before hello");
             co_await broker_.device_watch_.refresh(broker_.workers_.device_uuids());
             {
+              // A job is told of its host alone.
+              const bool of_pool = broker_.pool_ && !job_;
+              // Not `? co_await :`, by which g++ 12 destroys what it waits for twice.
+              std::shared_ptr<const pool::PoolView> pool;
+              if (of_pool) pool = co_await broker_.pool_->view();
               const std::shared_ptr<const Lease> seen = broker_.lease_of(client_, job_);
               const Viewer viewer{client_.tenant, administers(), seen.get(), known_by_};
               co_await send([&](wire::Control::Builder answer) {
-                broker_.status_.write(answer.initStatus(), viewer, broker_.state_);
+                auto status = answer.initStatus();
+                broker_.status_.write(status, viewer, broker_.state_);
+                if (of_pool && !seen) write_pool(*broker_.pool_, pool.get(), viewer, status.initPool());
               });
             }
             break;
@@ -352,6 +366,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       ::gethostname(name, sizeof(name) - 1);
       answer.setHostName(name);
       answer.setTenant(client_.tenant);
+      if (broker_.pool_) answer.setPool(broker_.pool_->name());
       const auto data = [](const LocalKeys::Number& number) {
         return capnp::Data::Reader(reinterpret_cast<const kj::byte*>(number.data()), number.size());
       };
@@ -482,9 +497,12 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     // A job that asks for nothing in particular counts on what is there:
     // it is not much less for what is being given back.
     const bool first = !job || !broker_.leases_.find(client_.tenant, *job);
-    while (first && wish.memory_bytes == 0 && broker_.much_is_given_back(client_.tenant) &&
+    const bool of_pool = broker_.pool_ && (first || request.getPlacement().size() > 0);
+    while (first && !(of_pool && hold) && wish.memory_bytes == 0 && broker_.much_is_given_back(client_.tenant) &&
            std::chrono::steady_clock::now() < begin + Broker::giving_back_max)
       if (!co_await wait_for_change(begin + Broker::giving_back_max)) co_return false;
+    std::shared_ptr<Lease> placed;
+    if (of_pool && !co_await go_by_pool(request, wish, job, deadline, placed)) co_return false;
     while (const auto refusal = try_lease(wish, job, hold, place.get(), lease, session)) {
       const bool soon = broker_.sessions_are_ending();
       const auto until =
@@ -494,6 +512,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
         const auto reason = drained               ? wire::Failure::Reason::DRAINING
                             : refusal->may_change ? wire::Failure::Reason::NO_CAPACITY
                                                   : wire::Failure::Reason::DENIED;
+        if (placed) broker_.pool_->give_up(placed);
         // A client that has waited is not told to wait; only `fargpu run` holds leases.
         const bool told = reason == wire::Failure::Reason::NO_CAPACITY && !waits;
         co_return co_await refuse_lease(reason, refusal->text + (!told  ? ""
@@ -510,6 +529,8 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       if (!co_await wait_for_change(until)) co_return false;
     }
     place.reset();
+    placed.reset();
+    if (broker_.pool_) broker_.pool_->came(lease);
     // The processes of a job come to the lease that their starter has waited for.
     if (first) broker_.admissions_.waited(std::chrono::steady_clock::now() - begin);
     if (hold) {
@@ -565,6 +586,152 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     co_return true;
   }
 
+  // What a pool's registry has to do with a request. True: it goes on as at a host by itself; a lease that was placed
+  // here is the job's then. False: it was answered, or its client has gone.
+  asio::awaitable<bool> go_by_pool(wire::LeaseRequest::Reader request, const LeaseWish& wish,
+                                   std::optional<JobKey>& job, std::chrono::steady_clock::time_point deadline,
+                                   std::shared_ptr<Lease>& placed) {
+    PoolHost& pool = *broker_.pool_;
+    if (request.getPlacement().size() > 0) {
+      if (!job)
+        co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "a placement without the job it is for");
+      const std::string reason = co_await pool.find(printable(request.getPlacement().cStr()), client_.tenant, *job);
+      if (!reason.empty()) co_return co_await refuse_lease(wire::Failure::Reason::NO_CAPACITY, reason);
+      placed = broker_.leases_.find(client_.tenant, *job);
+      co_return true;
+    }
+    // What this host by itself refuses better.
+    const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant);
+    const auto state = broker_.state_.at(std::chrono::system_clock::now());
+    if (!tenant || state == ServiceState::State::stopping || wish.compute_percent > 100 ||
+        (state == ServiceState::State::draining && !request.getFollowsPlaces()) ||
+        (wish.priority && rank(*wish.priority) > rank(tenant->priority)))
+      co_return true;
+    co_return co_await ask_pool(request, wish, job, deadline, placed);
+  }
+
+  pool::RequestRecord record_of(wire::LeaseRequest::Reader request, const LeaseWish& wish, const JobKey& job) const {
+    pool::RequestRecord record;
+    record.front = broker_.pool_->member().options().host;
+    record.tenant = client_.tenant;
+    record.job = text_of(job);
+    record.gpus = wish.gpus;
+    record.hosts = std::max(1u, request.getFollowsPlaces() ? request.getHosts() : 1u);
+    record.memory_bytes = wish.memory_bytes;
+    record.compute_percent = wish.compute_percent;
+    if (wish.priority) record.priority = text_of(*wish.priority);
+    record.only_front = !request.getFollowsPlaces();
+    // A program without a job, or before it, comes to the same host each time, where it can share memory.
+    record.prefers_front = !request.getHold();
+    record.program = client_.program;
+    record.client = fmt::format("{}:{}", client_.host_name, client_.process_id);
+    record.since = static_cast<std::uint64_t>(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()));
+    return record;
+  }
+
+  asio::awaitable<bool> ask_pool(wire::LeaseRequest::Reader request, const LeaseWish& wish, std::optional<JobKey>& job,
+                                 std::chrono::steady_clock::time_point deadline, std::shared_ptr<Lease>& placed) {
+    using Clock = std::chrono::steady_clock;
+    PoolHost& pool = *broker_.pool_;
+    pool::Member& member = pool.member();
+    const bool waits = request.getWaitMs() > 0, hold = request.getHold();
+    const bool local = broker_.settings_.pool_outage == "local";
+    if (!job) {
+      job.emplace();
+      if (::getrandom(job->data(), job->size(), 0) != static_cast<ssize_t>(job->size()))
+        co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, "no random numbers");
+    }
+    pool::RequestRecord record = record_of(request, wish, *job);
+    const auto begin = Clock::now();
+    int placements = 0;
+    asio::steady_timer wake(broker_.io_);
+    const auto refuse = [&](const std::string& text) {
+      const char* const advice = waits ? "" : hold ? " or wait with --wait" : " or wait with FARGPU_WAIT";
+      return refuse_lease(wire::Failure::Reason::NO_CAPACITY, text + advice);
+    };
+    while (true) {
+      // The registry may be away for a moment, as while this host joins.
+      while (!member.in_touch()) {
+        if (local) {
+          EventLog::warn("lease without the pool", {{"tenant", client_.tenant}, {"reason", member.trouble()}});
+          co_return true;
+        }
+        if (Clock::now() >= std::max(deadline, begin + registry_away_max))
+          co_return co_await refuse(
+              fmt::format("the registry of pool '{}' cannot be reached, and without it this host gives no new leases: "
+                          "{}; try later",
+                          pool.name(), member.trouble()));
+        wake.expires_after(std::chrono::milliseconds(100));
+        if (!co_await sleep(wake)) co_return false;
+      }
+      record.waits = waits && Clock::now() < deadline;
+      const auto asked = member.request(record);
+      const auto patience = record.waits ? deadline : Clock::now() + registry_silence_max;
+      asked->answered = [&wake] { wake.cancel(); };
+      while (!asked->answer() && Clock::now() < patience && (member.in_touch() || (record.waits && !local))) {
+        wake.expires_at(std::min(patience, Clock::now() + std::chrono::seconds(1)));
+        if (!co_await sleep(wake)) co_return false;
+      }
+      if (!asked->answer()) {
+        if (record.waits || !member.in_touch()) continue;  // once more, for the reason; or by itself
+        co_return co_await refuse(
+            fmt::format("no placer of pool '{}' has answered for {} s: `fargpu doctor` tells more; try later",
+                        pool.name(), registry_silence_max.count()));
+      }
+      if (const auto* const refusal = std::get_if<pool::Refusal>(&*asked->answer())) {
+        if (!refusal->may_change) {
+          co_return co_await refuse_lease(wire::Failure::Reason::DENIED, refusal->text);
+        }
+        // What has just ended may not have been heard of by the placer.
+        const auto grace =
+            broker_.sessions_are_ending() ? std::chrono::milliseconds(Broker::giving_back_max) : 3 * end_heard_within;
+        if (Clock::now() >= std::max(deadline, begin + grace)) co_return co_await refuse(refusal->text);
+        wake.expires_after(ask_pool_again);
+        if (!co_await sleep(wake)) co_return false;
+        continue;
+      }
+      const auto parts = std::get<std::vector<pool::Part>>(*asked->answer());
+      if (parts.size() != 1 || parts.front().host != record.front) {
+        if (request.getFollowsPlaces()) {
+          co_await send_places(parts, asked->id(), *job);
+          co_return false;
+        }
+        co_return co_await refuse(
+            "the pool has placed this job at other hosts, which this client is too old to follow");
+      }
+      const std::string reason = co_await pool.find(asked->id(), client_.tenant, *job);
+      placed = broker_.leases_.find(client_.tenant, *job);
+      if (placed) co_return true;
+      if (++placements == placements_max) co_return co_await refuse(reason);
+      if (!record.only_front) record.avoid = {record.front};
+      wake.expires_after(ask_pool_again);
+      if (!co_await sleep(wake)) co_return false;
+    }
+  }
+
+  asio::awaitable<void> send_places(const std::vector<pool::Part>& parts, const std::string& placement,
+                                    const JobKey& job) {
+    std::string hosts;
+    for (const pool::Part& part : parts) hosts += (hosts.empty() ? "" : ",") + part.host;
+    EventLog::info("lease placed elsewhere", {{"peer", client_.peer},
+                                              {"program", client_.program},
+                                              {"tenant", client_.tenant},
+                                              {"placement", placement},
+                                              {"hosts", hosts}});
+    ++broker_.admissions_.granted;
+    expire_after(handshake_time());
+    co_await send([&](wire::Control::Builder control) {
+      auto answer = control.initLeaseAnswer();
+      auto places = answer.initPlaces(static_cast<unsigned>(parts.size()));
+      for (unsigned i = 0; i < places.size(); ++i) {
+        places[i].setAddress(parts[i].address);
+        places[i].setGpus(parts[i].gpus);
+      }
+      answer.setPlacement(placement);
+      answer.setPlacementJob({reinterpret_cast<const kj::byte*>(job.data()), job.size()});
+    });
+  }
+
   void log_grant(const Lease& lease, EventLog::Level level) const {
     EventLog::write(level, "lease granted",
                     {{"peer", client_.peer},
@@ -594,13 +761,18 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     });
     while (!changed && std::chrono::steady_clock::now() < deadline) {
       wake.expires_at(std::min(deadline, std::chrono::steady_clock::now() + look_at_client));
-      asio::error_code ignored;
-      co_await wake.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
-      char byte;
-      const ssize_t got = ::recv(socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-      if (got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) co_return false;
+      if (!co_await sleep(wake)) co_return false;
     }
     co_return true;
+  }
+
+  // Until the timer's time, or its end. False if the client has gone meanwhile.
+  asio::awaitable<bool> sleep(asio::steady_timer& wake) {
+    asio::error_code ignored;
+    co_await wake.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    char byte;
+    const ssize_t got = ::recv(socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    co_return got > 0 || (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK));
   }
 
   static void write_lease(const Lease& lease, wire::LeaseAnswer::Builder answer) {
@@ -625,11 +797,13 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
 
   asio::awaitable<void> on_administration(wire::AdministrationRequest::Reader request) {
     const bool allowed = administers();
-    std::string refusal = allowed
-                              ? broker_.administer(client_, request)
-                              : "only administrators of this host may do this: root and the user of fargpud at "
-                                "its Unix socket, tenants that the "
-                                "settings name so or, where they name no tenants, every user of the GPU host itself";
+    std::string refusal;
+    if (!allowed)
+      refusal =
+          "only administrators of this host may do this: root and the user of fargpud at its Unix socket, tenants that "
+          "the settings name so or, where they name no tenants, every user of the GPU host itself";
+    else if (request.isPoolTenant()) refusal = co_await set_pool_tenant(request.getPoolTenant());
+    else refusal = broker_.administer(client_, request);
     if (refusal.empty() && request.isEvict()) refusal = co_await outcome_of_eviction(request.getEvict());
     if (!refusal.empty())
       EventLog::warn(
@@ -641,6 +815,16 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       failure.setReason(allowed ? wire::Failure::Reason::BAD_REQUEST : wire::Failure::Reason::DENIED);
       failure.setText(refusal);
     });
+  }
+
+  asio::awaitable<std::string> set_pool_tenant(wire::PoolTenant::Reader wanted) {
+    std::optional<pool::TenantRecord> limits;
+    if (!wanted.getForget()) {
+      limits.emplace();
+      limits->limits = {wanted.getMemoryBytes(), wanted.getComputePercent(), wanted.getLeases()};
+      limits->weight = wanted.getWeight() == 0 ? limits->weight : wanted.getWeight();
+    }
+    co_return co_await broker_.set_pool_tenant(client_, wanted.getName().cStr(), limits);
   }
 
   asio::awaitable<void> on_contents(wire::ContentsRequest::Reader request) {

@@ -17,21 +17,23 @@ struct Named {
   const std::string Settings::*file;
   std::chrono::sys_seconds (*expiry)(const std::filesystem::path&);
   const char* renewal;
+  bool needed;  ///< fargpud is of no use without it
 };
 constexpr Named named[] = {
     {"tls_certificate", &Settings::tls_certificate, site::expiry,
-     "renew it (`fargpu pki renew`), and send fargpud SIGHUP"},
+     "renew it (`fargpu pki renew`), and send fargpud SIGHUP", true},
     {"tls_client_ca", &Settings::tls_client_ca, site::authority_expiry,
-     "make another authority with `fargpu pki init`, and certificates by it"},
+     "make another authority with `fargpu pki init`, and certificates by it", true},
+    {"pool_certificate", &Settings::pool_certificate, site::expiry,
+     "give this host another one, and restart fargpud: its sessions go on", false},
 };
 
 ExpiryWatch::Time now_in_seconds() {
   return std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
 }
 
-const char* renewal_of(std::string_view setting) {
-  return std::find_if(std::begin(named), std::end(named), [&](const Named& one) { return setting == one.setting; })
-      ->renewal;
+const Named& by_setting(std::string_view setting) {
+  return *std::find_if(std::begin(named), std::end(named), [&](const Named& one) { return setting == one.setting; });
 }
 
 std::string days_text(std::chrono::seconds left) {
@@ -73,7 +75,7 @@ std::vector<site::TokenEntry> ExpiryWatch::tokens(std::size_t most) const {
 void ExpiryWatch::require_valid(const Settings& settings, Time now) {
   for (const Named& one : named) {
     const std::string& file = settings.*one.file;
-    if (file.empty()) continue;
+    if (file.empty() || !one.needed) continue;
     try {
       const Time expires = one.expiry(file);
       if (expires <= now)
@@ -90,17 +92,19 @@ void ExpiryWatch::look() {
   for (const Certificate& one : certificates()) {
     if (one.expires > now + notice) continue;
     if (one.expires <= now)
-      EventLog::error("certificate has expired",
-                      {{"setting", one.setting},
-                       {"file", one.file},
-                       {"expired", site::time_text(one.expires)},
-                       {"meaning", std::string("clients refuse it; ") + renewal_of(one.setting)}});
+      EventLog::error(
+          "certificate has expired",
+          {{"setting", one.setting},
+           {"file", one.file},
+           {"expired", site::time_text(one.expires)},
+           {"meaning", std::string(by_setting(one.setting).needed ? "clients refuse it; " : "etcd refuses it; ") +
+                           by_setting(one.setting).renewal}});
     else
       EventLog::warn("certificate expires", {{"setting", one.setting},
                                              {"file", one.file},
                                              {"expires", site::time_text(one.expires)},
                                              {"left", days_text(one.expires - now)},
-                                             {"meaning", renewal_of(one.setting)}});
+                                             {"meaning", by_setting(one.setting).renewal}});
   }
   if (settings_.token_file.empty()) return;
   try {

@@ -55,6 +55,7 @@ struct Lease {
                        ///< goes by the same `mps`; empty: on any
   bool among_tenants = false;              ///< the host has others
   std::shared_ptr<TenantAccount> account;  ///< the tenant's
+  std::shared_ptr<void> in_pool;           ///< its record in the pool's registry, which goes with it; null: it has none
 };
 
 /// One session's part in a lease, from when it is promised. Its end frees the session's place.
@@ -171,8 +172,13 @@ class Leases {
 
   /// All of them, in the order in which they were granted.
   std::vector<std::shared_ptr<Lease>> all() const;
+  std::size_t devices() const { return capacity_.size(); }
+  /// The largest amount of a device's memory that a lease can ask for.
+  std::uint64_t capacity(unsigned device) const { return capacity_.at(device); }
   /// Memory of a device that nobody holds and that is kept for nobody.
   std::uint64_t free_bytes(unsigned device) const;
+  /// The share of a device that is kept for nobody.
+  std::uint32_t free_percent(unsigned device) const;
 
   /// Calls `changed` whenever a lease or a session of one ends, or tenants change, while the result lives.
   std::shared_ptr<void> watch(std::function<void()> changed);
@@ -199,7 +205,6 @@ class Leases {
   std::vector<Waiter*> those_before(const Waiter* place, const std::string& tenant) const;
   std::vector<unsigned> allowed(const Tenant& tenant) const;
   std::uint64_t held(const Lease& lease, std::size_t device) const;
-  std::uint32_t free_percent(unsigned device) const;
   std::shared_ptr<TenantAccount> account_of(const std::string& tenant);
   /// What leases of the tenant without memory of their own may hold, after a change.
   void divide(const std::string& tenant);

@@ -160,11 +160,23 @@ void Listeners::open(const ListenAddress& address, bool can_encrypt) {
   asio::error_code error;
   if (acceptor.listen(asio::socket_base::max_listen_connections, error)) refuse(address, error);
   const auto bound = acceptor.local_endpoint();
+  open_.push_back({bound, endpoint.tls});
   manager_.keep(acceptor.native_handle(), kept_name(bound.address().to_string() + ":" + std::to_string(bound.port())));
   EventLog::info(
       "listening",
       {{"transport", endpoint.tls ? "tls" : "tcp"}, {"address", bound.address().to_string()}, {"port", bound.port()}});
   accept(acceptor, endpoint.tls ? Transport::tls : Transport::plain);
+}
+
+std::string Listeners::address_for_clients(const std::string& name) const {
+  const Endpoint* best = nullptr;
+  for (const Endpoint& one : open_)
+    if (!best || (best->address.address().is_loopback() && !one.address.address().is_loopback())) best = &one;
+  if (!best) return "";
+  const asio::ip::address address = best->address.address();
+  const std::string text = address.is_v6() ? "[" + address.to_string() + "]" : address.to_string();
+  return (best->tls ? "tls://" : "tcp://") + (address.is_loopback() ? text : name) + ":" +
+         std::to_string(best->address.port());
 }
 
 template <class Acceptor>

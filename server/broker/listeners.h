@@ -6,6 +6,7 @@
 #include <functional>
 #include <list>
 #include <string>
+#include <vector>
 
 #include "given_sockets.h"
 #include "notify.h"
@@ -37,6 +38,9 @@ class Listeners {
   /// All addresses are open: what listened at others does so no longer.
   void all_open();
   bool any_by_tcp() const { return !acceptors_.empty(); }
+  /// How clients of other machines write this host, whose name this is, in FARGPU_POOL: by the first port that they
+  /// reach, or else by the first of the loopback. Empty: by none.
+  std::string address_for_clients(const std::string& name) const;
 
  private:
   struct Endpoint {
@@ -57,6 +61,7 @@ class Listeners {
   const Heard heard_;
   GivenSockets given_;
   std::list<asio::ip::tcp::acceptor> acceptors_;
+  std::vector<Endpoint> open_;  // as they were bound
   std::list<asio::local::stream_protocol::acceptor> local_acceptors_;
   asio::steady_timer pause_;
 };

@@ -163,9 +163,17 @@ int check_all(Settings settings) {
   Broker broker(io, settings);
   broker.check();
   bool works = false;
+  int missing = 1;  // answers
+  const auto answered = [&] {
+    if (--missing == 0) io.stop();
+  };
+  if (broker.in_pool()) {
+    ++missing;
+    asio::co_spawn(io, broker.check_registry(), [&](const std::exception_ptr&) { answered(); });
+  }
   begin(broker, settings, [&](bool found) {
     works = found;
-    io.stop();
+    answered();
   });
   io.run();
   if (works)

@@ -5,8 +5,10 @@
 #include <toml++/toml.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -19,6 +21,7 @@
 #include "protocol/rdma/devices.h"
 #include "protocol/rdma/networks.h"
 #include "protocol/text.h"
+#include "server/pool/records.h"
 #include "server/scheduler/policy.h"
 #include "settings_file.h"
 
@@ -185,6 +188,26 @@ const std::vector<Entry>& entries() {
       {"rdma_transports", &Settings::rdma_transports, "cards",
        "What RDMA goes by: cards, or, to try it without, tcp or memory, by UCX itself. These two need sockets or "
        "shared memory that the sandbox forbids"},
+      {"pool", &Settings::pool, "",
+       "Pool of hosts that this one belongs to, by name; its members find each other by pool_registry, and a client "
+       "that names one of them is served by any. Empty: none"},
+      {"pool_registry", &Settings::pool_registry, "",
+       "Addresses of the pool's etcd, https://host:2379[,...]; http:// for one on this machine, or with insecure. "
+       "Needs the plugin fargpu-etcd"},
+      {"pool_ca", &Settings::pool_ca, "",
+       "Certificate of the authority that signs etcd's certificates, PEM; needed with https://", Entry::Names::path},
+      {"pool_certificate", &Settings::pool_certificate, "", "Certificate that this host shows to etcd, PEM",
+       Entry::Names::path},
+      {"pool_key", &Settings::pool_key, "", "Its key, PEM", Entry::Names::path},
+      {"pool_host", &Settings::pool_host, "", "Name of this host in the pool. Empty: the machine's host name"},
+      {"pool_address", &Settings::pool_address, "",
+       "Where clients reach this host, as they write it in FARGPU_POOL. Empty: the host name and the first port of "
+       "listen"},
+      {"pool_outage", &Settings::pool_outage, "refuse",
+       "New leases while the registry cannot be reached: refuse, or local, which gives them by this host's own limits "
+       "alone"},
+      {"pool_placer", &Settings::pool_placer, "true",
+       "Let this host be the one that decides for the pool, if it comes to that. At least one member must"},
       {"worker_user", &Settings::worker_user, "",
        "User that workers run as, where fargpud runs as root (the installed service does not); empty: the user of "
        "fargpud. image_folder and MPS daemons must belong to it"},
@@ -217,7 +240,8 @@ const char* kind_of(const Entry& entry) {
                                                : "COUNT";
   if (name.ends_with("folder")) return "FOLDER";
   if (entry.names != Entry::Names::nothing) return "FILE";
-  if (name.ends_with("listen")) return "ADDRESSES";
+  if (name.ends_with("listen") || name == "pool_registry") return "ADDRESSES";
+  if (name == "pool_address") return "ADDRESS";
   if (name.ends_with("networks")) return "NETWORKS";
   if (name.ends_with("user")) return "USER";
   return name == "devices" ? "NUMBERS" : "WORD";
@@ -372,6 +396,86 @@ void check_names(const std::string& file, const toml::table& table) {
   }
 }
 
+bool is_number(std::string_view text, std::uint16_t& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size() && number != 0;
+}
+
+bool is_loopback(std::string_view host) { return host == "localhost" || host.starts_with("127.") || host == "[::1]"; }
+
+void check_registry(const Settings& settings) {
+  std::set<std::string> schemes;
+  std::stringstream items(settings.pool_registry);
+  for (std::string item; std::getline(items, item, ',');) {
+    const auto complain = [&](const std::string& why) {
+      throw SettingsError("pool_registry is '" + settings.pool_registry + "': '" + item + "' " + why);
+    };
+    const std::size_t behind = item.find("://");
+    const std::string scheme = behind == std::string::npos ? "" : item.substr(0, behind);
+    if (scheme != "https" && scheme != "http") complain("has no https:// in front; write https://host:2379");
+    const std::string address = item.substr(behind + 3);
+    const std::size_t colon = address.rfind(':');
+    std::uint16_t port = 0;
+    if (colon == std::string::npos || colon == 0 || !is_number(std::string_view(address).substr(colon + 1), port) ||
+        address.find_first_of(" /@") != std::string::npos)
+      complain("is not " + scheme + "://host:port; etcd's port for clients is 2379");
+    if (scheme == "http" && !settings.insecure && !is_loopback(address.substr(0, colon)))
+      complain(
+          "is another machine, and http:// is neither encrypted nor authenticated: a machine that reaches it can give "
+          "the pool's GPUs away; write https://, or accept the risk with insecure");
+    schemes.insert(scheme);
+  }
+  if (schemes.empty())
+    throw SettingsError("pool is '" + settings.pool +
+                        "', and pool_registry is empty; give the addresses of the pool's etcd, such as "
+                        "https://etcd1:2379,https://etcd2:2379,https://etcd3:2379");
+  if (schemes.size() > 1)
+    throw SettingsError("pool_registry is '" + settings.pool_registry +
+                        "', of which some speak TLS and some do not; write https:// for all of them");
+  const bool plain = schemes.contains("http");
+  for (const auto& [name, file] :
+       {std::pair("pool_ca", settings.pool_ca), std::pair("pool_certificate", settings.pool_certificate),
+        std::pair("pool_key", settings.pool_key)}) {
+    if (file.empty()) continue;
+    if (plain)
+      throw SettingsError(std::string(name) + " is set, and pool_registry is '" + settings.pool_registry +
+                          "', where no TLS is spoken; write https://");
+    if (!std::ifstream(file))
+      throw SettingsError(std::string(name) + " is '" + file + "', which cannot be read (" + std::strerror(errno) +
+                          ")");
+  }
+  if (!plain && settings.pool_ca.empty())
+    throw SettingsError("pool_registry is '" + settings.pool_registry +
+                        "', and pool_ca is empty; name the certificate of the authority that signs etcd's");
+  if (settings.pool_certificate.empty() != settings.pool_key.empty())
+    throw SettingsError("pool_certificate and pool_key go together; give both or none");
+}
+
+void check_pool(const Settings& settings) {
+  if (settings.pool_outage != "refuse" && settings.pool_outage != "local")
+    throw SettingsError("pool_outage is '" + settings.pool_outage + "'; use refuse or local");
+  if (settings.pool.empty()) {
+    if (!settings.pool_registry.empty())
+      throw SettingsError("pool_registry is set, and pool is not; give the pool a name, the same at all its hosts");
+    return;
+  }
+  const std::string wanted = "; a name has up to 64 characters, without spaces and slashes";
+  if (!pool::is_name(settings.pool)) throw SettingsError("pool is '" + settings.pool + "'" + wanted);
+  if (!pool::is_name(settings.name_in_pool()))
+    throw SettingsError("pool_host is '" + settings.name_in_pool() + "'" + wanted);
+  check_registry(settings);
+  if (settings.pool_address.empty()) return;
+  std::string address = settings.pool_address;
+  for (const char* const scheme : {"tls://", "tcp://", "rdma://"})
+    if (address.starts_with(scheme)) address.erase(0, std::strlen(scheme));
+  const std::size_t colon = address.rfind(':');
+  std::uint16_t port = 0;
+  if (address.find_first_of(" ,/") != std::string::npos || colon == std::string::npos || colon == 0 ||
+      !is_number(std::string_view(address).substr(colon + 1), port) || address.size() > 256)
+    throw SettingsError("pool_address is '" + settings.pool_address +
+                        "'; give host:port as clients write it, such as tls://gpu1.example.org:8470");
+}
+
 void check(const Settings& settings) {
   const std::set<std::string> levels{"error", "warn", "info", "debug"};
   if (!levels.contains(settings.log_level))
@@ -426,9 +530,17 @@ void check(const Settings& settings) {
   parse_listen(settings.listen);
   if (!settings.metrics_listen.empty()) parse_listen(settings.metrics_listen, "metrics_listen");
   parse_devices(settings.devices);
+  check_pool(settings);
 }
 
 }  // namespace
+
+std::string Settings::name_in_pool() const {
+  if (!pool_host.empty()) return pool_host;
+  char name[256] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
 
 std::string settings_text(const Settings& settings) {
   std::string text;

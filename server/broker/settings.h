@@ -54,10 +54,17 @@ struct Settings {
   std::string worker;          ///< path of fargpu-worker
   std::string runtime_folder;  ///< for the host's next broker; empty: it takes over nothing
   std::string log_level;
-  std::string log_format;       ///< text or json
-  std::string peers;            ///< networks of other hosts to which workers may have links
-  std::string rdma_networks;    ///< to whose clients workers offer RDMA
-  std::string rdma_transports;  ///< cards, tcp or memory
+  std::string log_format;                           ///< text or json
+  std::string peers;                                ///< networks of other hosts to which workers may have links
+  std::string rdma_networks;                        ///< to whose clients workers offer RDMA
+  std::string rdma_transports;                      ///< cards, tcp or memory
+  std::string pool;                                 ///< of which this host is a member, by its registry; empty: of none
+  std::string pool_registry;                        ///< addresses of etcd, comma-separated
+  std::string pool_ca, pool_certificate, pool_key;  ///< for TLS with it, files of PEM
+  std::string pool_host;                            ///< this host's name in the pool; empty: its host name
+  std::string pool_address;  ///< of this host, as in FARGPU_POOL; empty: made of what it listens at
+  std::string pool_outage;   ///< of new leases while the registry is away: refuse or local
+  bool pool_placer = true;   ///< this host may be the one that places leases
 
   struct Origin {
     std::string name;
@@ -74,6 +81,8 @@ struct Settings {
   /// `resume_seconds` for a client that comes by the loopback, or not. A connection by the loopback breaks with its
   /// process alone, or with a tunnel that ends here, so that the default does not count for it.
   std::uint64_t resume_seconds_of(bool by_loopback) const;
+  /// This host's name in its pool.
+  std::string name_in_pool() const;
 };
 
 /// What the command line decides besides settings.

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "expiry_watch.h"
 #include "identity.h"
 #include "lease.h"
+#include "metrics.h"
 #include "service_state.h"
 #include "settings.h"
 #include "workers.h"
@@ -47,7 +49,8 @@ struct ServiceFacts {
   const ServiceState& state;
   bool reloaded;  ///< the settings could be read when they were last read
   std::vector<ExpiryWatch::Certificate> certificates;
-  std::vector<site::TokenEntry> tokens;  ///< that end, the next one first, at most tokens_max
+  std::vector<site::TokenEntry> tokens;    ///< that end, the next one first, at most tokens_max
+  std::function<void(MetricsText&)> pool;  ///< adds what is known of the host's pool; empty without one
   static constexpr std::size_t tokens_max = 64;
 };
 

@@ -65,6 +65,7 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
              {{"Hostname", host}, {"token", one.name}, {"tenant", one.tenant}},
              static_cast<double>(one.expires->time_since_epoch().count()));
 
+  if (service.pool) service.pool(text);
   const Admissions& admissions = service.admissions;
   text.add("fargpu_admissions_total", "counter", "Requests for sessions, by result and, of refused ones, reason.",
            {{"Hostname", host}, {"result", "granted"}, {"reason", ""}}, static_cast<double>(admissions.granted));

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <list>
@@ -211,6 +212,28 @@ std::vector<Succession::Found> Succession::find() const {
   while (!silent.empty() && wait_for(silent, deadline));
   for (const Found& worker : silent) leave_alone(worker, "it does not answer");
   return found;
+}
+
+std::string Succession::host_identity() const {
+  std::array<char, 32> text{};
+  const auto fresh = [&] {
+    char* at = text.data();
+    for (const std::byte byte : random_bytes(text.size() / 2))
+      at = fmt::format_to(at, "{:02x}", std::to_integer<unsigned>(byte));
+    return std::string(text.begin(), text.end());
+  };
+  if (!possible()) return fresh();
+  const fs::path path = folder_ / "host";
+  const Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const auto bytes = static_cast<ssize_t>(text.size());
+  if (file.number() >= 0 && ::pread(file.number(), text.data(), text.size(), 0) == bytes &&
+      std::all_of(text.begin(), text.end(), [](unsigned char letter) { return std::isxdigit(letter) != 0; }))
+    return {text.begin(), text.end()};
+  fresh();
+  if (file.number() < 0 || ::pwrite(file.number(), text.data(), text.size(), 0) != bytes)
+    throw SettingsError(
+        fmt::format("runtime_folder: {} cannot be written to ({})", path.string(), std::strerror(errno)));
+  return {text.begin(), text.end()};
 }
 
 std::size_t Succession::doors_left() const {

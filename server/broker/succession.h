@@ -61,6 +61,9 @@ class Succession {
   /// Knocks at all doors that earlier brokers have left, for a few seconds, and removes those that nobody is behind.
   /// What does not answer in good order is left alone, with a line in the log.
   std::vector<Found> find() const;
+  /// A name for the host that its next brokers have too, and no other host: a random one without a folder. Throws
+  /// SettingsError.
+  std::string host_identity() const;
   /// How many of these doors are still there: of sessions that go on, with this broker or without one.
   std::size_t doors_left() const;
 

@@ -227,8 +227,8 @@ class Doctor(SystemTest):
     def test_commands_that_are_none(self):
         done = fargpu("nvidia-smi")
         self.assertEqual(done.code, 125)
-        self.assertIn("there is no command 'nvidia-smi'; commands are run ls top policy quota end evict drain resume "
-                      "cache smi doctor variables token pki", done.err)
+        self.assertIn("there is no command 'nvidia-smi'; commands are run ls top policy quota pool end evict drain "
+                      "resume cache smi doctor variables token pki", done.err)
         self.assertIn("--pool is '::'", fargpu("ls", "--pool", "::").err)
         for command, said in ((("token", "remove"),
                                "`fargpu token` has no command 'remove'; perhaps 'revoke' is meant"),

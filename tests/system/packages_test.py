@@ -19,6 +19,7 @@ from rig.small_disk import SmallDisk, possible
 
 SOURCE = Path(__file__).resolve().parents[2]
 COMPONENTS = ("client", "server", "softgpu", "dev")
+PLUGINS = ("ucx", "etcd")  # these need libraries of the system that builds them
 IN_PACKAGE = {
     "client": ["bin/fargpu", "lib/fargpu/libcuda.so.1", "lib/fargpu/libnvidia-ml.so.1", "lib/fargpu/libfargpu-nccl.so",
                "share/man/man1/fargpu.1", "share/man/man7/fargpu-environment.7",
@@ -199,6 +200,34 @@ class Packages(SystemTest):
         self.assertIn("name another by --driver, such as the software GPU, "
                       f"{self.root}/libexec/fargpu/libfargpu-softgpu.so", done.err)
 
+    def test_the_plugin_for_etcd_is_a_package_of_its_own(self):
+        """It goes with the server of its release and the gRPC that it was built with; fargpud says when it is missing,
+        and finds it below its own prefix."""
+        needs = command("dpkg-deb", "--field", self.package("etcd", ".deb"), "Depends")
+        self.assertIn(f"fargpu-server (= {self.version})", needs)
+        self.assertRegex(needs, r"\blibgrpc\+\+\d")
+        needs = command("rpm", "--query", "--package", "--requires", self.package("etcd", ".rpm"))
+        self.assertIn(f"fargpu-server = {self.version}\n", needs)
+        self.assertRegex(needs, r"(?m)^libgrpc\+\+\.so\.")
+
+        def unpack(component):
+            command("tar", "-C", self.root, "--strip-components=1", "--no-same-owner", "-xzf",
+                    self.package(component, ".tar.gz"))
+
+        unpack("server")
+        before = set(self.files(self.root))
+        member = [self.root / "bin" / "fargpud", "--config", os.devnull, "--listen", "127.0.0.1:0", "--image-folder",
+                  "", "--driver", paths.SOFTWARE_GPU, "--pool", "p", "--pool-registry", "http://127.0.0.1:1"]
+        done = run(member)
+        self.assertEqual(done.code, 2)
+        self.assertIn("the plugin libfargpu-etcd.so is missing; install the package fargpu-etcd", done.err)
+        unpack("etcd")
+        self.assertEqual(set(self.files(self.root)) - before,
+                         {"lib/fargpu/libfargpu-etcd.so", "share/doc/fargpu-etcd/copyright"})
+        host = self.start(member)
+        host.err.find(lambda line: "pool out of reach" in line and "127.0.0.1:1" in line)
+        host.close()
+
     def quickstart_beside(self, ending, components=("client", "server", "softgpu")):
         shutil.copy(SOURCE / "examples" / "quickstart", self.root)
         shutil.copy(self.made / "SHA256SUMS", self.root)
@@ -281,7 +310,7 @@ class Packages(SystemTest):
         self.assertRegex(done.err, f"{archive} cannot be unpacked into {disk.path}/.*TMPDIR names another folder")
 
     def test_each_package_has_the_version_of_the_commands(self):
-        for component in COMPONENTS:
+        for component in COMPONENTS + PLUGINS:
             self.assertEqual(command("dpkg-deb", "--field", self.package(component, ".deb"), "Version").strip(),
                              self.version)
             self.assertEqual(command("rpm", "--query", "--package", "--queryformat", "%{VERSION}",
@@ -291,7 +320,7 @@ class Packages(SystemTest):
     def test_checksums(self):
         listed = dict(reversed(line.split()) for line in (self.made / "SHA256SUMS").read_text().splitlines())
         self.assertEqual(set(listed), {path.name for path in self.made.iterdir()} - {"SHA256SUMS"})
-        self.assertEqual(len(listed), 3 * (len(COMPONENTS) + 1) + 1)  # fargpu-ucx is tried with cards alone
+        self.assertEqual(len(listed), 3 * (len(COMPONENTS) + len(PLUGINS)) + 1)
         for name, told in listed.items():
             self.assertEqual(hashlib.sha256((self.made / name).read_bytes()).hexdigest(), told)
 

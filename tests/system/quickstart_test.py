@@ -3,6 +3,7 @@ With packages: packages_test."""
 
 import os
 import re
+import shutil
 import signal
 import socket
 import tempfile
@@ -11,6 +12,7 @@ import unittest
 from rig import SystemTest, paths
 
 PATIENCE = 60
+ETCD = shutil.which("etcd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/bin")
 
 
 @unittest.skipIf(paths.SANITIZED, "its program is built by nvcc, which puts no sanitizer in")
@@ -55,8 +57,11 @@ class Quickstart(SystemTest):
             self.assertEqual(script.wait(PATIENCE), 1)
         self.assertIn("run " + str(paths.SOURCE / "examples" / "quickstart") + " without --no-build", script.err.text())
 
+    def pool(self, *options, **env):
+        return self.start([paths.SOURCE / "examples" / "pool", *options], env={"FARGPU_BUILD": paths.BUILD, **env})
+
     def test_a_pool_whose_third_host_dies(self):
-        script = self.start([paths.SOURCE / "examples" / "pool"], env={"FARGPU_BUILD": paths.BUILD})
+        script = self.pool()
         self.assertEqual(script.wait(PATIENCE), 0, script.err.text())
         said = script.out.text()
         for part in ("round 4: 3 devices, each value is 24", "the pool: 3 of 3 hosts answer, 3 GPUs",
@@ -65,6 +70,29 @@ class Quickstart(SystemTest):
         self.assertEqual(said.count("is lost"), 1, said)
         for port in re.search(r"FARGPU_POOL=(.*)", said)[1].split(","):
             self.assert_nobody_listens(int(port.rpartition(":")[2]))
+
+    @unittest.skipUnless(ETCD, "there is no etcd on this machine (package etcd-server)")
+    def test_a_pool_by_a_registry_of_which_a_host_and_a_member_of_etcd_die(self):
+        script = self.pool("--registry")
+        self.assertEqual(script.wait(2 * PATIENCE), 0, script.err.text() + script.out.text())
+        said = script.out.text()
+        for part in ("round 4: 2 devices, each value is 12", "pool example: 4 of 4 hosts serve, 2 of 4 GPUs free",
+                     "round 12: 1 devices", "pool example: 3 of 3 hosts serve", "round 2: 2 devices, each value is 6"):
+            self.assertIn(part, said)
+        self.assertEqual(said.count("PASSED"), 2, said)
+        self.assertEqual(said.count("is lost"), 1, said)
+        for address in re.findall(r"127\.0\.0\.1:(\d+)", said):
+            self.assert_nobody_listens(int(address))
+
+    def test_without_etcd_a_pool_by_a_registry_says_what_to_install(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for tool in ("bash", "dirname", "mktemp", "rm"):
+                os.symlink(shutil.which(tool), os.path.join(folder, tool))
+            if shutil.which("etcd", path="/usr/sbin:/usr/local/bin"):
+                self.skipTest("etcd is where the script looks by itself")
+            script = self.pool("--registry", PATH=folder)
+            self.assertEqual(script.wait(PATIENCE), 1)
+        self.assertIn("there is no etcd on this machine; on Debian: apt-get install etcd-server", script.err.text())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,130 @@
+#include "pool_facts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <iterator>
+
+#include "commands.h"
+#include "protocol/text.h"
+#include "tenant_facts.h"
+
+namespace fargpu::client::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* state_text(wire::HostState state) {
+  return state == wire::HostState::DRAINING ? "draining" : state == wire::HostState::STOPPING ? "stopping" : "serving";
+}
+
+std::uint64_t number(const Json& object, const char* key) { return object[key].get<std::uint64_t>(); }
+
+std::string wish_text(const Json& waiter) {
+  std::string text = number(waiter, "gpus") == 0 ? "all GPUs of a host" : so_many(number(waiter, "gpus"), "GPU");
+  if (const auto bytes = number(waiter, "memory_bytes"); bytes != 0) text += ", " + memory_text(bytes) + " of each";
+  if (const auto percent = number(waiter, "compute_percent"); percent != 0) text += fmt::format(", {}%", percent);
+  return text;
+}
+
+}  // namespace
+
+Json describe_pool(wire::Status::Reader status, const Filter& filter) {
+  if (!status.hasPool()) return nullptr;
+  const auto pool = status.getPool();
+  Json result{{"name", printable(pool.getName().cStr())},
+              {"member", printable(pool.getMember().cStr())},
+              {"placer", printable(pool.getPlacer().cStr())},
+              {"trouble", printable(pool.getTrouble().cStr(), 512)},
+              {"more_hosts", pool.getMore()}};
+  result["hosts"] = Json::array();
+  for (const auto host : pool.getHosts()) {
+    const std::string name = printable(host.getName().cStr()), model = printable(host.getModel().cStr());
+    if (!filter.shows_host(name) || !filter.shows_model(model)) continue;
+    result["hosts"].push_back({{"name", name},
+                               {"address", printable(host.getAddress().cStr(), 300)},
+                               {"state", state_text(host.getState())},
+                               {"model", model},
+                               {"devices", host.getDevices()},
+                               {"free_devices", host.getFreeDevices()},
+                               {"memory_bytes", host.getMemoryBytes()},
+                               {"free_bytes", host.getFreeBytes()},
+                               {"leases", host.getLeases()},
+                               {"sessions_max", host.getSessionsMax()},
+                               {"version", printable(host.getVersion().cStr())}});
+  }
+  result["waiting"] = Json::array();
+  for (const auto waiter : pool.getWaiting()) {
+    const std::string tenant = printable(waiter.getTenant().cStr());
+    if (!filter.shows_tenant(tenant)) continue;
+    result["waiting"].push_back({{"tenant", tenant},
+                                 {"program", printable(waiter.getProgram().cStr())},
+                                 {"client", printable(waiter.getHostName().cStr())},
+                                 {"pid", waiter.getProcessId()},
+                                 {"since", waiter.getSinceSeconds()},
+                                 {"gpus", waiter.getGpus()},
+                                 {"memory_bytes", waiter.getMemoryBytes()},
+                                 {"compute_percent", waiter.getComputePercent()},
+                                 {"reason", printable(waiter.getReason().cStr(), 512)}});
+  }
+  result["tenants"] = Json::array();
+  for (const auto tenant : pool.getTenants())
+    if (filter.shows_tenant(printable(tenant.getName().cStr()))) {
+      Json one = describe_tenant(tenant);
+      Json told;
+      for (const char* const key : {"name", "memory_bytes", "memory_limit_bytes", "compute_percent",
+                                    "compute_limit_percent", "leases", "waiting", "weight"})
+        told[key] = one[key];
+      told["leases_limit"] = tenant.getSessionsLimit();
+      result["tenants"].push_back(std::move(told));
+    }
+  return result;
+}
+
+std::string pool_sums(const Json& pool) {
+  std::uint64_t devices = 0, free_devices = 0, memory = 0, free = 0, leases = 0, serving = 0;
+  for (const Json& host : pool["hosts"]) {
+    devices += number(host, "devices");
+    free_devices += number(host, "free_devices");
+    memory += number(host, "memory_bytes");
+    free += number(host, "free_bytes");
+    leases += number(host, "leases");
+    serving += host["state"] == "serving";
+  }
+  std::string text = fmt::format("pool {}: {} of {} serve, {} of {} free, {} of {} free, {}, {} waiting",
+                                 pool["name"].get<std::string>(), serving, so_many(pool["hosts"].size(), "host"),
+                                 free_devices, so_many(devices, "GPU"), memory_text(std::min(free, memory)),
+                                 memory_text(memory), so_many(leases, "lease"), pool["waiting"].size());
+  if (const auto placer = pool["placer"].get<std::string>(); !placer.empty()) text += ", placed by " + placer;
+  if (const auto more = number(pool, "more_hosts"); more != 0)
+    text += fmt::format("; {} more hosts are not told", more);
+  text += "\n";
+  if (const auto trouble = pool["trouble"].get<std::string>(); !trouble.empty())
+    text += "  ! the registry is of no use now, and this is what was last known: " + trouble + "\n";
+  return text;
+}
+
+std::string pool_table(const Json& pool) {
+  std::string text = pool_sums(pool);
+  if (!pool["hosts"].empty())
+    text += fmt::format("  {:<24} {:<10} {:<24} {:>9} {:>22} {:>7}  {}\n", "host", "state", "model", "GPUs free",
+                        "memory free", "leases", "address");
+  for (const Json& host : pool["hosts"])
+    text += fmt::format(
+        "  {:<24.24} {:<10} {:<24.24} {:>9} {:>22} {:>7}  {}\n", host["name"].get<std::string>(),
+        host["state"].get<std::string>(), host["model"].get<std::string>(),
+        fmt::format("{} of {}", number(host, "free_devices"), number(host, "devices")),
+        fmt::format("{} of {}", memory_text(std::min(number(host, "free_bytes"), number(host, "memory_bytes"))),
+                    memory_text(number(host, "memory_bytes"))),
+        number(host, "leases"), host["address"].get<std::string>());
+  const auto now = static_cast<std::uint64_t>(std::time(nullptr));
+  for (const Json& waiter : pool["waiting"])
+    text +=
+        fmt::format("  waiting since {} s: {}, {} of {} on {}: {}, {}\n", now - std::min(now, number(waiter, "since")),
+                    waiter["tenant"].get<std::string>(), waiter["program"].get<std::string>(), number(waiter, "pid"),
+                    waiter["client"].get<std::string>(), wish_text(waiter), waiter["reason"].get<std::string>());
+  return text;
+}
+
+}  // namespace fargpu::client::cli

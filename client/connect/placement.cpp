@@ -1,0 +1,62 @@
+#include "placement.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "client/base/log.h"
+#include "protocol/limits.h"
+#include "protocol/text.h"
+
+namespace fargpu::client {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t parts_max = 8, name_bytes_max = 64, address_bytes_max = 300;
+
+bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
+}  // namespace
+
+std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const ControlConnection& broker) {
+  const auto places = answer.getPlaces();
+  if (places.size() == 0) return std::nullopt;
+  const auto complain = [&](const std::string& what) {
+    return DialError(CUDA_ERROR_NOT_PERMITTED, broker.name() + " sends this program to other hosts, of which " + what,
+                     wire::Failure::Reason::BAD_REQUEST);
+  };
+  Placement placement;
+  placement.name = answer.getPlacement().cStr();
+  const auto job = answer.getPlacementJob();
+  if (places.size() > parts_max || placement.name.empty() || placement.name.size() > name_bytes_max ||
+      job.size() != placement.job.size())
+    throw complain("it does not say what a client needs to know");
+  std::memcpy(placement.job.data(), job.begin(), job.size());
+  for (const auto place : places) {
+    const std::string address = place.getAddress().cStr();
+    const std::string shown = "'" + printable(address, address_bytes_max) + "'";
+    std::string error;
+    const auto hosts =
+        address.size() > address_bytes_max ? std::vector<PoolHost>() : parse_pool(address, error, "the pool");
+    if (hosts.size() != 1 || !hosts[0].socket.empty()) throw complain(shown + " is no address of a host");
+    if (place.getGpus() == 0 || place.getGpus() > limits::devices_max)
+      throw complain(shown + " is to give no number of GPUs that there is");
+    if (broker.far_encrypted() && hosts[0].transport == PoolHost::Transport::tcp && !is_loopback(hosts[0].host))
+      throw complain(shown + " is without TLS, while this one is reached by TLS; its pool_address should have tls://");
+    placement.parts.push_back({hosts[0], place.getGpus()});
+  }
+  return placement;
+}
+
+// A dead host is none of the pool any more after ten seconds.
+bool place_again(const DialError& error, int placements) {
+  if (error.result != CUDA_ERROR_SYSTEM_NOT_READY || placements >= placements_max) return false;
+  log::info("{}; the pool is asked again", error.what());
+  const bool answered = error.reason == wire::Failure::Reason::NO_CAPACITY;
+  std::this_thread::sleep_for(answered ? 100ms : 1000ms * placements);
+  return true;
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,35 @@
+#pragma once
+// Where the registry of a pool has placed a lease: at other hosts than the one that was asked.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/base/config.h"
+#include "control_connection.h"
+
+namespace fargpu::client {
+
+struct Placement {
+  struct Part {
+    PoolHost host;
+    std::uint32_t gpus = 0;
+  };
+  std::string name;
+  LeaseOptions::Job job;
+  std::vector<Part> parts;
+};
+
+/// How often a pool is asked for one lease, if the hosts that it names do not have it after all.
+inline constexpr int placements_max = 5;
+
+/// Of an answer that this broker gave; nothing if it has no places. Throws DialError if they are none that a client may
+/// go to: a host that is reached by TLS leads to no other one without.
+std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const ControlConnection& broker);
+
+/// Whether the pool may place it elsewhere after this failure of a host that it had named. Waits for the pool to hear
+/// of a host's end.
+bool place_again(const DialError& error, int placements);
+
+}  // namespace fargpu::client

@@ -1,0 +1,170 @@
+#include "pool_status.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "protocol/text.h"
+
+namespace fargpu::server {
+namespace {
+
+// More than people read, and a message holds.
+constexpr std::size_t hosts_told_max = 2000, waiting_told_max = 1000;
+
+wire::HostState state_of(pool::RoomRecord::State state) {
+  switch (state) {
+    case pool::RoomRecord::State::draining: return wire::HostState::DRAINING;
+    case pool::RoomRecord::State::stopping: return wire::HostState::STOPPING;
+    default: return wire::HostState::SERVING;
+  }
+}
+
+struct Sum {
+  std::uint64_t devices = 0, free_devices = 0, memory_bytes = 0, free_bytes = 0;
+};
+
+Sum sum_of(const pool::PoolView::Host& host) {
+  Sum sum;
+  for (const auto& device : host.record.devices) sum.memory_bytes += device.bytes;
+  sum.devices = host.record.devices.size();
+  for (const auto& device : host.room.devices) {
+    sum.free_devices += device.idle;
+    sum.free_bytes += device.bytes;
+  }
+  return sum;
+}
+
+void write_hosts(const pool::PoolView& view, wire::PoolStatus::Builder status) {
+  const std::size_t told = std::min(view.hosts.size(), hosts_told_max);
+  status.setMore(static_cast<std::uint32_t>(view.hosts.size() - told));
+  auto list = status.initHosts(static_cast<unsigned>(told));
+  auto place = view.hosts.begin();
+  for (unsigned i = 0; i < list.size(); ++i, ++place) {
+    const auto& [name, host] = *place;
+    const Sum sum = sum_of(host);
+    auto to = list[i];
+    to.setName(name);
+    to.setAddress(host.record.address);
+    to.setState(state_of(host.room.state));
+    if (!host.record.devices.empty()) to.setModel(host.record.devices.front().model);
+    to.setDevices(static_cast<std::uint32_t>(sum.devices));
+    to.setFreeDevices(static_cast<std::uint32_t>(sum.free_devices));
+    to.setMemoryBytes(sum.memory_bytes);
+    to.setFreeBytes(sum.free_bytes);
+    to.setLeases(host.leases);
+    to.setSessionsMax(host.record.sessions_max);
+    to.setVersion(host.record.version);
+  }
+}
+
+void write_waiting(const pool::PoolView& view, const Viewer& viewer, wire::PoolStatus::Builder status) {
+  std::vector<const pool::RequestRecord*> seen;
+  for (const auto& request : view.waiting)
+    if ((viewer.administrator || request.tenant == viewer.tenant) && seen.size() < waiting_told_max)
+      seen.push_back(&request);
+  auto list = status.initWaiting(static_cast<unsigned>(seen.size()));
+  for (unsigned i = 0; i < list.size(); ++i) {
+    const pool::RequestRecord& request = *seen[i];
+    const std::size_t colon = request.client.rfind(':');
+    std::uint32_t process = 0;
+    if (colon != std::string::npos)
+      std::from_chars(request.client.data() + colon + 1, request.client.data() + request.client.size(), process);
+    auto to = list[i];
+    to.setTenant(request.tenant);
+    to.setProgram(request.program);
+    to.setHostName(request.client.substr(0, colon));
+    to.setProcessId(process);
+    to.setSinceSeconds(request.since);
+    to.setGpus(request.gpus);
+    to.setMemoryBytes(request.memory_bytes);
+    to.setComputePercent(request.compute_percent);
+    to.setReason("asked at " + request.front +
+                 (request.hosts > 1 ? ", for GPUs of " + so_many(request.hosts, "host") : std::string()));
+  }
+}
+
+void write_tenants(const pool::PoolView& view, const Viewer& viewer, wire::PoolStatus::Builder status) {
+  std::set<std::string> names;
+  for (const auto& [name, limits] : view.tenants) names.insert(name);
+  for (const auto& [name, use] : view.uses) names.insert(name);
+  if (!viewer.administrator) std::erase_if(names, [&](const std::string& name) { return name != viewer.tenant; });
+  auto list = status.initTenants(static_cast<unsigned>(names.size()));
+  unsigned i = 0;
+  for (const std::string& name : names) {
+    auto to = list[i++];
+    to.setName(name);
+    const auto limited = view.tenants.find(name);
+    const pool::TenantRecord limits = limited == view.tenants.end() ? pool::TenantRecord() : limited->second;
+    const auto used = view.uses.find(name);
+    const pool::Limits use = used == view.uses.end() ? pool::Limits() : used->second;
+    to.setMemoryLimitBytes(limits.limits.memory_bytes);
+    to.setMemoryBytes(use.memory_bytes);
+    to.setComputeLimitPercent(limits.limits.compute_percent);
+    to.setComputePercent(use.compute_percent);
+    to.setSessionsLimit(limits.limits.leases);
+    to.setLeases(use.leases);
+    to.setWeight(limits.weight);
+    to.setWaiting(static_cast<std::uint32_t>(
+        std::count_if(view.waiting.begin(), view.waiting.end(),
+                      [&](const pool::RequestRecord& request) { return request.tenant == name; })));
+  }
+}
+
+}  // namespace
+
+void write_pool(const PoolHost& host, const pool::PoolView* view, const Viewer& viewer,
+                wire::PoolStatus::Builder status) {
+  status.setName(host.name());
+  status.setMember(host.member().options().host);
+  if (!host.member().in_touch()) status.setTrouble(host.member().trouble());
+  if (!view) return;
+  status.setPlacer(view->placer);
+  write_hosts(*view, status);
+  write_waiting(*view, viewer, status);
+  write_tenants(*view, viewer, status);
+}
+
+void write_pool(PoolHost& host, MetricsText& text) {
+  char name[256] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  const MetricsText::Labels labels{{"Hostname", name}, {"pool", host.name()}};
+  text.add("fargpu_pool_registry_up", "gauge", "1 while the host is a member of its pool and the registry answers.",
+           labels, host.member().in_touch() ? 1 : 0);
+  text.add("fargpu_pool_placer", "gauge", "1 while this host places the pool's leases.", labels,
+           host.member().is_placer() ? 1 : 0);
+  if (const pool::PlacerCounts* const counts = host.member().counts()) {
+    const char* const placed = "Requests for leases of the pool that this host has answered since it was elected.";
+    for (const auto& [result, count] : {std::pair("granted", counts->granted), std::pair("refused", counts->refused)}) {
+      MetricsText::Labels by = labels;
+      by.emplace_back("result", result);
+      text.add("fargpu_pool_placements_total", "counter", placed, by, static_cast<double>(count));
+    }
+  }
+  const auto view = host.last_view();
+  if (!view) return;
+  Sum all;
+  std::uint64_t leases = 0;
+  for (const auto& [of, one] : view->hosts) {
+    const Sum sum = sum_of(one);
+    all.devices += sum.devices;
+    all.free_devices += sum.free_devices;
+    all.memory_bytes += sum.memory_bytes;
+    all.free_bytes += sum.free_bytes;
+    leases += one.leases;
+  }
+  const auto gauge = [&](const char* metric, const char* meaning, std::uint64_t value) {
+    text.add(metric, "gauge", meaning, labels, static_cast<double>(value));
+  };
+  gauge("fargpu_pool_hosts", "Hosts of the pool.", view->hosts.size());
+  gauge("fargpu_pool_devices", "Devices of the pool's hosts.", all.devices);
+  gauge("fargpu_pool_devices_free", "Of these, those on which no lease has anything.", all.free_devices);
+  gauge("fargpu_pool_memory_bytes", "Memory of the pool's devices.", all.memory_bytes);
+  gauge("fargpu_pool_memory_free_bytes", "Of that, what is not kept for leases and not used.", all.free_bytes);
+  gauge("fargpu_pool_leases", "Leases in the pool.", leases);
+  gauge("fargpu_pool_leases_waiting", "Requests for leases that wait in the pool.", view->waiting.size());
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,343 @@
+// Which request of a pool is served next, and by which hosts.
+
+#include <catch2/catch.hpp>
+
+#include <fmt/format.h>
+
+#include "server/pool/placement.h"
+
+namespace fargpu::server::pool {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t gib = std::uint64_t{1} << 30;
+
+// A pool whose registry is this object: what is decided takes place at once.
+struct Pool {
+  void host(const std::string& name, unsigned devices, std::map<std::string, HostRecord::Tenant> tenants = {},
+            std::uint32_t sessions = 100) {
+    HostRecord record;
+    record.identity = name;
+    record.address = name + ":1";
+    RoomRecord room;
+    room.sessions = record.sessions_max = sessions;
+    room.seen = revision;
+    for (unsigned i = 0; i < devices; ++i) {
+      record.devices.push_back({fmt::format("GPU-{}-{}", name, i), "model", 80 * gib});
+      room.devices.push_back({80 * gib, 100, true});
+    }
+    record.names_tenants = !tenants.empty();
+    record.tenants = std::move(tenants);
+    placement.set_host(name, record, ++lifetime);
+    placement.set_room(name, room);
+    rooms[name] = room;
+  }
+  RequestRecord wish(std::uint32_t gpus, std::uint32_t percent = 100) const {
+    RequestRecord record;
+    record.front = "a";
+    record.tenant = "t";
+    record.job = std::string(32, '1');
+    record.gpus = gpus;
+    record.compute_percent = percent;
+    record.waits = true;
+    return record;
+  }
+  std::string ask(RequestRecord record) {
+    std::string id = fmt::format("r{}", ++requests);
+    placement.set_request(id, std::move(record), ++revision, now);
+    return id;
+  }
+  // By id: "a:1,b:2", or the text of a refusal.
+  std::map<std::string, std::string> round(std::size_t most = 42) {
+    std::map<std::string, std::string> result;
+    ++revision;
+    for (const Placement::Decision& decision : placement.decide(most, now)) {
+      placement.erase_request(decision.id);
+      std::string& text = result[decision.id];
+      if (decision.answer.parts.empty()) text = "refused: " + decision.answer.text;
+      for (const Part& part : decision.answer.parts) {
+        text += fmt::format("{}{}:{}", text.empty() ? "" : ",", part.host, part.gpus);
+        LeaseRecord lease = decision.lease;
+        lease.gpus = part.gpus;
+        placement.set_lease(part.host, decision.id, lease, revision);
+      }
+    }
+    return result;
+  }
+  using Results = std::map<std::string, std::string>;
+
+  Placement placement;
+  std::map<std::string, RoomRecord> rooms;
+  Placement::Clock::time_point now{};
+  std::int64_t revision = 1, lifetime = 0;
+  unsigned requests = 0;
+};
+
+TEST_CASE("one host before several, and the least loaded before others") {
+  Pool pool;
+  pool.host("a", 2);
+  pool.host("b", 4);
+  RequestRecord three = pool.wish(3);
+  three.hosts = 2;
+  const auto first = pool.ask(three);
+  CHECK(pool.round() == Pool::Results{{first, "b:3"}});
+  const auto second = pool.ask(pool.wish(1));
+  CHECK(pool.round() == Pool::Results{{second, "a:1"}});
+  RequestRecord two = pool.wish(2);
+  two.hosts = 2;
+  const auto third = pool.ask(two);
+  CHECK(pool.round() == Pool::Results{{third, "b:1,a:1"}});
+}
+
+TEST_CASE("the host that was asked is preferred, or is the only one") {
+  Pool pool;
+  pool.host("a", 1);
+  pool.host("b", 1);
+  RequestRecord wish = pool.wish(1, 50);
+  wish.front = "b";
+  wish.prefers_front = true;
+  for (const char* const at : {"b:1", "b:1", "a:1"}) {
+    const auto id = pool.ask(wish);
+    CHECK(pool.round() == Pool::Results{{id, at}});
+  }
+  wish.only_front = true;
+  wish.waits = false;
+  const auto id = pool.ask(wish);
+  const auto results = pool.round();
+  REQUIRE(results.contains(id));
+  CHECK(results.at(id).find("at b alone, which was asked") != std::string::npos);
+  wish.only_front = false;
+  wish.avoid = {"a"};
+  const auto other = pool.ask(wish);
+  CHECK(pool.round().at(other).starts_with("refused"));
+}
+
+TEST_CASE("decisions of one round exclude each other") {
+  Pool pool;
+  pool.host("a", 3);
+  pool.host("b", 2);
+  std::set<std::string> asked;
+  for (int i = 0; i < 9; ++i) asked.insert(pool.ask(pool.wish(1)));
+  const auto results = pool.round();
+  CHECK(results.size() == 5);
+  CHECK(pool.round().empty());
+  CHECK(pool.placement.waiting() == 4);
+  CHECK(pool.placement.leases() == 5);
+}
+
+TEST_CASE("room that a host tells is what counts, with the leases that it has not seen yet") {
+  Pool pool;
+  pool.host("a", 2);
+  const auto first = pool.ask(pool.wish(1, 60));
+  CHECK(pool.round().at(first) == "a:1");
+  // A word from before it saw the lease.
+  pool.placement.set_room("a", pool.rooms["a"]);
+  const auto second = pool.ask(pool.wish(2, 60));
+  CHECK(pool.round().empty());
+  // It has seen it, and something outside the pool has ended there meanwhile.
+  RoomRecord room = pool.rooms["a"];
+  room.seen = pool.revision;
+  pool.placement.set_room("a", room);
+  CHECK(pool.round().at(second) == "a:2");
+}
+
+TEST_CASE("one that waits for much is not passed by for ever") {
+  Pool pool;
+  pool.host("a", 2);
+  pool.host("b", 1);
+  const auto small = pool.ask(pool.wish(1));
+  const auto results = pool.round();
+  CHECK(results.at(small) == "a:1");
+  const auto large = pool.ask(pool.wish(2));
+  // What is free at its host is kept for it; others have the rest.
+  const auto later = pool.ask(pool.wish(1)), last = pool.ask(pool.wish(1));
+  CHECK(pool.round() == Pool::Results{{later, "b:1"}});
+  pool.placement.erase_lease("a", small);
+  CHECK(pool.round() == Pool::Results{{large, "a:2"}});
+  pool.placement.erase_lease("b", later);
+  CHECK(pool.round() == Pool::Results{{last, "b:1"}});
+}
+
+TEST_CASE("gangs that want each other's hosts come one after the other") {
+  Pool pool;
+  pool.host("a", 1);
+  pool.host("b", 1);
+  RequestRecord gang = pool.wish(2);
+  gang.hosts = 2;
+  const auto first = pool.ask(gang), second = pool.ask(gang);
+  CHECK(pool.round() == Pool::Results{{first, "a:1,b:1"}});
+  pool.placement.erase_lease("a", first);
+  const auto small = pool.ask(pool.wish(1));
+  CHECK(pool.round().empty());  // half of what the second waits for
+  pool.placement.erase_lease("b", first);
+  CHECK(pool.round() == Pool::Results{{second, "a:1,b:1"}});
+  CHECK(pool.placement.waiting() == 1);
+  pool.placement.erase_request(small);
+}
+
+TEST_CASE("all GPUs of a host, or of several") {
+  Pool pool;
+  pool.host("a", 2);
+  pool.host("b", 3);
+  const auto taken = pool.ask(pool.wish(1));
+  CHECK(pool.round().size() == 1);
+  const auto all = pool.ask(pool.wish(0));
+  CHECK(pool.round() == Pool::Results{{all, "b:3"}});
+  pool.placement.erase_lease("a", taken);
+  pool.placement.erase_lease("b", all);
+  RequestRecord spread = pool.wish(0);
+  spread.hosts = 2;
+  const auto both = pool.ask(spread);
+  CHECK(pool.round() == Pool::Results{{both, "a:2,b:3"}});
+}
+
+TEST_CASE("a tenant has no more of the pool, or of a host, than it may have") {
+  Pool pool;
+  pool.host("a", 4, {{"t", {{0, 200, 0}, {}}}, {"u", {{}, {3}}}});
+  pool.host("b", 4, {{"t", {{0, 200, 0}, {}}}, {"v", {}}});
+  pool.placement.set_tenant("t", {{0, 300, 0}, 100});
+  const auto first = pool.ask(pool.wish(2)), second = pool.ask(pool.wish(1)), third = pool.ask(pool.wish(1));
+  const auto results = pool.round();
+  CHECK(results.size() == 2);
+  CHECK(results.contains(first));
+  CHECK(results.contains(second));
+  CHECK(results.at(first).substr(0, 1) != results.at(second).substr(0, 1));
+  // Another tenant is not in the way of that, and has what it may have.
+  RequestRecord other = pool.wish(2);
+  other.tenant = "u";
+  other.waits = false;
+  const auto refused = pool.ask(other);
+  CHECK(pool.round().at(refused).find("no host of the pool could ever give") != std::string::npos);
+  other.gpus = 1;
+  const auto on_last = pool.ask(other);
+  CHECK(pool.round() == Pool::Results{{on_last, "a:1"}});
+  pool.placement.erase_lease("a", first);
+  pool.placement.erase_lease("b", first);
+  CHECK(pool.round().contains(third));
+  RequestRecord much = pool.wish(4);
+  much.waits = false;
+  much.hosts = 2;
+  const auto never = pool.ask(much);
+  CHECK(pool.round().at(never).find("more than tenant 't' may have in this pool") != std::string::npos);
+}
+
+TEST_CASE("a tenant with limits says how much it wants") {
+  Pool pool;
+  pool.host("a", 1);
+  pool.placement.set_tenant("t", {{8 * gib, 0, 0}, 100});
+  RequestRecord wish = pool.wish(1);
+  wish.waits = false;
+  const auto first = pool.ask(wish);
+  CHECK(pool.round().at(first).find("with -m or FARGPU_MEM") != std::string::npos);
+  wish.memory_bytes = 8 * gib;
+  const auto second = pool.ask(wish);
+  CHECK(pool.round().at(second) == "a:1");
+}
+
+TEST_CASE("tenants are served by their weights, and each tenant's requests in their order") {
+  Pool pool;
+  pool.host("a", 1, {}, 1000);
+  pool.placement.set_tenant("heavy", {{}, 300});
+  pool.placement.set_tenant("light", {{}, 100});
+  std::map<std::string, std::string> owner;
+  std::vector<std::string> heavies;
+  for (int i = 0; i < 60; ++i)
+    for (const char* const tenant : {"light", "heavy"}) {
+      RequestRecord wish = pool.wish(1);
+      wish.tenant = tenant;
+      const auto id = pool.ask(wish);
+      owner[id] = tenant;
+      if (wish.tenant == "heavy") heavies.push_back(id);
+    }
+  std::map<std::string, unsigned> served;
+  std::vector<std::string> order;
+  for (int i = 0; i < 40; ++i) {
+    const auto results = pool.round();
+    REQUIRE(results.size() == 1);
+    const std::string id = results.begin()->first;
+    ++served[owner[id]];
+    if (owner[id] == "heavy") order.push_back(id);
+    pool.placement.erase_lease("a", id);
+  }
+  CHECK(served["heavy"] == 30);
+  CHECK(served["light"] == 10);
+  heavies.resize(order.size());
+  CHECK(order == heavies);
+}
+
+TEST_CASE("a tenant that comes anew is not behind all that others have asked for") {
+  Pool pool;
+  pool.host("a", 1);
+  for (int i = 0; i < 500; ++i) pool.ask(pool.wish(1));
+  for (int i = 0; i < 5; ++i) pool.placement.erase_lease("a", pool.round().begin()->first);
+  RequestRecord wish = pool.wish(1);
+  wish.tenant = "new";
+  const auto id = pool.ask(wish);
+  bool served = false;
+  for (int i = 0; i < 2 && !served; ++i) {
+    const auto results = pool.round();
+    served = results.contains(id);
+    pool.placement.erase_lease("a", results.begin()->first);
+  }
+  CHECK(served);
+}
+
+TEST_CASE("what no host could ever give is refused, after the time in which one may come back") {
+  Pool pool;
+  pool.host("a", 1);
+  const auto id = pool.ask(pool.wish(2));
+  CHECK(pool.round().empty());
+  pool.now += Placement::hopeless_max;
+  CHECK(pool.round().at(id).find("no host of the pool could ever give") != std::string::npos);
+  const auto other = pool.ask(pool.wish(2));
+  CHECK(pool.round().empty());
+  pool.host("b", 2);
+  CHECK(pool.round() == Pool::Results{{other, "b:2"}});
+}
+
+TEST_CASE("hosts that drain, stop, are gone or are doubted get nothing") {
+  Pool pool;
+  pool.host("a", 1);
+  pool.host("b", 1);
+  SECTION("drain") {
+    RoomRecord room = pool.rooms["a"];
+    room.state = RoomRecord::State::draining;
+    pool.placement.set_room("a", room);
+  }
+  SECTION("record gone") { pool.placement.erase_host("a"); }
+  SECTION("room gone") { pool.placement.erase_room("a"); }
+  SECTION("doubted") { pool.placement.doubt("a"); }
+  SECTION("no session left") {
+    RoomRecord room = pool.rooms["a"];
+    room.sessions = 0;
+    pool.placement.set_room("a", room);
+  }
+  const auto first = pool.ask(pool.wish(1)), second = pool.ask(pool.wish(1));
+  CHECK(pool.round() == Pool::Results{{first, "b:1"}});
+  pool.host("a", 1);
+  CHECK(pool.round() == Pool::Results{{second, "a:1"}});
+}
+
+TEST_CASE("rounds of a large pool with a long queue take little time") {
+  Pool pool;
+  for (int i = 0; i < 1000; ++i) pool.host(fmt::format("h{:03}", i), 8);
+  for (int i = 0; i < 8000; ++i) pool.ask(pool.wish(1));
+  while (!pool.round().empty()) {}
+  REQUIRE(pool.placement.leases() == 8000);
+  for (int i = 0; i < 3000; ++i) {
+    RequestRecord wish = pool.wish(1 + i % 16, 50 + i % 7);
+    wish.hosts = 2;
+    wish.tenant = fmt::format("t{}", i % 50);
+    pool.ask(wish);
+  }
+  pool.round();  // chooses what is claimed
+  const auto begin = std::chrono::steady_clock::now();
+  constexpr int rounds = 5;
+  for (int i = 0; i < rounds; ++i) CHECK(pool.round().empty());
+  const auto each = (std::chrono::steady_clock::now() - begin) / rounds;
+  CHECK(each < 2s);  // on a busy machine, with a sanitizer
+}
+
+}  // namespace
+}  // namespace fargpu::server::pool

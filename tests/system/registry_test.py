@@ -1,0 +1,331 @@
+"""A pool of hosts by a registry: real etcd, and brokers that place leases by it."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from rig import SystemTest, fargpu, paths, wait_until
+from rig.process import Process, run
+
+ETCD = shutil.which("etcd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/bin")
+SHOW = ("sh", "-c", "echo $FARGPU_POOL")
+HOLD = ("sh", "-c", "echo $FARGPU_POOL $FARGPU_SPLIT; read line")
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+class Etcd:
+    """An etcd of one member on this machine; it can be stopped and started again."""
+
+    def __init__(self, *options, scheme="http"):
+        base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.folder = tempfile.TemporaryDirectory(dir=base)
+        self.client, self.peer = free_port(), free_port()
+        self.url = f"{scheme}://127.0.0.1:{self.client}"
+        self.options = options
+        self.process = None
+        self.start()
+
+    def start(self):
+        peer = f"http://127.0.0.1:{self.peer}"
+        self.process = Process([
+            ETCD, "--data-dir", self.folder.name, "--name", "one", "--listen-client-urls", self.url,
+            "--advertise-client-urls", self.url, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+            "--initial-cluster", f"one={peer}", *self.options])
+        self.process.err.find(lambda line: "ready to serve client requests" in line or "serving client" in line)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.close()
+
+    def keys(self):
+        """All keys, with etcd's own tool."""
+        done = run(["etcdctl", "--endpoints", self.url, "get", "fargpu/", "--prefix", "--keys-only"],
+                   env={"ETCDCTL_API": "3"})
+        return done.out.split()
+
+    def close(self):
+        self.process.close()
+        self.folder.cleanup()
+
+
+@unittest.skipUnless(ETCD, "there is no etcd on this machine (package etcd-server)")
+class RegistryTest(SystemTest):
+    """What all have."""
+
+    def setUp(self):
+        self.etcd = Etcd()
+        self.addCleanup(self.etcd.close)
+
+    def member(self, name, *options, devices=1, joined=True, env=None, **more):
+        host = self.broker("--pool", "p", "--pool-registry", self.etcd.url, "--pool-host", name, *options,
+                           env={"FARGPU_FAKE_DEVICES": devices, "FARGPU_FAKE_HOST": sum(name.encode()) % 200,
+                                **(env or {})}, **more)
+        if joined:
+            host.log("joined pool")
+        return host
+
+    def members(self, number, *options, **more):
+        hosts = [self.member(f"h{i + 1}", *options, **more) for i in range(number)]
+        self.seen(hosts[0], number)
+        return hosts
+
+    def seen(self, host, number):
+        """Waits until the pool has so many hosts and somebody places."""
+        def complete():
+            pool = self.pool_of(host)
+            return len(pool["hosts"]) == number and pool["placer"]
+        wait_until(complete, f"{number} hosts in the pool")
+        time.sleep(0.3)  # for the placer to have heard of all of them
+
+    def pool_of(self, host):
+        return host.status()["pool"]
+
+    def job(self, host, *options, program=HOLD, env=None):
+        """A job that says where it is, and keeps that until it is told to go on."""
+        return self.start([paths.FARGPU, "run", *options, "--", *program],
+                          env={"FARGPU_POOL": host.pool, **(env or {})})
+
+    def where(self, job, seconds=30):
+        line = job.out.find(lambda text: text, seconds=seconds)[0].split()
+        return self.hosts_of(line[0])
+
+    @staticmethod
+    def hosts_of(pool):
+        """A host is named with its scheme where the pool has chosen it."""
+        return [address.removeprefix("tcp://") for address in pool.split(",")]
+
+    def end(self, job):
+        job.send_line("on")
+        self.assertEqual(job.wait(), 0, job.err.text())
+
+
+class Placing(RegistryTest):
+    def test_a_job_lands_on_the_host_that_has_room(self):
+        one, two = self.members(2)
+        first = self.job(one, "-n", "1", "-c", "100%")
+        second = self.job(one, "-n", "1", "-c", "100%")
+        self.assertEqual({*self.where(first), *self.where(second)}, {one.pool, two.pool})
+        done = fargpu("run", "-n", "1", "-c", "100%", "--", "true", pool=one.pool)
+        self.assertEqual(done.code, 75, done.err)
+        self.assertIn("--wait", done.err)
+        self.end(first)
+        third = self.job(two, "-n", "1", "-c", "100%", "--wait", "20s")
+        self.assertEqual(self.where(third), self.where(first))
+        self.end(third)
+        self.end(second)
+        wait_until(lambda: not any("/lease/" in key for key in self.etcd.keys()), "no lease is left in the registry")
+
+    def test_all_programs_of_a_job_are_at_its_host(self):
+        one, two = self.members(2)
+        first = self.job(one, "-n", "1", "-c", "100%")
+        taken = self.where(first)[0]
+        full, free = (one, two) if taken == one.pool else (two, one)
+        done = fargpu("run", "-n", "1", "-c", "100%", "--", "sh", "-c",
+                      f"{paths.PROGRAMS}/lives hold 2>&1 < /dev/null | head -0; echo $FARGPU_POOL", pool=full.pool)
+        self.assertEqual((done.code, self.hosts_of(done.out.strip())), (0, [free.pool]), done.err)
+        self.end(first)
+
+    def test_a_program_without_a_job_prefers_the_host_that_was_asked_and_is_redirected(self):
+        one, two = self.members(2, "--sessions-max", "1")
+        clients = [self.client(two, "init") for _ in range(2)]
+        self.assertEqual([len(host.sessions()) for host in (two, one)], [1, 1])
+        for client in clients:
+            self.assertEqual(client.finish(), 0)
+
+    def test_a_client_that_follows_no_places_has_the_host_that_was_asked_or_none(self):
+        one, two = self.members(2)
+        first = self.job(one, "-n", "1", "-c", "100%")
+        full = one if self.where(first)[0] == one.pool else two
+        old = self.connection(full)
+        from rig import wire
+        old.say(f"(hello = ({wire.VERSION}, oldestProtocol = 3))")
+        self.assertIn('pool = "p"', old.hear())
+        old.say("(leaseRequest = (gpus = 1, computePercent = 100))")
+        answer = old.hear()
+        self.assertIn("noCapacity", answer)
+        self.assertNotIn("places", answer)
+        self.end(first)
+
+    def test_a_gang_has_devices_of_two_hosts(self):
+        one, two = self.members(2)
+        gang = self.job(one, "-n", "2", "--hosts", "2", "-c", "100%")
+        self.assertEqual(sorted(self.where(gang)), sorted([one.pool, two.pool]))
+        self.end(gang)
+
+    def test_gangs_that_want_each_others_hosts_come_one_after_the_other(self):
+        one, two = self.members(2)
+        gangs = [self.job(host, "-n", "2", "--hosts", "2", "-c", "100%", "--wait", "60s",
+                          program=("sh", "-c", "echo $FARGPU_POOL; sleep 0.3")) for host in (one, two) * 3]
+        for gang in gangs:
+            self.assertEqual(gang.wait(seconds=60), 0, gang.err.text())
+
+    def test_a_queue_has_an_order(self):
+        one, = self.members(1)
+        first = self.job(one, "-n", "1", "-c", "100%")
+        self.where(first)
+        later = []
+        for number in range(3):
+            later.append(self.job(one, "-n", "1", "-c", "100%", "--wait", "60s",
+                                  program=("sh", "-c", f"date +%s.%N; sleep 0.2")))
+            wait_until(lambda: len(self.pool_of(one)["waiting"]) == number + 1, "it waits")
+        self.end(first)
+        for job in later:
+            self.assertEqual(job.wait(seconds=60), 0, job.err.text())
+        times = [float(job.out.text()) for job in later]
+        self.assertEqual(times, sorted(times))
+
+    def test_a_client_that_dies_while_it_waits_is_forgotten(self):
+        one, = self.members(1)
+        first = self.job(one, "-n", "1", "-c", "100%")
+        self.where(first)
+        waiting = self.job(one, "-n", "1", "-c", "100%", "--wait", "60s")
+        wait_until(lambda: self.pool_of(one)["waiting"], "it waits")
+        waiting.kill()
+        wait_until(lambda: not self.pool_of(one)["waiting"], "the request has gone")
+        self.end(first)
+
+
+class Limits(RegistryTest):
+    def test_a_tenant_has_so_much_of_all_hosts_together(self):
+        one, two = self.members(2)
+        done = fargpu("pool", "set", "default", "--leases", "1", "--host", one.pool)
+        self.assertEqual(done.code, 0, done.err)
+        self.assertRegex(done.out, r"default .* 0 of 1 ")
+        first = self.job(one, "-n", "1", "-c", "50%")
+        self.where(first)
+        for host in (one, two):
+            done = fargpu("run", "-n", "1", "-c", "50%", "--", "true", pool=host.pool)
+            self.assertEqual(done.code, 75, done.err)
+            self.assertIn("as much of this pool as it may have", done.err)
+        self.end(first)
+        self.assertEqual(fargpu("run", "-n", "1", "-c", "50%", "--", "true", pool=two.pool).code, 0)
+        self.assertEqual(fargpu("pool", "set", "default", "--forget", "--host", two.pool).code, 0)
+
+        def limits():
+            tenants = json.loads(fargpu("quota", "-o", "json", pool=one.pool).out)[0]["pool"]["tenants"]
+            return [tenant["leases_limit"] for tenant in tenants if tenant["name"] == "default"]
+        wait_until(lambda: limits() == [], "the limit is gone")
+
+    def test_a_drained_host_is_passed_over(self):
+        one, two = self.members(2)
+        self.assertEqual(fargpu("drain", "--host", one.pool).code, 0)
+        for _ in range(2):
+            job = self.job(one, "-n", "1")
+            self.assertEqual(self.where(job), [two.pool])
+            self.end(job)
+        wait_until(lambda: [host["state"] for host in self.pool_of(one)["hosts"]] == ["draining", "serving"],
+                   "one of them drains")
+        self.assertEqual(fargpu("resume", "--host", one.pool).code, 0)
+        wait_until(lambda: self.pool_of(two)["hosts"][0]["state"] == "serving", "it serves again")
+
+
+class Failures(RegistryTest):
+    def test_a_dead_broker_is_none_of_the_pool_any_more(self):
+        one, two = self.members(2)
+        job = self.job(two, "-n", "1", "-c", "100%")
+        other = self.job(two, "-n", "1", "-c", "100%")
+        places = self.where(job) + self.where(other)
+        survivor, on_it = (one, (job, other)[places.index(one.pool)])
+        waiting = self.job(two, "-n", "1", "-c", "100%", "--wait", "60s")
+        wait_until(lambda: self.pool_of(one)["waiting"], "it waits")
+        two.process.kill()
+        wait_until(lambda: len(self.pool_of(survivor)["hosts"]) == 1 and self.pool_of(survivor)["placer"],
+                   "the dead host is gone, and somebody places", seconds=30)
+        self.assertFalse([key for key in self.etcd.keys() if "/h2" in key or "/requests/" in key])
+        self.assertNotEqual(waiting.wait(seconds=30), 0)
+        self.assertTrue(on_it.running())
+        self.end(on_it)
+        done = fargpu("run", "-n", "1", "-c", "100%", "--wait", "10s", "--", *SHOW, pool=one.pool)
+        self.assertEqual((done.code, self.hosts_of(done.out.strip())), (0, [one.pool]), done.err)
+
+    def test_a_broker_that_takes_over_enters_its_leases_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            runtime = ("--runtime-folder", str(Path(folder, "sessions")))
+            one = self.member("h1", *runtime)
+            self.seen(one, 1)
+            client = self.client(one, "init", "context", env={"FARGPU_GPUS": 1, "FARGPU_COMPUTE": "60%"})
+            wait_until(lambda: self.pool_of(one)["hosts"][0]["leases"] == 1, "one lease")
+            worker = self.worker_of(one, client)
+            one.process.kill()
+            one.wait(output=False)
+            again = self.member("h1", *runtime, port=one.port)
+            self.assertEqual(again.log("session taken over")["worker"], str(worker))
+            self.seen(again, 1)
+            wait_until(lambda: self.pool_of(again)["hosts"][0]["leases"] == 1, "its lease is counted, once")
+            done = fargpu("run", "-n", "1", "-c", "60%", "--", "true", pool=again.pool)
+            self.assertEqual(done.code, 75, done.err)
+            self.assertEqual(client.must("sync"), "SUCCESS")
+            self.assertEqual(client.finish(), 0)
+            wait_until(lambda: not any("/lease/" in key for key in self.etcd.keys()), "no lease is left")
+
+    def test_another_host_places_when_the_placer_has_gone(self):
+        hosts = dict(zip(("h1", "h2", "h3"), self.members(3)))
+        placer = self.pool_of(hosts["h1"])["placer"]
+        hosts[placer].process.kill()
+        rest = [host for name, host in hosts.items() if name != placer]
+        wait_until(lambda: self.pool_of(rest[0])["placer"] not in ("", placer), "another placer", seconds=30)
+        done = fargpu("run", "-n", "1", "-c", "100%", "--wait", "20s", "--", "true", pool=rest[0].pool, seconds=40)
+        self.assertEqual(done.code, 0, done.err)
+
+    def test_two_brokers_of_one_name(self):
+        one = self.member("h1")
+        second = self.member("h1", joined=False)
+        self.assertIn("another host is a member under the name 'h1'", second.log("pool out of reach")["reason"])
+        self.assertEqual(len(self.pool_of(one)["hosts"]), 1)
+        one.terminate()
+        one.wait()
+        second.log("joined pool", seconds=30)
+
+    def test_without_etcd_sessions_go_on_and_new_ones_are_as_the_settings_say(self):
+        strict, lax = self.member("h1"), self.member("h2", "--pool-outage", "local")
+        self.seen(strict, 2)
+        client = self.client(lax, "init", "context", "alloc a 1000", "write a 17")
+        self.etcd.kill()
+        for host in (strict, lax):
+            host.log("pool out of reach", seconds=40)
+        self.assert_lives(client)
+        done = fargpu("run", "-n", "1", "--", "true", pool=strict.pool, seconds=30)
+        self.assertEqual(done.code, 75, done.err)
+        self.assertIn("the registry of pool 'p' cannot be reached", done.err)
+        local = self.job(lax, "-n", "1")
+        self.assertEqual(self.where(local), [lax.pool])
+        doctor = fargpu("doctor", pool=lax.pool, seconds=60)
+        self.assertIn("whose registry is of no use now", doctor.out)
+        self.etcd.start()
+        for host in (strict, lax):
+            host.log("joined pool", start=host.place() and 0, seconds=40)
+        self.seen(strict, 2)
+        wait_until(lambda: sum(host["leases"] for host in self.pool_of(strict)["hosts"]) == 2,
+                   "both leases are counted again", seconds=30)
+        self.end(local)
+        self.assert_lives(client)
+        self.assertEqual(client.finish(), 0)
+
+    def test_an_etcd_that_stands_still(self):
+        one, = self.members(1)
+        client = self.client(one, "init", "context", "alloc a 1000", "write a 17")
+        self.etcd.process.signal(signal.SIGSTOP)
+        one.log("pool out of reach", seconds=60)
+        self.assert_lives(client)
+        self.etcd.process.signal(signal.SIGCONT)
+        place = one.place()
+        one.log("joined pool", start=place - 1, seconds=60)
+        self.seen(one, 1)
+        self.assertEqual(client.finish(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
