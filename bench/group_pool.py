@@ -1,26 +1,53 @@
-"""A pool of many hosts by a registry: C1. Hosts are simulated, in one process; another one places and asks. etcd, the
-members and the placement are real."""
+"""A pool of many hosts by a registry: C1, whose hosts are simulated, in one process; another one places and asks. etcd,
+the members and the placement are real. C2, whose parts die again and again, if it is named."""
 
 import contextlib
+import json
 import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 
+from goals import HERE
 from machine import Failed
 from rounds import in_turn, middle, spread
 
 DEVICES = 8  # of a host
 AT_ONCE = 64  # clients that ask for leases as fast as they get them
 GANGS = 10  # every tenth lease is one of a gang
+COUNTED = ("double grants", "leases lost", "left over")
 
 
 def run(bench):
-    if "tcp" not in bench.machine.kinds or not bench.wants("C1"):
+    if "tcp" not in bench.machine.kinds:
         return
-    measured(bench, "", tenants=50, queue=0, gangs=0)
-    measured(bench, ", one tenant", tenants=1, queue=bench.sizes.pool_queue, gangs=GANGS)
+    if bench.wants("C1"):
+        measured(bench, "", tenants=50, queue=0, gangs=0)
+        measured(bench, ", one tenant", tenants=1, queue=bench.sizes.pool_queue, gangs=GANGS)
+    if "C2" in bench.rows:  # half an hour
+        faults(bench, 5)
+
+
+def faults(bench, hosts):
+    places = {case: ("C2", "tcp", case) for word in COUNTED for case in (word, f"{word}, {hosts} hosts")}
+    with bench.attempt(*places.values()), tempfile.NamedTemporaryFile() as out:
+        command = [os.path.join(os.path.dirname(HERE), "tests", "system", "pool_faults"), "--minutes",
+                   str(bench.sizes.pool_minutes), "--hosts", str(hosts), "--clients", str(bench.sizes.pool_clients),
+                   "--out", out.name]
+        done = subprocess.run([sys.executable, *command], env=dict(os.environ, FARGPU_BUILD=bench.machine.stage),
+                              stdout=subprocess.PIPE, text=True, check=False)
+        with open(bench.machine.log("pool_faults"), "w") as log:
+            log.write(done.stdout)
+        try:
+            found = json.load(out)
+        except ValueError:
+            raise Failed(f"pool_faults said: {done.stdout[-300:]}") from None
+        about = {name: found[name] for name in ("jobs", "finished", "without a lease", "clients", "minutes")}
+        about["faults"] = sum(found["faults"].values())
+        for case, place in places.items():
+            bench.results.add(*place[:2], value=found[case.split(",")[0]], case=case, detail=about)
 
 
 def measured(bench, case, tenants, queue, gangs):

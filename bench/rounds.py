@@ -47,6 +47,8 @@ class Sizes:
     pool_queue: int = 200
     pool_grants: int = 100  # one after the other
     pool_seconds: float = 3  # of grants as fast as they go
+    pool_minutes: float = 30  # in which its parts die again and again
+    pool_clients: int = 200  # meanwhile
 
 
 TINY = Sizes(
@@ -57,7 +59,8 @@ TINY = Sizes(
     checkpoint_bytes=1 << 20, paced_checkpoint_bytes=1 << 20, known_bytes=1 << 20, known_cache="on",
     image_bytes=64 << 10, share_seconds=0.3, device_copy_mib=1, fill_blocks=2,
     fill_rounds=20, sessions_most=3, session_mib=1, quota_mib=32, evicted_mib=64, turns_mib=16, turns_seconds=1,
-    pool_hosts=8, pool_leases=40, pool_queue=3, pool_grants=4, pool_seconds=0.2)
+    pool_hosts=8, pool_leases=40, pool_queue=3, pool_grants=4, pool_seconds=0.2, pool_minutes=0.2,
+    pool_clients=5)
 
 
 @dataclasses.dataclass
