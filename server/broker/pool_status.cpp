@@ -135,14 +135,11 @@ void write_pool(PoolHost& host, MetricsText& text) {
            labels, host.member().in_touch() ? 1 : 0);
   text.add("fargpu_pool_placer", "gauge", "1 while this host places the pool's leases.", labels,
            host.member().is_placer() ? 1 : 0);
-  if (const pool::PlacerCounts* const counts = host.member().counts()) {
-    const char* const placed = "Requests for leases of the pool that this host has answered since it was elected.";
-    for (const auto& [result, count] : {std::pair("granted", counts->granted), std::pair("refused", counts->refused)}) {
-      MetricsText::Labels by = labels;
-      by.emplace_back("result", result);
-      text.add("fargpu_pool_placements_total", "counter", placed, by, static_cast<double>(count));
-    }
-  }
+  if (const pool::PlacerCounts* const counts = host.member().counts())
+    for (const auto& [result, count] : {std::pair("granted", counts->granted), std::pair("refused", counts->refused)})
+      text.add("fargpu_pool_placements_total", "counter",
+               "Requests for leases of the pool that this host has answered since it was elected.",
+               {{"Hostname", name}, {"pool", host.name()}, {"result", result}}, static_cast<double>(count));
   const auto view = host.last_view();
   if (!view) return;
   Sum all;
@@ -155,16 +152,17 @@ void write_pool(PoolHost& host, MetricsText& text) {
     all.free_bytes += sum.free_bytes;
     leases += one.leases;
   }
-  const auto gauge = [&](const char* metric, const char* meaning, std::uint64_t value) {
-    text.add(metric, "gauge", meaning, labels, static_cast<double>(value));
-  };
-  gauge("fargpu_pool_hosts", "Hosts of the pool.", view->hosts.size());
-  gauge("fargpu_pool_devices", "Devices of the pool's hosts.", all.devices);
-  gauge("fargpu_pool_devices_free", "Of these, those on which no lease has anything.", all.free_devices);
-  gauge("fargpu_pool_memory_bytes", "Memory of the pool's devices.", all.memory_bytes);
-  gauge("fargpu_pool_memory_free_bytes", "Of that, what is not kept for leases and not used.", all.free_bytes);
-  gauge("fargpu_pool_leases", "Leases in the pool.", leases);
-  gauge("fargpu_pool_leases_waiting", "Requests for leases that wait in the pool.", view->waiting.size());
+  text.add("fargpu_pool_hosts", "gauge", "Hosts of the pool.", labels, static_cast<double>(view->hosts.size()));
+  text.add("fargpu_pool_devices", "gauge", "Devices of the pool's hosts.", labels, static_cast<double>(all.devices));
+  text.add("fargpu_pool_devices_free", "gauge", "Of these, those on which no lease has anything.", labels,
+           static_cast<double>(all.free_devices));
+  text.add("fargpu_pool_memory_bytes", "gauge", "Memory of the pool's devices.", labels,
+           static_cast<double>(all.memory_bytes));
+  text.add("fargpu_pool_memory_free_bytes", "gauge", "Of that, what is not kept for leases and not used.", labels,
+           static_cast<double>(all.free_bytes));
+  text.add("fargpu_pool_leases", "gauge", "Leases in the pool.", labels, static_cast<double>(leases));
+  text.add("fargpu_pool_leases_waiting", "gauge", "Requests for leases that wait in the pool.", labels,
+           static_cast<double>(view->waiting.size()));
 }
 
 }  // namespace fargpu::server

@@ -189,8 +189,9 @@ cause and the repair. All other errors are the driver's, passed on unchanged. Th
 
 
 def metrics():
-    """{name: (type, help, labels)}, as server/broker/status_metrics.cpp adds them."""
-    source = (SOURCE / "server" / "broker" / "status_metrics.cpp").read_text()
+    """{name: (type, help, labels)}, as server/broker/status_metrics.cpp and pool_status.cpp add them."""
+    source = "".join((SOURCE / "server" / "broker" / file).read_text()
+                     for file in ("status_metrics.cpp", "pool_status.cpp"))
     labels, found = {}, {}
     pattern = re.compile(r"MetricsText::Labels (\w+)(?:\{(.*?)\};| = (\w+);)|(\w+)\.emplace_back\(\"(\w+)\"|"
                          r"text\.add(?:_histogram)?\(\"(\w+)\",\s*(?:\"(\w+)\",\s*)?((?:\"[^\"]*\"\s*)+),"
@@ -207,7 +208,7 @@ def metrics():
                                       re.findall(r'\{"(\w+)"', of) if of.startswith("{") else labels[of]))
     if len(re.findall(r"text\.add(?:_histogram)?\(",
                       source)) != sum(1 for match in pattern.finditer(source) if match[6]):
-        raise ValueError("a series of status_metrics.cpp is not understood")
+        raise ValueError("a series is not understood")
     return found
 
 
@@ -216,7 +217,7 @@ def metrics_page():
             for name, (kind, meaning, labels) in sorted(metrics().items())]
     return f"""# Metrics
 
-Made from `server/broker/status_metrics.cpp` by {RENEW}.
+Made from `status_metrics.cpp` and `pool_status.cpp` of `server/broker` by {RENEW}.
 
 With `metrics_listen = "127.0.0.1:9470"`, `fargpud` answers `GET /metrics` with these series, in the text format of
 Prometheus. Labels of devices are called as NVIDIA's DCGM exporter calls them (`Hostname`, `gpu`, `UUID`), so that both
@@ -225,8 +226,8 @@ can be joined. `GET /healthz` answers 200 while the host takes new sessions, and
 {table(("series", "type", "meaning", "labels"), rows)}
 
 Series of a session vanish with the session, and where more than 64 sessions run, those with a `session` label are left
-out. Counters of a tenant grow as long as `fargpud` runs and count ended sessions too. A limit that is not set has no
-series.
+out. Those of a pool are told by each of its members, as it last saw the whole pool. Counters of a tenant grow as long
+as `fargpud` runs and count ended sessions too. A limit that is not set has no series.
 """
 
 

@@ -67,7 +67,7 @@ class Installed(SystemTest):
             texts += [f"share/bash-completion/completions/{program}", f"share/zsh/site-functions/_{program}",
                       f"share/zsh/vendor-completions/_{program}", f"share/fish/vendor_completions.d/{program}.fish"]
         texts += [f"share/doc/fargpu-{component}/copyright"
-                  for component in ("client", "dev", "server", "softgpu", "ucx")]
+                  for component in ("client", "dev", "etcd", "server", "softgpu", "ucx")]
         texts += [f"share/doc/fargpu-dev/examples/{name}"
                   for name in ("graph.cu", "vector_add_driver.cpp", "vector_add_runtime.cu")]
         texts += ["share/fargpu/monitoring/fargpu-alerts.yaml", "share/fargpu/monitoring/fargpu-dashboard.json",

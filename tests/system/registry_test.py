@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+import urllib.request
 from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_until
@@ -230,6 +231,49 @@ class Limits(RegistryTest):
                    "one of them drains")
         self.assertEqual(fargpu("resume", "--host", one.pool).code, 0)
         wait_until(lambda: self.pool_of(two)["hosts"][0]["state"] == "serving", "it serves again")
+
+
+class Seeing(RegistryTest):
+    def lines(self, host, *options):
+        """Hosts of the pool in what `fargpu ls` shows."""
+        text = fargpu("ls", *options, pool=host.pool).out.split("pool p:")[1]
+        return re.findall(r"^  (h\d) ", text, re.M)
+
+    def test_hosts_are_chosen_by_name_and_model(self):
+        one, two = self.members(2)
+        self.assertEqual(self.lines(one), ["h1", "h2"])
+        self.assertEqual(self.lines(one, "--host", "*2"), ["h2"])
+        self.assertEqual(self.lines(two, "--model", "fake"), ["h1", "h2"])
+        self.assertEqual(self.lines(two, "--model", "H200"), [])
+        pool = json.loads(fargpu("ls", "-o", "json", "--host", "h1", pool=one.pool).out)[0]["pool"]
+        self.assertEqual([host["name"] for host in pool["hosts"]], ["h1"])
+
+    def test_metrics_of_the_pool(self):
+        one = self.member("h1", "--metrics-listen", "127.0.0.1:0")
+        self.member("h2")
+        self.seen(one, 2)
+        job = self.job(one, "-n", "1", "-c", "100%")
+        self.where(job)
+
+        def series():
+            with urllib.request.urlopen(f"http://127.0.0.1:{one.log('metrics')['port']}/metrics", timeout=10) as answer:
+                return {re.sub(r'Hostname="[^"]*",', "", name): float(value) for name, value in
+                        re.findall(r"^fargpu_pool_(\S+) (\S+)$", answer.read().decode(), re.M)}
+        wanted = {'hosts{pool="p"}': 2, 'devices{pool="p"}': 2, 'devices_free{pool="p"}': 1, 'leases{pool="p"}': 1,
+                  'leases_waiting{pool="p"}': 0, 'registry_up{pool="p"}': 1, 'placer{pool="p"}': 1,
+                  'placements_total{pool="p",result="granted"}': 1}
+        wait_until(lambda: wanted.items() <= series().items(), "the metrics tell of the lease")
+        self.end(job)
+
+    def test_each_lease_is_in_the_log_with_its_reason(self):
+        one, two = self.members(2)
+        job = self.job(one, "-n", "1", "-c", "100%", program=SHOW)
+        self.assertEqual(job.wait(), 0, job.err.text())
+        placer = one if self.pool_of(one)["placer"] == "h1" else two
+        told = placer.log("pool places")
+        self.assertEqual((told["tenant"], told["asked"]), ("default", "h1"))
+        self.assertRegex(told["at"], r"^h[12]:1$")
+        self.assertRegex(told["reason"], r"1 GPU at h[12], the least loaded that has room, with 0 sessions for 1 GPU")
 
 
 class Failures(RegistryTest):
