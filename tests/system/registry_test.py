@@ -255,7 +255,8 @@ class Seeing(RegistryTest):
         self.where(job)
 
         def series(host):
-            with urllib.request.urlopen(f"http://127.0.0.1:{host.log('metrics')['port']}/metrics", timeout=10) as answer:
+            url = f"http://127.0.0.1:{host.log('metrics')['port']}/metrics"
+            with urllib.request.urlopen(url, timeout=10) as answer:
                 return {re.sub(r'Hostname="[^"]*",', "", name): float(value) for name, value in
                         re.findall(r"^fargpu_pool_(\S+) (\S+)$", answer.read().decode(), re.M)}
         of_all = {'hosts{pool="p"}': 2, 'devices{pool="p"}': 2, 'devices_free{pool="p"}': 1, 'leases{pool="p"}': 1,
