@@ -484,6 +484,10 @@ asio::awaitable<std::string> Broker::set_pool_tenant(ClientFacts by, std::string
                                                      std::optional<pool::TenantRecord> limits) {
   if (!pool_) co_return "this host is of no pool: its settings name none";
   if (!pool::is_name(name)) co_return "'" + name + "' is no name of a tenant";
+  if (limits && limits->weight > pool::weight_max)
+    co_return fmt::format("a weight is between 1 and {}", pool::weight_max);
+  if (!pool_->member().in_touch())
+    co_return fmt::format("the registry of pool '{}' cannot be reached: {}", settings_.pool, pool_->member().trouble());
   try {
     co_await pool_->member().set_tenant(name, limits);
   } catch (const pool::RegistryError& error) {

@@ -527,6 +527,11 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
         place->reason = refusal->text;
       }
       if (!co_await wait_for_change(until)) co_return false;
+      // The lease that the job had here may have ended, or the registry may be back.
+      if (broker_.pool_ && !placed && (!job || !broker_.leases_.find(client_.tenant, *job))) {
+        const bool goes_on = co_await go_by_pool(request, wish, job, deadline, placed);
+        if (!goes_on) co_return false;
+      }
     }
     place.reset();
     placed.reset();
@@ -643,11 +648,17 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     }
     pool::RequestRecord record = record_of(request, wish, *job);
     const auto begin = Clock::now();
+    auto until = deadline;  // of asking with a wait
+    std::string last_reason;
     int placements = 0;
     asio::steady_timer wake(broker_.io_);
     const auto refuse = [&](const std::string& text) {
       const char* const advice = waits ? "" : hold ? " or wait with --wait" : " or wait with FARGPU_WAIT";
       return refuse_lease(wire::Failure::Reason::NO_CAPACITY, text + advice);
+    };
+    // Another member may be in touch with the registry.
+    const auto refuse_here = [&](const std::string& text) {
+      return refuse_lease(wire::Failure::Reason::DRAINING, text);
     };
     while (true) {
       // The registry may be away for a moment, as while this host joins.
@@ -657,24 +668,25 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
           co_return true;
         }
         if (Clock::now() >= std::max(deadline, begin + registry_away_max))
-          co_return co_await refuse(
+          co_return co_await refuse_here(
               fmt::format("the registry of pool '{}' cannot be reached, and without it this host gives no new leases: "
                           "{}; try later",
                           pool.name(), member.trouble()));
         wake.expires_after(std::chrono::milliseconds(100));
         if (!co_await sleep(wake)) co_return false;
       }
-      record.waits = waits && Clock::now() < deadline;
+      record.waits = Clock::now() < until;
       const auto asked = member.request(record);
-      const auto patience = record.waits ? deadline : Clock::now() + registry_silence_max;
+      const auto patience = record.waits ? until : Clock::now() + registry_silence_max;
       asked->answered = [&wake] { wake.cancel(); };
       while (!asked->answer() && Clock::now() < patience && (member.in_touch() || (record.waits && !local))) {
         wake.expires_at(std::min(patience, Clock::now() + std::chrono::seconds(1)));
         if (!co_await sleep(wake)) co_return false;
       }
       if (!asked->answer()) {
+        if (record.waits && member.in_touch() && !last_reason.empty()) co_return co_await refuse(last_reason);
         if (record.waits || !member.in_touch()) continue;  // once more, for the reason; or by itself
-        co_return co_await refuse(
+        co_return co_await refuse_here(
             fmt::format("no placer of pool '{}' has answered for {} s: `fargpu doctor` tells more; try later",
                         pool.name(), registry_silence_max.count()));
       }
@@ -685,7 +697,9 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
         // What has just ended may not have been heard of by the placer.
         const auto grace =
             broker_.sessions_are_ending() ? std::chrono::milliseconds(Broker::giving_back_max) : 3 * end_heard_within;
-        if (Clock::now() >= std::max(deadline, begin + grace)) co_return co_await refuse(refusal->text);
+        last_reason = refusal->text;
+        until = std::max(deadline, begin + grace);
+        if (Clock::now() >= until) co_return co_await refuse(last_reason);
         wake.expires_after(ask_pool_again);
         if (!co_await sleep(wake)) co_return false;
         continue;

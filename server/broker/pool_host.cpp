@@ -179,8 +179,13 @@ pool::RoomRecord PoolHost::room() const {
 // -----------------------------------------------------------------------------------------------------------
 
 void PoolHost::enter(const std::string& id, const pool::LeaseRecord& record, const std::shared_ptr<Lease>& lease) {
+  Entry entry{record, lease, nullptr, {}};
+  if (Entry* const before = entry_of(*lease)) {  // under another name, whose client has not come
+    entry.kept = std::move(before->kept);
+    entry.until = before->until;
+  }
   // First, as the end of a mark that the lease had until now is of another name.
-  entries_[id] = {record, lease, nullptr, {}};
+  entries_[id] = std::move(entry);
   lease->in_pool = std::make_shared<Mark>(self_, id);
 }
 
@@ -209,7 +214,9 @@ std::string PoolHost::why_not(const std::string& id, const pool::LeaseRecord& re
   const LeaseWish wish{record.gpus, record.memory_bytes, record.compute_percent, parse_priority(record.priority)};
   if (const auto lease = leases_.find(record.tenant, *job)) {
     // Of an earlier broker of this host, or of this one before the registry was away.
-    if (lease->devices.size() != record.gpus) return "its job has another lease here, which is about to end";
+    if (lease->devices.size() != record.gpus || lease->memory_bytes != record.memory_bytes ||
+        lease->compute_percent != record.compute_percent)
+      return "its job has another lease here, which is about to end";
     enter(id, record, lease);
     return "";
   }

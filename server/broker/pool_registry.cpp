@@ -6,6 +6,8 @@ namespace fargpu::server {
 
 std::unique_ptr<pool::Registry> open_registry(asio::io_context& io, const Settings& settings) {
   pool::EtcdOptions options;
+  // Clients wait for five seconds for an answer that needs the registry.
+  options.timeout = std::chrono::seconds(3);
   options.endpoints = settings.pool_registry;
   options.ca = settings.pool_ca;
   options.certificate = settings.pool_certificate;

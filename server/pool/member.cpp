@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <random>
 #include <set>
+#include <utility>
+
+#include "protocol/text.h"
 
 namespace fargpu::server::pool {
 namespace {
@@ -22,7 +25,6 @@ constexpr auto tell_after = 50ms;
 // Many members see at once that there is no placer.
 constexpr unsigned election_spread_ms = 200;
 constexpr std::size_t operations_max = transaction_max - 8;
-constexpr std::size_t request_names_max = 200'000;
 constexpr auto view_age_max = 1s;
 
 std::string new_id() {
@@ -30,6 +32,17 @@ std::string new_id() {
   std::string id;
   for (int word = 0; word < 4; ++word) id += fmt::format("{:08x}", device());
   return id;
+}
+
+// Members leave out what is longer than a record may be.
+std::string too_long(const HostRecord& host) {
+  const std::size_t bytes = write(host).size();
+  if (bytes <= record_bytes_max && host.tenants.size() <= tenants_max) return "";
+  return fmt::format(
+      "what this host tells of itself is {} long, as its settings name {}; a record of the registry has at most {}, "
+      "and {}",
+      bytes_text(bytes), so_many(host.tenants.size(), "tenant"), bytes_text(record_bytes_max),
+      so_many(tenants_max, "tenant"));
 }
 
 bool ends_with_key(const std::string& key, const std::string& prefix, std::string& rest) {
@@ -138,6 +151,7 @@ class Member::State : public std::enable_shared_from_this<State> {
   asio::awaitable<void> write_out(StayPointer stay);
   asio::awaitable<void> mind_lifetime(StayPointer stay);
   asio::awaitable<void> wait(std::chrono::milliseconds time);
+  asio::awaitable<std::shared_ptr<const PoolView>> look_at_all();
 
   void hear(const std::vector<Change>& changes, std::int64_t revision);
   void on_lease(const std::string& id, const Change& change);
@@ -169,12 +183,17 @@ class Member::State : public std::enable_shared_from_this<State> {
   bool tell_room_ = false;
   RoomRecord told_room_;
   HostRecord told_host_;
+  std::unique_ptr<Lifetime> before_;  // of the last stay, until this host has joined anew
+  Clock::time_point before_until_{};
+  bool went_back_ = false;       // the store is another one, or one of the past
   std::int64_t seen_ = 0;        // leases of revisions up to this one were given to the host
   std::set<std::string> known_;  // leases that the host keeps
   std::map<std::string, std::weak_ptr<OwnRequest>> requests_;
   std::string placer_host_;
   std::shared_ptr<const PoolView> view_;
   Clock::time_point view_since_{};
+  std::shared_ptr<asio::steady_timer> viewing_;  // ends with the reading of the whole pool that is under way
+  std::exception_ptr view_failure_;
 };
 
 // --- requests
@@ -243,7 +262,10 @@ asio::awaitable<void> Member::State::live() {
       co_await this->stay(stay);
     } catch (const RegistryError& error) {
       why = error.what();
-      if (error.kind == RegistryError::Kind::strange) seen_ = 0;  // of another store, or of one that went back
+      if (error.kind == RegistryError::Kind::strange) {
+        seen_ = 0;
+        went_back_ = true;
+      }
     } catch (const std::exception& error) {
       why = error.what();
     }
@@ -251,6 +273,14 @@ asio::awaitable<void> Member::State::live() {
     if (stay->placer) stay->placer->stop();
     const bool was_joined = stay->joined;
     stay->joined = false;
+    if (was_joined && !stopping_) {
+      // What stands in the registry of this host stays there for as long as if it had said nothing. Its successor
+      // begins a lifetime of its own, and parts of this stay may live on without one.
+      before_ = std::move(stay->lifetime);
+      before_until_ = Clock::now() + lifetime;
+    } else if (Clock::now() >= before_until_) {
+      before_ = nullptr;
+    }
     stay_ = nullptr;
     outbox_.clear();
     write_.cancel();
@@ -283,7 +313,7 @@ void Member::State::end(std::exception_ptr failure) {
 
 // What is bound to the lifetime goes at once.
 asio::awaitable<void> Member::State::leave(StayPointer stay) {
-  if (!stay->lifetime) co_return;
+  if (!stay->lifetime && !before_) co_return;
   Transaction transaction;
   transaction.erase(keys_.host(options_.host));
   transaction.erase(keys_.room(options_.host));
@@ -291,12 +321,15 @@ asio::awaitable<void> Member::State::leave(StayPointer stay) {
     co_await registry_.commit(std::move(transaction));
   } catch (const RegistryError&) {}
   stay->lifetime.reset();
+  before_.reset();
 }
 
 asio::awaitable<void> Member::State::stay(StayPointer stay) {
   const std::int64_t after = co_await join(stay);
   if (stay->over) co_return;
   stay->joined = true;
+  before_ = nullptr;
+  went_back_ = false;
   trouble_.clear();
   lost_told_ = false;
   duties_.log(false, "joined pool", {{"pool", options_.pool}, {"as", options_.host}});
@@ -331,21 +364,24 @@ asio::awaitable<std::int64_t> Member::State::join(StayPointer stay) {
   std::int64_t host_revision = 0;
   std::vector<Operation> operations;
   const std::map<std::string, LeaseRecord> kept = duties_.kept();
-  std::set<std::string> found;
+  for (const Entry& entry : snapshot.entries) {
+    if (entry.key != keys_.host(options_.host)) continue;
+    const auto record = read<HostRecord>(entry.value);
+    if (record && record->identity != options_.identity)
+      throw RegistryError(RegistryError::Kind::denied,
+                          fmt::format("another host is a member under the name '{}', at {}; give this one another "
+                                      "name by pool_host",
+                                      options_.host, record->address));
+    host_revision = entry.modified;
+  }
   for (const Entry& entry : snapshot.entries) {
     std::string id;
-    if (entry.key == keys_.host(options_.host)) {
-      const auto record = read<HostRecord>(entry.value);
-      if (record && record->identity != options_.identity)
-        throw RegistryError(RegistryError::Kind::denied,
-                            fmt::format("another host is a member under the name '{}', at {}; give this one another "
-                                        "name by pool_host",
-                                        options_.host, record->address));
-      host_revision = entry.modified;
-    } else if (ends_with_key(entry.key, at_ + "lease/", id)) {
+    if (ends_with_key(entry.key, at_ + "lease/", id)) {
       if (kept.contains(id)) continue;
-      // Placed after this host last looked: by a broker before this one, or while the registry was away.
-      const auto record = entry.created > seen_ ? read<LeaseRecord>(entry.value) : std::nullopt;
+      // Placed after this host last looked: by a broker before this one, or while the registry was away. What a store
+      // of the past has may have ended since.
+      const bool news = entry.created > seen_ && !went_back_;
+      const auto record = news ? read<LeaseRecord>(entry.value) : std::nullopt;
       if (record && duties_.admit(id, *record)) {
         operations.push_back({Operation::What::put, entry.key, entry.value, bound});
         known_.insert(id);
@@ -355,7 +391,7 @@ asio::awaitable<std::int64_t> Member::State::join(StayPointer stay) {
     } else if (ends_with_key(entry.key, at_ + "answer/", id)) {
       on_answer(id, {false, entry});
       operations.push_back({Operation::What::erase, entry.key, {}, 0});
-    } else if (ends_with_key(entry.key, keys_.requests(), id) && found.size() < request_names_max) {
+    } else if (ends_with_key(entry.key, keys_.requests(), id)) {
       const auto record = read<RequestRecord>(entry.value);
       const auto own = requests_.find(id);
       if (record && record->front == options_.host && (own == requests_.end() || own->second.expired()))
@@ -379,7 +415,10 @@ asio::awaitable<std::int64_t> Member::State::join(StayPointer stay) {
   std::vector<Change> changes;
   for (Entry& entry : entered.entries) changes.push_back({false, std::move(entry)});
   hear(changes, entered.revision);
-  told_host_ = duties_.describe();
+  HostRecord host = duties_.describe();
+  if (const std::string complaint = too_long(host); !complaint.empty())
+    throw RegistryError(RegistryError::Kind::denied, complaint);
+  told_host_ = std::move(host);
   told_room_ = duties_.room();
   told_room_.seen = seen_;
   Transaction transaction;
@@ -427,7 +466,11 @@ void Member::State::on_lease(const std::string& id, const Change& change) {
     changed();
     return;
   }
-  if (known_.contains(id)) return;
+  if (known_.contains(id)) {
+    // The placer counts what was entered after the room that it knows of, also what the host has entered itself.
+    if (change.entry.created > told_room_.seen) changed();
+    return;
+  }
   tell_room_ = true;
   const auto record = read<LeaseRecord>(change.entry.value);
   if (!record || !duties_.admit(id, *record)) return erase(change.entry.key);
@@ -474,6 +517,8 @@ asio::awaitable<void> Member::State::write_out(StayPointer stay) {
       }
       if (HostRecord host = duties_.describe(); host != told_host_) {
         told_host_ = std::move(host);
+        if (const std::string complaint = too_long(told_host_); !complaint.empty())
+          throw RegistryError(RegistryError::Kind::denied, complaint);
         outbox_[keys_.host(options_.host)] = {Operation::What::put, keys_.host(options_.host), write(told_host_), 0};
       }
     }
@@ -500,6 +545,7 @@ asio::awaitable<void> Member::State::write_out(StayPointer stay) {
 asio::awaitable<void> Member::State::watch_placer(StayPointer stay, std::int64_t after) {
   std::vector<std::string> prefix{keys_.placer()};
   const Snapshot snapshot = co_await registry_.read(std::move(prefix));
+  if (stay->over) co_return;
   placer_host_.clear();
   bool there = false;
   for (const Entry& entry : snapshot.entries) {
@@ -512,6 +558,7 @@ asio::awaitable<void> Member::State::watch_placer(StayPointer stay, std::int64_t
       transaction.require_modified(entry.key, entry.modified);
       transaction.erase(entry.key);
       co_await registry_.commit(std::move(transaction));
+      if (stay->over) co_return;
       there = false;
     }
   }
@@ -563,6 +610,25 @@ asio::awaitable<std::optional<LeaseRecord>> Member::State::find(std::string id) 
 
 asio::awaitable<std::shared_ptr<const PoolView>> Member::State::view() {
   if (view_ && Clock::now() - view_since_ < view_age_max) co_return view_;
+  if (const auto viewing = viewing_) {
+    asio::error_code ignored;
+    co_await viewing->async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  } else {
+    viewing_ = std::make_shared<asio::steady_timer>(io_, asio::steady_timer::time_point::max());
+    view_failure_ = nullptr;
+    try {
+      view_ = co_await look_at_all();
+      view_since_ = Clock::now();
+    } catch (...) {
+      view_failure_ = std::current_exception();
+    }
+    std::exchange(viewing_, nullptr)->cancel();
+  }
+  if (view_failure_) std::rethrow_exception(view_failure_);
+  co_return view_;
+}
+
+asio::awaitable<std::shared_ptr<const PoolView>> Member::State::look_at_all() {
   std::vector<std::string> everything{keys_.root()};
   const Snapshot snapshot = co_await registry_.read(std::move(everything));
   const auto view = std::make_shared<PoolView>();
@@ -594,9 +660,7 @@ asio::awaitable<std::shared_ptr<const PoolView>> Member::State::view() {
   std::erase_if(view->hosts, [](const auto& host) { return host.second.record.identity.empty(); });
   std::stable_sort(waiting.begin(), waiting.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto& [created, request] : waiting) view->waiting.push_back(std::move(request));
-  view_ = view;
-  view_since_ = Clock::now();
-  co_return view_;
+  co_return view;
 }
 
 asio::awaitable<void> Member::State::set_tenant(std::string tenant, std::optional<TenantRecord> limits) {

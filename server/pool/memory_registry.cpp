@@ -261,6 +261,7 @@ void MemoryRegistry::look_back() {
 }
 
 asio::awaitable<Snapshot> MemoryRegistry::read(std::vector<std::string> prefixes) {
+  ++reads_;
   co_await pass();
   look_back();
   std::map<std::string_view, const Entry*> found;  // prefixes may overlap

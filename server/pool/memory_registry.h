@@ -76,6 +76,8 @@ class MemoryRegistry final : public Registry {
   /// Whether the store cannot be reached. Calls fail, watches end, and lifetimes are not confirmed; they last in the
   /// store until it is told to end them.
   void cut_off(bool is);
+  /// So many reads were asked for.
+  std::uint64_t reads() const { return reads_; }
   /// How long a call takes, and a change until it is seen.
   void delay(std::chrono::microseconds time) { delay_ = time; }
   /// So many of the next transactions take place, and nothing says so.
@@ -110,6 +112,7 @@ class MemoryRegistry final : public Registry {
   const std::shared_ptr<Link> link_;
   std::chrono::microseconds delay_{0};
   unsigned lost_answers_ = 0, failures_ = 0;
+  std::uint64_t reads_ = 0;
   RegistryError::Kind failure_ = RegistryError::Kind::unavailable;
   std::int64_t seen_ = 0;
   std::uint64_t name_seen_ = 0;

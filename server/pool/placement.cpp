@@ -30,6 +30,20 @@ std::string wish_text(const RequestRecord& wish) {
   return text;
 }
 
+// Of what is limited.
+std::string use_text(const Limits& limits, std::uint64_t memory_bytes, std::uint64_t compute_percent,
+                     std::uint64_t leases) {
+  std::vector<std::string> parts;
+  if (limits.memory_bytes != 0) parts.push_back(bytes_text(memory_bytes));
+  if (limits.compute_percent != 0) parts.push_back(fmt::format("{}% of compute", compute_percent));
+  if (limits.leases != 0) parts.push_back(so_many(leases, "lease"));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string limits_text(const Limits& limits) {
+  return use_text(limits, limits.memory_bytes, limits.compute_percent, limits.leases);
+}
+
 }  // namespace
 
 // --- what the registry says
@@ -153,10 +167,13 @@ void Placement::set_request(const std::string& id, RequestRecord record, std::in
   }
   const auto tenant = tenants_.find(record.tenant);
   const std::uint64_t weight = tenant == tenants_.end() ? TenantRecord().weight : tenant->second.weight;
-  std::uint64_t& last = last_tag_[record.tenant];
-  last = std::max(last, virtual_time_) + turn / std::max<std::uint64_t>(weight, 1);
-  order_.insert({{last, created}, id});
-  requests_.emplace(id, Waiting{std::move(record), created, last, now, {}});
+  const auto last = last_tag_.find(record.tenant);
+  const std::uint64_t tag = std::max(last == last_tag_.end() ? 0 : last->second, virtual_time_) +
+                            turn / std::clamp<std::uint64_t>(weight, 1, weight_max);
+  // One that is refused at once takes no turn of its tenant's; one that is served does (decide()).
+  if (record.waits) last_tag_[record.tenant] = tag;
+  order_.insert({{tag, created}, id});
+  requests_.emplace(id, Waiting{std::move(record), created, tag, now, {}, {}});
 }
 
 void Placement::erase_request(const std::string& id) {
@@ -254,11 +271,12 @@ void Placement::take(const std::string& name, Host& host, unsigned devices, cons
   change(name);
 }
 
-unsigned Placement::can_give(const Host& host, const RequestRecord& wish, bool ever) const {
-  if (!ever && (host.spare.most_bytes < std::max<std::uint64_t>(wish.memory_bytes, 1) ||
-                host.spare.most_percent < wish.compute_percent))
+unsigned Placement::can_give(const Host& host, const RequestRecord& wish, Taken taken) const {
+  const bool now = taken == Taken::all;
+  if (now && (host.spare.most_bytes < std::max<std::uint64_t>(wish.memory_bytes, 1) ||
+              host.spare.most_percent < wish.compute_percent || host.spare.sessions == 0))
     return 0;
-  if (ever ? !host.known : !serves(host, wish.tenant) || host.spare.sessions == 0) return 0;
+  if (taken == Taken::nothing ? !host.known : !serves(host, wish.tenant)) return 0;
   const auto limited = host.record.tenants.find(wish.tenant);
   if (host.record.names_tenants && limited == host.record.tenants.end()) return 0;
   unsigned fit = 0, all = 0;
@@ -266,7 +284,7 @@ unsigned Placement::can_give(const Host& host, const RequestRecord& wish, bool e
   const auto look_at = [&](unsigned device) {
     if (device >= host.record.devices.size()) return;
     ++all;
-    if (ever) fit += host.record.devices[device].bytes >= bytes;
+    if (!now) fit += host.record.devices[device].bytes >= bytes;
     else
       fit += device < host.spare.devices.size() && host.spare.devices[device].bytes >= bytes &&
              host.spare.devices[device].percent >= wish.compute_percent;
@@ -277,7 +295,8 @@ unsigned Placement::can_give(const Host& host, const RequestRecord& wish, bool e
     for (unsigned device = 0; device < host.record.devices.size(); ++device) look_at(device);
   if (limited != host.record.tenants.end()) {
     Use use;
-    if (const auto has = host.uses.find(wish.tenant); !ever && has != host.uses.end()) use = has->second;
+    if (const auto has = host.uses.find(wish.tenant); taken != Taken::nothing && has != host.uses.end())
+      use = has->second;
     ++use.leases;
     while (fit > 0) {
       Use with = use;
@@ -300,7 +319,7 @@ bool Placement::suits(const std::string& name, const RequestRecord& wish) const 
 // ---------------------------------------------------------------------------------------------------------
 
 // One host before several, the least loaded before others.
-bool Placement::choose(const RequestRecord& wish, bool ever, Verdict& verdict) {
+bool Placement::choose(const RequestRecord& wish, Taken taken, Verdict& verdict) {
   struct Candidate {
     const std::string* name;
     Host* host;
@@ -320,7 +339,7 @@ bool Placement::choose(const RequestRecord& wish, bool ever, Verdict& verdict) {
   const unsigned enough = std::max(wish.gpus, 1u);
   if (const auto front = hosts_.find(wish.front);
       wish.prefers_front && !spread && front != hosts_.end() && suits(wish.front, wish)) {
-    if (const unsigned gives = can_give(front->second, wish, ever); gives >= enough)
+    if (const unsigned gives = can_give(front->second, wish, taken); gives >= enough)
       return alone(wish.front, front->second, gives, "which was asked");
   }
   std::vector<Candidate> candidates;
@@ -329,7 +348,7 @@ bool Placement::choose(const RequestRecord& wish, bool ever, Verdict& verdict) {
     const std::string& name = place.second;
     if (!suits(name, wish)) continue;
     Host& host = *at;
-    const unsigned gives = can_give(host, wish, ever);
+    const unsigned gives = can_give(host, wish, taken);
     if (gives == 0) continue;
     if (gives >= enough && !spread) return alone(name, host, gives, "the least loaded that has room");
     all += gives;
@@ -358,7 +377,7 @@ bool Placement::choose(const RequestRecord& wish, bool ever, Verdict& verdict) {
     verdict.parts.clear();
     verdict.names.clear();
   }
-  verdict.text = ever
+  verdict.text = taken == Taken::nothing
                      ? fmt::format("no host of the pool could ever give {}; ask for less, or for GPUs of more hosts",
                                    wish_text(wish))
                      : fmt::format("{} {} asked for, but the hosts of the pool have {} free that would do{}; try later",
@@ -375,12 +394,20 @@ Placement::Shape Placement::shape_of(const RequestRecord& wish) {
           wish.compute_percent};
 }
 
+Placement::Verdict Placement::too_many_wishes(const RequestRecord& wish) {
+  return {Shortage::room,
+          fmt::format("tenant '{}' has {} other wishes in the queue of this pool that cannot be served now; try later",
+                      wish.tenant, wishes_max),
+          {},
+          {}};
+}
+
 // Empty if some hosts could give it if nobody used them.
 const std::string& Placement::why_never(const RequestRecord& wish) {
   if (impossible_.size() >= impossible_max) impossible_.clear();
   const auto [place, fresh] = impossible_.try_emplace(shape_of(wish));
   Verdict ever;
-  if (fresh && !choose(wish, /*ever=*/true, ever)) place->second = ever.text;
+  if (fresh && !choose(wish, Taken::nothing, ever)) place->second = ever.text;
   return place->second;
 }
 
@@ -403,7 +430,7 @@ Placement::Verdict Placement::judge(const RequestRecord& wish, const std::map<st
         wish.tenant, limits.compute_percent);
     return verdict;
   }
-  const bool room = choose(wish, /*ever=*/false, verdict);
+  const bool room = choose(wish, Taken::all, verdict);
   if (!room) {
     verdict.shortage = Shortage::room;
     if (const std::string& why = why_never(wish); !why.empty()) {
@@ -419,16 +446,20 @@ Placement::Verdict Placement::judge(const RequestRecord& wish, const std::map<st
     for (const auto& [host, devices] : verdict.parts) gpus += devices;
     leases = verdict.parts.size();
   }
-  const Use asked{wish.memory_bytes * gpus, std::uint64_t{wish.compute_percent} * gpus, leases};
-  Use with = asked;
-  if (const auto has = uses.find(wish.tenant); has != uses.end()) add(with, has->second);
-  if (exceeds(limits, asked)) {
+  const std::uint64_t least = std::max(wish.gpus, 1u);
+  const Use least_asked{wish.memory_bytes * least, wish.compute_percent * least, 1};
+  Use has, with{wish.memory_bytes * gpus, std::uint64_t{wish.compute_percent} * gpus, leases};
+  if (const auto use = uses.find(wish.tenant); use != uses.end()) has = use->second;
+  add(with, has);
+  if (exceeds(limits, least_asked)) {
     verdict.shortage = Shortage::never;
-    verdict.text = fmt::format("{} {} more than tenant '{}' may have in this pool", wish_text(wish),
-                               wish.gpus == 1 ? "is" : "are", wish.tenant);
+    verdict.text = fmt::format("{} {} more than tenant '{}' may have in this pool, which is {}", wish_text(wish),
+                               wish.gpus == 1 ? "is" : "are", wish.tenant, limits_text(limits));
   } else if (exceeds(limits, with) && verdict.shortage != Shortage::never) {
     verdict.shortage = Shortage::quota;
-    verdict.text = fmt::format("tenant '{}' has as much of this pool as it may have; try later", wish.tenant);
+    verdict.text = fmt::format("tenant '{}' has {} in this pool, may have {}, and {} {} asked for; try later",
+                               wish.tenant, use_text(limits, has.memory_bytes, has.compute_percent, has.leases),
+                               limits_text(limits), wish_text(wish), wish.gpus == 1 ? "is" : "are");
   }
   if (verdict.shortage != Shortage::nothing) {
     verdict.parts.clear();
@@ -438,32 +469,20 @@ Placement::Verdict Placement::judge(const RequestRecord& wish, const std::map<st
 }
 
 // What is free and suits it at the hosts that it waits for is kept for it.
-void Placement::claim(Waiting& waiting) {
+void Placement::claim(Waiting& waiting, Clock::time_point now) {
   const RequestRecord& wish = waiting.record;
+  std::uint64_t sum = 0;
   std::erase_if(waiting.claimed, [&](const std::string& name) {
     const auto host = hosts_.find(name);
-    return host == hosts_.end() || can_give(host->second, wish, /*ever=*/true) == 0;
+    const unsigned gives = host == hosts_.end() ? 0 : can_give(host->second, wish, Taken::of_tenant);
+    sum += gives;
+    return gives == 0;
   });
-  if (waiting.claimed.empty()) {
-    Verdict wanted;
-    // The hosts that have most of it by now.
-    std::vector<std::pair<unsigned, std::string>> suited;
-    for (const auto& [name, host] : hosts_)
-      if (suits(name, wish) && serves(host, wish.tenant) && can_give(host, wish, /*ever=*/true) > 0)
-        suited.emplace_back(can_give(host, wish, /*ever=*/false), name);
-    std::stable_sort(suited.begin(), suited.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-    unsigned found = 0;
-    // One host that could serve it alone, if there is one.
-    for (const auto& [free, name] : suited)
-      if (can_give(hosts_[name], wish, /*ever=*/true) >= wish.gpus && waiting.claimed.empty())
-        waiting.claimed.push_back(name);
-    if (waiting.claimed.empty()) {
-      for (const auto& [free, name] : suited) {
-        if (found >= wish.gpus || waiting.claimed.size() == std::min<std::size_t>(wish.hosts, parts_max)) break;
-        found += can_give(hosts_[name], wish, /*ever=*/true);
-        waiting.claimed.push_back(name);
-      }
-    }
+  if (sum < std::max(wish.gpus, 1u)) {
+    waiting.claimed.clear();
+    if (waiting.chosen && now - *waiting.chosen < claim_again) return;
+    waiting.chosen = now;
+    choose_claims(waiting);
   }
   LeaseRecord lease;
   lease.tenant = wish.tenant;
@@ -472,12 +491,41 @@ void Placement::claim(Waiting& waiting) {
   unsigned missing = wish.gpus;
   for (const std::string& name : waiting.claimed) {
     Host& host = hosts_[name];
-    const unsigned share = wish.gpus == 0 ? 0 : std::min(missing, can_give(host, wish, /*ever=*/true));
+    const unsigned share = wish.gpus == 0 ? 0 : std::min(missing, can_give(host, wish, Taken::of_tenant));
     if (wish.gpus != 0 && share == 0) continue;
     missing -= share;
     take(host.spare, allowed(host, wish.tenant), share, lease);
     change(name);
   }
+}
+
+// Hosts that could serve it once others' leases there have ended; none if they could not.
+void Placement::choose_claims(Waiting& waiting) {
+  const RequestRecord& wish = waiting.record;
+  struct Suited {
+    unsigned free, gives;
+    const std::string* name;
+  };
+  std::vector<Suited> suited;
+  for (const auto& [name, host] : hosts_)
+    if (const unsigned gives = suits(name, wish) ? can_give(host, wish, Taken::of_tenant) : 0; gives > 0)
+      suited.push_back({can_give(host, wish, Taken::all), gives, &name});
+  // Those that have most of it by now.
+  std::stable_sort(suited.begin(), suited.end(), [](const Suited& a, const Suited& b) { return a.free > b.free; });
+  // One host that could serve it alone, if there is one.
+  const unsigned enough = std::max(wish.gpus, 1u);
+  const auto alone = std::find_if(suited.begin(), suited.end(), [&](const Suited& one) { return one.gives >= enough; });
+  if (alone != suited.end()) {
+    waiting.claimed.push_back(*alone->name);
+    return;
+  }
+  std::uint64_t found = 0;
+  for (const Suited& one : suited) {
+    if (found >= enough || waiting.claimed.size() == std::min<std::size_t>(wish.hosts, parts_max)) break;
+    found += one.gives;
+    waiting.claimed.push_back(*one.name);
+  }
+  if (found < enough) waiting.claimed.clear();
 }
 
 std::vector<Placement::Decision> Placement::decide(std::size_t most, Clock::time_point now) {
@@ -488,15 +536,20 @@ std::vector<Placement::Decision> Placement::decide(std::size_t most, Clock::time
   std::map<std::string, Use> uses = uses_;
   std::size_t claims = 0;
   std::uint64_t served = virtual_time_;
+  std::optional<std::uint64_t> first_waiting;
   // Within a round there is less and less left: what has found none is not looked for again.
   std::map<Shape, Verdict> failed;
+  std::map<std::string, std::size_t> wishes;  // that failed, by tenant
   for (const auto& [place, id] : order_) {
     if (decisions.size() >= most) break;
     Waiting& waiting = requests_.at(id);
     const RequestRecord& wish = waiting.record;
     Shape shape = shape_of(wish);
     const auto known = failed.find(shape);
-    Verdict verdict = known == failed.end() ? judge(wish, uses) : known->second;
+    Verdict verdict;
+    if (known != failed.end()) verdict = known->second;
+    else if (wishes[wish.tenant] >= wishes_max) verdict = too_many_wishes(wish);
+    else if (verdict = judge(wish, uses); verdict.shortage != Shortage::nothing) ++wishes[wish.tenant];
     if (verdict.shortage != Shortage::nothing) failed.emplace(std::move(shape), verdict);
     Decision decision{id, wish, waiting.created, {}, {}, verdict.text};
     if (verdict.shortage == Shortage::nothing) {
@@ -511,6 +564,7 @@ std::vector<Placement::Decision> Placement::decide(std::size_t most, Clock::time
         add(uses[wish.tenant], use_of(part));
       }
       served = std::max(served, waiting.tag);
+      if (!wish.waits) last_tag_[wish.tenant] = std::max(last_tag_[wish.tenant], waiting.tag);
       decisions.push_back(std::move(decision));
       continue;
     }
@@ -521,6 +575,7 @@ std::vector<Placement::Decision> Placement::decide(std::size_t most, Clock::time
       decisions.push_back(std::move(decision));
       continue;
     }
+    if (!first_waiting) first_waiting = waiting.tag;
     if (verdict.shortage == Shortage::quota) {
       LeaseRecord wanted;
       wanted.gpus = wish.gpus;
@@ -528,10 +583,11 @@ std::vector<Placement::Decision> Placement::decide(std::size_t most, Clock::time
       wanted.compute_percent = wish.compute_percent;
       add(uses[wish.tenant], use_of(wanted));
     } else if (verdict.shortage == Shortage::room && claims++ < claims_max) {
-      claim(waiting);
+      claim(waiting, now);
     }
   }
-  virtual_time_ = served;
+  // Time does not pass those that still wait: a tenant that comes anew would be behind all of them.
+  virtual_time_ = std::max(virtual_time_, std::min(served, first_waiting.value_or(served)));
   return decisions;
 }
 

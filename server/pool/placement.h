@@ -25,6 +25,10 @@ class Placement {
   static constexpr std::chrono::seconds hopeless_max{15};
   /// Requests that claim room.
   static constexpr std::size_t claims_max = 64;
+  /// After which hosts to claim are looked for again, where those that are claimed do not suffice any more.
+  static constexpr std::chrono::seconds claim_again{1};
+  /// Different wishes of one tenant that are looked at in a round.
+  static constexpr std::size_t wishes_max = 128;
   static constexpr std::size_t impossible_max = 10'000;
 
   // What the registry says, in the order of its revisions.
@@ -98,7 +102,8 @@ class Placement {
     std::int64_t created = 0;
     std::uint64_t tag = 0;
     Clock::time_point since;
-    std::vector<std::string> claimed;  ///< hosts; chosen once, so that what is in the way there comes to an end
+    std::vector<std::string> claimed;         ///< hosts; chosen once, so that what is in the way there comes to an end
+    std::optional<Clock::time_point> chosen;  ///< when they were looked for last
   };
   enum class Shortage { nothing, quota, room, never };
   struct Verdict {
@@ -125,13 +130,21 @@ class Placement {
   static void take(Spare& spare, const std::vector<unsigned>& allowed, unsigned devices, const LeaseRecord& lease);
   static std::vector<unsigned> allowed(const Host& host, const std::string& tenant);
   static bool serves(const Host& host, const std::string& tenant);
-  /// How many devices a host can give to a request; `ever`: if nobody used it.
-  unsigned can_give(const Host& host, const RequestRecord& wish, bool ever) const;
+  /// What counts as taken of a host.
+  enum class Taken {
+    all,        ///< what everybody has there now
+    of_tenant,  ///< what the tenant has there now, as if what others have had ended
+    nothing,    ///< as if nobody used the host, and it served
+  };
+  /// How many devices a host can give to a request.
+  unsigned can_give(const Host& host, const RequestRecord& wish, Taken taken) const;
   bool suits(const std::string& name, const RequestRecord& wish) const;
   const std::string& why_never(const RequestRecord& wish);
+  static Verdict too_many_wishes(const RequestRecord& wish);
   Verdict judge(const RequestRecord& wish, const std::map<std::string, Use>& uses);
-  bool choose(const RequestRecord& wish, bool ever, Verdict& verdict);
-  void claim(Waiting& waiting);
+  bool choose(const RequestRecord& wish, Taken taken, Verdict& verdict);
+  void claim(Waiting& waiting, Clock::time_point now);
+  void choose_claims(Waiting& waiting);
 
   std::map<std::string, Host> hosts_;
   std::map<std::pair<std::uint64_t, std::string>, Host*> by_load_;  // those with least first

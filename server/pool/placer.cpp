@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <set>
 
 namespace fargpu::server::pool {
 namespace {
 
-// Requests may grow old, and a host that was doubted may be back, without any change.
+// Requests may grow old without any change.
 constexpr auto round_at_least_each = std::chrono::seconds(1);
+// Between two looks at something whose change is about to be heard of.
+constexpr auto soon = std::chrono::milliseconds(100);
 // The placer's key, the request, its answer, and a lease for each part.
 constexpr std::size_t operations_of(std::size_t parts) { return 2 + parts; }
 
@@ -47,11 +51,16 @@ asio::awaitable<void> Placer::run() {
   std::vector<std::string> everything{keys_.root()};
   const Snapshot snapshot = co_await registry_.read(std::move(everything));
   bool elected = false;
+  std::vector<const Entry*> requests;
   for (const Entry& entry : snapshot.entries) {
     if (entry.key == keys_.placer()) elected = entry.created == elected_;
-    enter(entry);
+    if (entry.key.starts_with(keys_.requests())) requests.push_back(&entry);
+    else enter(entry);
   }
   if (!elected) co_return;
+  // They queue in the order in which they came, by the weights of their tenants.
+  std::sort(requests.begin(), requests.end(), [](const Entry* a, const Entry* b) { return a->created < b->created; });
+  for (const Entry* const entry : requests) enter(*entry);
   followed_ = snapshot.revision;
   asio::co_spawn(
       io_,
@@ -194,8 +203,9 @@ asio::awaitable<void> Placer::decide() {
   }
 }
 
-// One of them is of a host that has gone, and its key will.
+// One of them is of a host that has gone.
 asio::awaitable<void> Placer::commit_each(std::vector<Placement::Decision> decisions) {
+  bool any_gone = false;
   for (const Placement::Decision& decision : decisions) {
     if (over_) co_return;
     bool gone = false;
@@ -205,12 +215,25 @@ asio::awaitable<void> Placer::commit_each(std::vector<Placement::Decision> decis
       if (error.kind != RegistryError::Kind::lifetime_over) throw;
       gone = true;
     }
-    if (!gone) continue;
-    for (const Part& part : decision.answer.parts) placement_.doubt(part.host);
-    // If it is the one that was asked, the request goes with it.
-    if (decision.answer.parts.empty()) placement_.erase_request(decision.id);
-    else placement_.doubt(decision.request.front);
+    if (gone) co_await doubt_hosts(decision);
+    any_gone |= gone;
   }
+  // If it is the one that was asked, the request is about to go with it.
+  if (any_gone) co_await pause(soon);
+}
+
+// The hosts of this decision that have gone, or joined anew, without its having been heard of.
+asio::awaitable<void> Placer::doubt_hosts(const Placement::Decision& decision) {
+  std::set<std::string> names{decision.request.front};
+  for (const Part& part : decision.answer.parts) names.insert(part.host);
+  std::vector<std::string> keys;
+  for (const std::string& name : names) keys.push_back(keys_.host(name));
+  const Snapshot snapshot = co_await registry_.read(std::move(keys));
+  if (followed_ > snapshot.revision) co_return;  // more is known by now
+  for (const Entry& entry : snapshot.entries)
+    if (const auto name = rest_of(entry.key, keys_.hosts()); name && entry.lifetime == placement_.lifetime_of(*name))
+      names.erase(*name);
+  for (const std::string& name : names) placement_.doubt(name);
 }
 
 asio::awaitable<bool> Placer::commit(std::span<const Placement::Decision> decisions) {
@@ -231,8 +254,10 @@ asio::awaitable<bool> Placer::commit(std::span<const Placement::Decision> decisi
   }
   const Outcome outcome = co_await registry_.commit(std::move(transaction));
   if (!outcome.committed) {
-    // A request was taken back meanwhile, or another placer was elected: the changes say it.
-    while (!over_ && followed_ < outcome.revision) co_await pause(round_at_least_each);
+    // A request was taken back meanwhile, or another placer was elected: the changes say it. A change elsewhere in the
+    // store is not heard of.
+    const auto patience = Clock::now() + round_at_least_each;
+    while (!over_ && followed_ < outcome.revision && Clock::now() < patience) co_await pause(soon);
     co_return false;
   }
   for (const Placement::Decision& decision : decisions) entered(decision, outcome.revision);
@@ -247,7 +272,8 @@ void Placer::entered(const Placement::Decision& decision, std::int64_t revision)
     LeaseRecord lease = decision.lease;
     lease.gpus = part.gpus;
     lease.fence = elected_;
-    placement_.set_lease(part.host, decision.id, std::move(lease), revision);
+    // What has been heard of may have ended.
+    if (followed_ < revision) placement_.set_lease(part.host, decision.id, std::move(lease), revision);
     where += fmt::format("{}{}:{}", where.empty() ? "" : ",", part.host, part.gpus);
   }
   ++(where.empty() ? counts_.refused : counts_.granted);

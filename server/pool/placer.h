@@ -42,6 +42,7 @@ class Placer : public std::enable_shared_from_this<Placer> {
   /// False: nothing has changed.
   asio::awaitable<bool> commit(std::span<const Placement::Decision> decisions);
   asio::awaitable<void> commit_each(std::vector<Placement::Decision> decisions);
+  asio::awaitable<void> doubt_hosts(const Placement::Decision& decision);
   void entered(const Placement::Decision& decision, std::int64_t revision);
   asio::awaitable<void> pause(std::chrono::milliseconds most);
   void poke();

@@ -13,7 +13,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t text_bytes_max = 2048;
-constexpr std::size_t tenants_max = 1000;
 constexpr std::size_t avoid_max = 64;
 
 template <class Type>

@@ -12,8 +12,9 @@
 namespace fargpu::server::pool {
 
 inline constexpr std::size_t record_bytes_max = 64 << 10;
-inline constexpr std::size_t devices_max = 64;  ///< of a host
-inline constexpr std::size_t parts_max = 8;     ///< hosts of one lease
+inline constexpr std::size_t devices_max = 64;    ///< of a host
+inline constexpr std::size_t tenants_max = 1000;  ///< that a host names
+inline constexpr std::size_t parts_max = 8;       ///< hosts of one lease
 inline constexpr std::size_t name_bytes_max = 64;
 
 /// Keys of a pool. Names of hosts, tenants and requests have no slash.
@@ -51,10 +52,12 @@ struct Limits {
   bool operator==(const Limits&) const = default;
 };
 
+inline constexpr std::uint32_t weight_max = 10'000;
+
 /// Of the whole pool.
 struct TenantRecord {
   Limits limits;
-  std::uint32_t weight = 100;  ///< in the queue
+  std::uint32_t weight = 100;  ///< in the queue: 1 to weight_max
   bool operator==(const TenantRecord&) const = default;
 };
 

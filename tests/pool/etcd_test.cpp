@@ -267,6 +267,23 @@ TEST_CASE("etcd: it is full") {
   CHECK_FALSE(run(io, registry.read({"k/"})).entries.empty());  // what is there can be read
 }
 
+TEST_CASE("etcd: what others have written there is large") {
+  if (!test::has_etcd()) return;
+  asio::io_context io;
+  EtcdServer server;
+  EtcdRegistry registry(io, options_for(server.endpoint()));
+  constexpr int keys = 40;
+  constexpr std::size_t value_bytes = 1'000'000;  // one message has room for a few of them
+  for (int i = 0; i < keys; ++i) {
+    Transaction transaction;
+    transaction.put(fmt::format("k/{:03}", i), std::string(value_bytes, 'x'));
+    REQUIRE(run(io, registry.commit(std::move(transaction))).committed);
+  }
+  const Snapshot snapshot = run(io, registry.read({"k/"}));
+  REQUIRE(snapshot.entries.size() == keys);
+  for (const Entry& entry : snapshot.entries) CHECK(entry.value.size() == value_bytes);
+}
+
 TEST_CASE("etcd: it was set up again from a copy, or anew") {
   if (!test::has_etcd()) return;
   asio::io_context io;

@@ -289,6 +289,114 @@ TEST_CASE("a store that was restored from a copy: hosts join anew, and what they
   CHECK(parts(waiting) == "waits");
 }
 
+TEST_CASE("what a store of the past has of a host that holds nothing is not taken for new") {
+  Pool pool({1, 1});
+  const auto request = pool["h1"].ask(2, 2);
+  REQUIRE(pool.answered(request));
+  REQUIRE(comes(pool.io, [&] { return pool["h1"].taken() == 1 && pool["h2"].taken() == 1; }));
+  const auto copy = pool.store->copy();
+  for (const char* const name : {"h1", "h2"}) pool[name].host.end(request->id());
+  REQUIRE(comes(pool.io, [&] { return pool.keys("/lease/").empty(); }));
+  pool.store->restore(copy, /*renames=*/true);
+  REQUIRE(pool.keys("/lease/").size() == 2);
+  CHECK(comes(
+      pool.io, [&] { return pool.keys("/lease/").empty() && pool.whole(2) && pool.placers() == 1; }, 30s));
+  CHECK(pool["h1"].taken() + pool["h2"].taken() == 0);
+}
+
+TEST_CASE("a host whose stay has failed does not keep its lifetime for ever") {
+  Pool pool({1, 1});
+  Host& away = pool.other_than(pool.placer());
+  const std::size_t before = pool.store->lifetimes().size();
+  CHECK(before == 2);
+  // It joins anew: one lifetime of each host lasts.
+  away.registry.fail(RegistryError::Kind::compacted, 1);
+  away.host.member().changed();
+  const auto request = away.ask(1);
+  REQUIRE(pool.answered(request));
+  REQUIRE(comes(
+      pool.io, [&] { return away.host.told("joined pool") == 2 && pool.store->lifetimes().size() == 2; }, 15s));
+  CHECK(pool.whole(2));
+  // It cannot: after a while the pool counts it no more.
+  away.registry.fail(RegistryError::Kind::full, 1000);
+  away.ask(1);
+  CHECK(comes(
+      pool.io, [&] { return pool.store->lifetimes().size() == 1; }, 25s));
+  CHECK(pool.keys("/hosts/").size() == 1);
+}
+
+TEST_CASE("hosts that live are not given up with one that has died") {
+  Pool pool({1, 1, 1});
+  Host& placer = pool.placer();
+  Host& dies = pool.other_than(placer);
+  // The placer does not hear for a while that its lifetime has ended.
+  std::int64_t bound = 0;
+  for (const auto& [key, entry] : pool.store->copy().entries)
+    if (key.ends_with("hosts/" + dies.host.name())) bound = entry.lifetime;
+  REQUIRE(bound != 0);
+  dies.registry.cut_off(true);
+  placer.registry.delay(20ms);
+  pool.store->end_lifetime(bound);
+  const auto gang = placer.ask(3, 3), pair = placer.ask(2, 2);
+  REQUIRE(pool.answered(pair));
+  CHECK(parts(pair).find(dies.host.name()) == std::string::npos);
+  placer.registry.delay(0ms);
+  CHECK(parts(gang) == "waits");
+  for (const auto& [name, host] : pool.hosts)
+    if (!host->host.leases().empty()) host->host.end(pair->id());
+  dies.registry.cut_off(false);
+  REQUIRE(comes(
+      pool.io, [&] { return gang->answer().has_value(); }, 15s));
+  CHECK(std::get<std::vector<Part>>(*gang->answer()).size() == 3);
+}
+
+TEST_CASE("many who look at the pool at once read it once") {
+  Pool pool({1});
+  const auto reads = [&] { return pool["h1"].registry.reads(); };
+  const auto before = reads();
+  std::vector<std::shared_ptr<const PoolView>> views;
+  for (int i = 0; i < 20; ++i)
+    asio::co_spawn(
+        pool.io, [&]() -> asio::awaitable<void> { views.push_back(co_await pool["h1"].member.view()); },
+        asio::detached);
+  REQUIRE(comes(pool.io, [&] { return views.size() == 20; }));
+  CHECK(reads() == before + 1);
+  for (const auto& view : views) CHECK(view->hosts.size() == 1);
+}
+
+TEST_CASE("a host with more to tell than a record takes says so and is no member") {
+  asio::io_context io;
+  const auto store = std::make_shared<MemoryStore>();
+  Host host(io, store, {.name = "h1", .tenants = 2000});
+  REQUIRE(comes(io, [&] { return host.member.trouble().find("its settings name 2000 tenants") != std::string::npos; }));
+  CHECK_FALSE(host.member.in_touch());
+}
+
+TEST_CASE("the room that a host tells counts what it has entered itself") {
+  Pool pool({2});
+  Host& host = pool["h1"];
+  LeaseRecord lease;
+  lease.tenant = "t";
+  lease.job = std::string(32, 'b');
+  lease.gpus = 1;
+  lease.compute_percent = 100;
+  host.host.give(std::string(32, 'b'), lease);
+  REQUIRE(comes(pool.io, [&] { return pool.keys("/lease/").size() == 1; }));
+  const auto seen = [&] {
+    std::int64_t seen = 0;
+    for (const auto& [key, entry] : pool.store->copy().entries)
+      if (key.find("/rooms/") != std::string::npos) seen = read<RoomRecord>(entry.value)->seen;
+    return seen;
+  };
+  std::int64_t created = 0;
+  for (const auto& [key, entry] : pool.store->copy().entries)
+    if (key.find("/lease/") != std::string::npos) created = entry.created;
+  CHECK(comes(pool.io, [&] { return seen() >= created; }));
+  const auto request = host.ask(1);
+  REQUIRE(pool.answered(request));
+  CHECK(parts(request) == "h1:1");
+}
+
 TEST_CASE("records of a member that lies are left out") {
   Pool pool({1});
   MemoryRegistry liar(pool.io, pool.store);

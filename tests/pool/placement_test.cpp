@@ -222,6 +222,158 @@ TEST_CASE("a tenant has no more of the pool, or of a host, than it may have") {
   CHECK(pool.round().at(never).find("more than tenant 't' may have in this pool") != std::string::npos);
 }
 
+TEST_CASE("what a tenant may not have at a host now is not kept for it") {
+  Pool pool;
+  pool.host("a", 4, {{"t", {{0, 200, 0}, {}}}, {"u", {}}});
+  const auto first = pool.ask(pool.wish(2));
+  CHECK(pool.round() == Pool::Results{{first, "a:2"}});
+  const auto waiting = pool.ask(pool.wish(1));
+  CHECK(pool.round().empty());
+  RequestRecord other = pool.wish(2);
+  other.tenant = "u";
+  const auto served = pool.ask(other);
+  CHECK(pool.round() == Pool::Results{{served, "a:2"}});
+  pool.placement.erase_lease("a", first);
+  CHECK(pool.round() == Pool::Results{{waiting, "a:1"}});
+}
+
+TEST_CASE("hosts that have gone, drain or do not suffice any more are not claimed") {
+  Pool pool;
+  for (const char* const name : {"a", "b", "c"}) pool.host(name, 2);
+  RequestRecord small = pool.wish(1);
+  small.hosts = 1;
+  std::map<std::string, std::string> held;
+  for (int i = 0; i < 3; ++i) pool.ask(small);
+  for (const auto& [id, at] : pool.round()) held[at.substr(0, 1)] = id;
+  REQUIRE(held.size() == 3);
+  RequestRecord gang = pool.wish(4);
+  gang.hosts = 2;
+  const auto waiting = pool.ask(gang);
+  CHECK(pool.round().empty());
+  // Two of the hosts are claimed now. One of them drains.
+  small.waits = false;
+  std::string claimed, left;
+  for (const char* const name : {"a", "b", "c"}) {
+    RequestRecord probe = small;
+    probe.front = name;
+    probe.only_front = true;
+    const auto id = pool.ask(probe);
+    const std::string result = pool.round().at(id);
+    (result.starts_with("refused") ? claimed : left) = name;
+    if (!result.starts_with("refused")) pool.placement.erase_lease(name, id);
+  }
+  REQUIRE(!claimed.empty());
+  REQUIRE(!left.empty());
+  RoomRecord room = pool.rooms[claimed];
+  room.state = RoomRecord::State::draining;
+  pool.placement.set_room(claimed, room);
+  pool.now += Placement::claim_again;
+  CHECK(pool.round().empty());
+  // The others are, which come free one after the other.
+  for (const char* const name : {"a", "b", "c"})
+    if (name != claimed) pool.placement.erase_lease(name, held[name]);
+  const auto thief = pool.ask(small);
+  const auto results = pool.round();
+  CHECK(results.at(waiting).find(":2,") != std::string::npos);
+  CHECK(results.at(thief).starts_with("refused"));
+}
+
+TEST_CASE("a tenant that was refused at once is not behind those that wait") {
+  Pool pool;
+  pool.host("a", 1);
+  const auto first = pool.ask(pool.wish(1));
+  CHECK(pool.round() == Pool::Results{{first, "a:1"}});
+  RequestRecord impatient = pool.wish(1);
+  impatient.waits = false;
+  for (int i = 0; i < 20; ++i) {
+    pool.ask(impatient);
+    CHECK(pool.round().size() == 1);
+  }
+  const auto second = pool.ask(pool.wish(1));
+  std::vector<std::string> others;
+  for (int i = 0; i < 5; ++i) {
+    RequestRecord other = pool.wish(1);
+    other.tenant = "u";
+    others.push_back(pool.ask(other));
+  }
+  pool.placement.erase_lease("a", first);
+  CHECK(pool.round() == Pool::Results{{second, "a:1"}});
+}
+
+TEST_CASE("a tenant of little weight does not put those back that come after it") {
+  Pool pool;
+  pool.host("a", 1);
+  pool.host("b", 1);
+  pool.placement.set_tenant("little", {{}, 1});
+  // The queue of one tenant waits for the host `b`.
+  RequestRecord on_b = pool.wish(1);
+  on_b.front = "b";
+  on_b.only_front = true;
+  std::vector<std::string> queue;
+  for (int i = 0; i < 20; ++i) queue.push_back(pool.ask(on_b));
+  CHECK(pool.round() == Pool::Results{{queue[0], "b:1"}});
+  RequestRecord little = pool.wish(1);
+  little.tenant = "little";
+  const auto served = pool.ask(little);
+  CHECK(pool.round() == Pool::Results{{served, "a:1"}});
+  RequestRecord fresh = on_b;
+  fresh.tenant = "fresh";
+  const auto new_one = pool.ask(fresh);
+  unsigned rounds = 0;
+  for (std::string last = queue[0]; rounds < 5; ++rounds) {
+    pool.placement.erase_lease("b", last);
+    last = pool.round().begin()->first;
+    if (last == new_one) break;
+  }
+  CHECK(rounds < 3);
+}
+
+TEST_CASE("all GPUs of a host are more than a tenant has left, not more than it may have") {
+  Pool pool;
+  pool.host("a", 4);
+  pool.placement.set_tenant("t", {{0, 400, 2}, 100});
+  const auto first = pool.ask(pool.wish(1));
+  CHECK(pool.round().size() == 1);
+  RequestRecord wish = pool.wish(4);
+  wish.waits = false;
+  pool.host("b", 4);
+  const auto second = pool.ask(wish);
+  const std::string text = pool.round().at(second);
+  CHECK(text.find("tenant 't' has 100% of compute, 1 lease in this pool, may have 400% of compute, 2 leases") !=
+        std::string::npos);
+  pool.placement.erase_lease("a", first);
+  // Over two hosts it has two leases, and one of three hosts would be too many.
+  pool.placement.set_tenant("t", {{0, 0, 1}, 100});
+  RequestRecord gang = pool.wish(6);
+  gang.hosts = 2;
+  gang.waits = false;
+  const auto third = pool.ask(gang);
+  CHECK(pool.round().at(third).find("has 0 leases in this pool, may have 1 lease") != std::string::npos);
+}
+
+TEST_CASE("of a tenant with many wishes so many are looked at in a round") {
+  Pool pool;
+  pool.host("a", 1);
+  const auto first = pool.ask(pool.wish(1));
+  CHECK(pool.round() == Pool::Results{{first, "a:1"}});
+  for (std::size_t i = 0; i < 2 * Placement::wishes_max; ++i) {
+    RequestRecord wish = pool.wish(1);
+    wish.memory_bytes = i + 1;
+    pool.ask(wish);
+  }
+  RequestRecord last = pool.wish(1);
+  last.waits = false;
+  const auto refused = pool.ask(last);
+  CHECK(pool.round().at(refused).find("other wishes in the queue of this pool") != std::string::npos);
+  RequestRecord other = pool.wish(1);
+  other.tenant = "u";
+  other.waits = false;
+  const auto others = pool.ask(other);
+  CHECK(pool.round().at(others).find("have 0 GPUs free") != std::string::npos);
+  pool.placement.erase_lease("a", first);
+  CHECK(pool.round().size() == 1);
+}
+
 TEST_CASE("a tenant with limits says how much it wants") {
   Pool pool;
   pool.host("a", 1);

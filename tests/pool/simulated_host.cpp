@@ -47,6 +47,11 @@ void SimulatedHost::end(const std::string& id) {
   member_.ended(id);
 }
 
+void SimulatedHost::give(const std::string& id, const LeaseRecord& lease) {
+  leases_[id] = lease;
+  member_.entered(id, lease);
+}
+
 HostRecord SimulatedHost::describe() const {
   HostRecord record;
   record.identity = member_.options().identity;
@@ -54,6 +59,8 @@ HostRecord SimulatedHost::describe() const {
   record.sessions_max = sessions_max;
   for (unsigned device = 0; device < options_.devices; ++device)
     record.devices.push_back({fmt::format("GPU-{}-{}", options_.name, device), "model", options_.device_bytes});
+  record.names_tenants = options_.tenants > 0;
+  for (unsigned i = 0; i < options_.tenants; ++i) record.tenants[fmt::format("tenant-{}", i)].limits.leases = 1;
   return record;
 }
 

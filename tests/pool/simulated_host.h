@@ -22,6 +22,7 @@ class SimulatedHost {
     unsigned devices = 1;
     std::uint64_t device_bytes = std::uint64_t{80} << 30;
     bool places = true;
+    unsigned tenants = 0;                                     ///< that its settings name
     std::map<std::string, server::pool::LeaseRecord> leases;  ///< that an earlier broker of the host gave
   };
   SimulatedHost(asio::io_context& io, server::pool::Registry& registry, Options options);
@@ -39,6 +40,8 @@ class SimulatedHost {
   void refuse_all() { refuses_ = true; }
   /// Clients have come to all leases: the host keeps them whatever the registry says.
   void clients_come() { come_ = true; }
+  /// A lease without the registry.
+  void give(const std::string& id, const server::pool::LeaseRecord& lease);
   /// The client of a lease goes.
   void end(const std::string& id);
 

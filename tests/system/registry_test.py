@@ -12,9 +12,11 @@ import time
 import unittest
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 from rig import SystemTest, fargpu, paths, wait_until
 from rig.process import Process, run
+from rig.proxy import Proxy
 
 ETCD = shutil.which("etcd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/bin")
 SHOW = ("sh", "-c", "echo $FARGPU_POOL")
@@ -122,6 +124,8 @@ class Placing(RegistryTest):
         done = fargpu("run", "-n", "1", "-c", "100%", "--", "true", pool=one.pool)
         self.assertEqual(done.code, 75, done.err)
         self.assertIn("--wait", done.err)
+        placer = one if self.pool_of(one)["placer"] == "h1" else two
+        self.assertEqual(len(placer.logged("pool refuses")), 1)
         self.end(first)
         third = self.job(two, "-n", "1", "-c", "100%", "--wait", "20s")
         self.assertEqual(self.where(third), self.where(first))
@@ -210,7 +214,7 @@ class Limits(RegistryTest):
         for host in (one, two):
             done = fargpu("run", "-n", "1", "-c", "50%", "--", "true", pool=host.pool)
             self.assertEqual(done.code, 75, done.err)
-            self.assertIn("as much of this pool as it may have", done.err)
+            self.assertIn("tenant 'default' has 1 lease in this pool, may have 1 lease", done.err)
         self.end(first)
         self.assertEqual(fargpu("run", "-n", "1", "-c", "50%", "--", "true", pool=two.pool).code, 0)
         self.assertEqual(fargpu("pool", "set", "default", "--forget", "--host", two.pool).code, 0)
@@ -371,6 +375,29 @@ class Failures(RegistryTest):
         one.log("joined pool", start=place - 1, seconds=60)
         self.seen(one, 1)
         self.assertEqual(client.finish(), 0)
+
+    def test_a_member_that_is_cut_off_from_the_registry_sends_clients_to_another(self):
+        way = Proxy(SimpleNamespace(port=self.etcd.client))
+        self.addCleanup(way.close)
+        cut = self.broker("--pool", "p", "--pool-registry", f"http://127.0.0.1:{way.port}", "--pool-host", "h1",
+                          env={"FARGPU_FAKE_DEVICES": 1})
+        cut.log("joined pool")
+        other = self.member("h2")
+        self.seen(other, 2)
+        way.refuse()
+        way.cut()
+        cut.log("pool out of reach", seconds=40)
+        for command in (["run", "-n", "1", "--", *SHOW], ["run", "-n", "2", "--hosts", "2", "--", *SHOW]):
+            done = fargpu(*command, pool=f"{cut.pool},{other.pool}", seconds=60)
+            if "2" in command:  # it has one GPU, and the other host is none of the pool any more
+                self.assertNotEqual(done.code, 0)
+            else:
+                self.assertEqual((done.code, self.hosts_of(done.out.strip())), (0, [other.pool]), done.err)
+        begin = time.monotonic()
+        done = fargpu("pool", "set", "default", "--leases", "1", "--host", cut.pool)
+        self.assertNotEqual(done.code, 0)
+        self.assertIn("the registry of pool 'p' cannot be reached", done.err)
+        self.assertLess(time.monotonic() - begin, 3)
 
 
 if __name__ == "__main__":

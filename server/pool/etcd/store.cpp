@@ -25,8 +25,8 @@ constexpr auto pause_min = 200ms;
 constexpr auto pause_max = 2000ms;
 // For which closing waits until the store has heard that lifetimes have ended.
 constexpr auto close_wait = 400ms;
-// A page of the largest records fits in a message.
-constexpr std::int64_t page_keys = 200;
+// A page of the largest records fits in a message. What others write there may be larger: then pages are made smaller.
+constexpr std::int64_t page_keys_max = 200;
 constexpr int message_bytes_max = 16 << 20;
 constexpr std::size_t answer_bytes_max = 256 << 20;
 constexpr unsigned attempts_max = 8;
@@ -404,6 +404,7 @@ void Store::again(const CallPointer& call, std::uint64_t joining, const grpc::St
   const bool goes_on = why.elsewhere || why.failure == Failure::compacted;
   if (goes_on && (call->repeats || why.not_done) && call->attempts < attempts_max && Clock::now() < call->deadline) {
     call->pages.clear();
+    call->bytes = 0;
     call->prefix = 0;
     call->revision = 0;
     call->next_key.clear();
@@ -458,6 +459,7 @@ void Store::changed(const std::string& why, std::uint64_t cluster, std::int64_t 
 void Store::read(std::vector<std::string> prefixes, Done done) {
   const CallPointer call = new_call(done, true);
   call->prefixes = std::move(prefixes);
+  call->page_keys = page_keys_max;
   call->attempt = [this](const CallPointer& call) { read_page(call); };
   submit(call);
 }
@@ -482,12 +484,22 @@ void Store::read_page(const CallPointer& call) {
   pb::RangeRequest request;
   request.set_key(call->next_key.empty() ? prefix : call->next_key);
   request.set_range_end(after_all(prefix));
-  request.set_limit(page_keys);
+  request.set_limit(call->page_keys);
   request.set_revision(call->revision);
   const std::function<void(const grpc::Status&, pb::RangeResponse&)> then =
       [this, call, joining = joining_, seen = seen_](const grpc::Status& status, pb::RangeResponse& response) {
+        if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED && call->page_keys > 1 && !closing_ &&
+            joined_ && joining == joining_) {
+          call->page_keys /= 2;
+          return read_page(call);
+        }
         if (!status.ok()) return again(call, joining, status);
         if (!believe(call, response.header(), seen)) return;
+        call->bytes += response.ByteSizeLong();
+        if (call->bytes > answer_bytes_max)
+          return fail(call, Failure::strange,
+                      "etcd holds more than " + std::to_string(answer_bytes_max >> 20) + " MiB under '" +
+                          call->prefixes[call->prefix] + "'");
         if (call->revision == 0) call->revision = response.header().revision();
         if (response.more() && response.kvs_size() > 0) {
           call->next_key = response.kvs(response.kvs_size() - 1).key() + std::string(1, '\0');

@@ -45,6 +45,8 @@ struct Store final : public StreamOwner {
     // Of a read.
     std::vector<std::string> prefixes;
     std::vector<std::unique_ptr<pb::RangeResponse>> pages;
+    std::size_t bytes = 0;  ///< of them
+    std::int64_t page_keys = 0;
     std::size_t prefix = 0;
     std::string next_key;
     std::int64_t revision = 0;

@@ -11,6 +11,7 @@ void RunningSession::set(Session* session) {
   const std::lock_guard lock(mutex_);
   session_ = session;
   if (session_ && turn_) session_->hear_turn(*turn_);
+  if (session_ && !notice_.empty()) session_->notify(notice_);
   if (session_ && !stop_why_.empty()) session_->stop(stop_why_);
 }
 
@@ -42,9 +43,9 @@ void RunningSession::stop(const std::string& why) {
   if (session_) session_->stop(why);
 }
 
-// Before the session runs its program waits for it, and is told soon enough by its end.
 void RunningSession::notify(const std::string& line) {
   const std::lock_guard lock(mutex_);
+  notice_ = line;
   if (session_) session_->notify(line);
 }
 

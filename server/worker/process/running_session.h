@@ -19,7 +19,7 @@ struct EvictOrder;
 struct LaneWish;
 struct PeerWish;
 
-/// What the session is told before it runs is kept for it; of turns the last one counts. Threads: any.
+/// What the session is told before it runs is kept for it; of turns and notices the last one counts. Threads: any.
 class RunningSession {
  public:
   /// It runs from now on; null: it is over.
@@ -43,7 +43,7 @@ class RunningSession {
   mutable std::mutex mutex_;
   Session* session_ = nullptr;
   std::optional<scheduler::Turn> turn_;
-  std::string stop_why_;
+  std::string notice_, stop_why_;
 };
 
 }  // namespace fargpu::server

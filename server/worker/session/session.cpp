@@ -88,6 +88,7 @@ std::string Session::run() {
   try {
     while (!ended_) {
       if (stopping_.exchange(false)) {
+        tell_notice();  // of this end, perhaps, in rounds that had no time for it
         const std::lock_guard lock(stop_mutex_);
         output_.control([&](wire::Control::Builder control) { control.initGoodbye().setText(stop_why_); });
         send_rest();
