@@ -1,8 +1,11 @@
-"""Two hosts in one program: G1 to G3. Both are brokers of this machine. Where it has two devices, each has one of them;
+"""Two hosts in one program: G1 to G3, and C3, where one of them dies. Both are brokers of this machine. Where it has two devices, each has one of them;
 what goes from the one to the other goes by TCP all the same. And UCX: R1, R2."""
 
+import contextlib
 import os
+import signal
 import subprocess
+import time
 
 import hosts_ucx
 from machine import Failed, Transport, per_unit
@@ -13,11 +16,20 @@ LINE = 2000  # MB/s, of each host's line in G1
 LINE_RTT = 0.001  # seconds
 PING_BYTES = 64
 HOSTS = {"FARGPU_HOSTS": "2"}
+CALLS = ("alloc", "upload", "download", "synchronize", "query", "peer")  # of C3, each by a program of its own
+BESIDE = 4  # programs of C3 on the other host alone
+SILENCE = 5  # seconds: the setting in C3
+NOTICED = 0.5  # seconds within which a program notices that so long nothing came
 
 
 def run(bench):
     hosts_ucx.run(bench)
-    if "tcp" not in bench.machine.kinds or not bench.wants("G1", "G2", "G3"):
+    if "tcp" not in bench.machine.kinds:
+        return
+    if bench.wants("C3"):
+        with bench.attempt(("C3", "tcp", "disturbed"), ("C3", "tcp", "without an answer")):
+            losing(bench)
+    if not bench.wants("G1", "G2", "G3"):
         return
     with bench.attempt(("G1", "tcp"), ("G2", "tcp"), ("G3", "tcp", "time"), ("G3", "tcp", "round trips")):
         brokers = [bench.machine.broker(name, *(["--devices", str(number)] if two_devices() else []))
@@ -120,3 +132,42 @@ def waiting(bench, pool, loopback):
     if beside < 1:
         raise Failed(f"the program waits at the end of each round, and {beside:g} round trips are counted")
     bench.results.add("G3", "tcp", apart - beside, case="round trips", detail={"apart": apart, "beside": beside})
+
+
+def losing(bench):
+    """A host falls silent, as it does when it loses its power: programs with devices of it and of another one, and
+    programs of that one alone."""
+    machine = bench.machine
+    settings = ["--silence-seconds", str(SILENCE), "--resume-seconds", "0"]
+    dies, lives = (machine.broker(name, *settings) for name in ("host.dies", "host.lives"))
+    line = machine.proxy(dies, 0)
+    way = machine.running[-1]
+    with contextlib.ExitStack() as stack:
+        spanning = {call: stack.enter_context(machine.asked(program(bench), f"{line},{lives}", HOSTS, f"loses.{call}"))
+                    for call in CALLS}
+        beside = [stack.enter_context(machine.asked(program(bench), lives, label=f"beside.{number}"))
+                  for number in range(BESIDE)]
+        for one in beside:
+            one.ask("wait", count=1, apart=0)
+        for call, one in spanning.items():
+            one.tell("lose", call=call)
+        for one in beside:
+            one.tell("wait", count=bench.sizes.beside_waits, apart=0)
+        time.sleep(1)
+        os.kill(way.pid, signal.SIGSTOP)
+        stack.callback(os.kill, way.pid, signal.SIGCONT)
+        took, disturbed = {}, []
+        for name, one in (*spanning.items(), *((f"beside {n}", one) for n, one in enumerate(beside))):
+            try:
+                answer = one.answer(timeout=150)
+                if name in spanning:
+                    took[name] = answer["seconds"]
+            except Failed as error:
+                disturbed.append(f"{name}: {error}")
+        for one in beside:
+            one.ask("wait", count=10, apart=0)
+    detail = {"programs with both hosts": len(CALLS), "beside": BESIDE, "silence_seconds": SILENCE,
+              "slowest s": max(took.values(), default=0), **({"what": "; ".join(disturbed)} if disturbed else {})}
+    bench.results.add("C3", "tcp", value=len(disturbed), case="disturbed", detail=detail)
+    late = len(CALLS) - sum(seconds <= SILENCE + NOTICED for seconds in took.values())
+    bench.results.add("C3", "tcp", value=late, case="without an answer", detail={f"{call} s": took.get(call, 0) for call in CALLS})

@@ -1,4 +1,4 @@
-"""Sessions that yield: M4 and M6 (one is evicted and comes back), M5 (two take turns on a device that has not room for
+"""Sessions that yield and last: F5 (what it costs that they can be resumed), M4 and M6 (one is evicted and comes back), M5 (two take turns on a device that has not room for
 both)."""
 
 import concurrent.futures
@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import sessions_resuming
 from machine import Failed
 from tenants import Tenants, device_mib
 
@@ -15,6 +16,8 @@ from tenants import Tenants, device_mib
 def run(bench):
     if "tcp" not in bench.machine.kinds:
         return
+    if bench.wants("F5"):
+        sessions_resuming.run(bench)
     tenants = Tenants(bench)
     if bench.wants("M4", "M6"):
         there_and_back(bench, tenants)

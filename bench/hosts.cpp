@@ -1,8 +1,11 @@
 // Two hosts in one program: how fast bytes go from the program to the devices of both, and from a device of the one to
-// a device of the other, and how long a stream of the one waits for an event of the other. Told what to do as asked.h
-// says. The devices are the first and the last; `apart=0` names the first one twice.
+// a device of the other, how long a stream of the one waits for an event of the other, and how long calls to the one
+// take whose host dies. Told what to do as asked.h says. The devices are the first and the last; `apart=0` names the
+// first one twice.
 
 #include <cstring>
+#include <functional>
+#include <map>
 #include <memory>
 #include <random>
 
@@ -124,6 +127,62 @@ class Hosts {
     answer.add_samples("seconds", std::move(samples));
   }
 
+  // Until a call to the first device fails, as its host dies meanwhile: how long that call took. Then the other device
+  // has to go on.
+  void lose(const Request& request, Answer& answer) {
+    constexpr std::size_t size = 1 << 20;
+    constexpr double most = 120;
+    const std::string call = request.text("call");
+    std::vector<std::byte> bytes(size);
+    other_->make_current();
+    CUdeviceptr there = 0;
+    OK(cuMemAlloc(&there, size));
+    first_->make_current();
+    CUdeviceptr here = 0;
+    OK(cuMemAlloc(&here, size));
+    const std::map<std::string, std::function<CUresult()>> calls{
+        {"alloc",
+         [&] {
+           CUdeviceptr more = 0;
+           const CUresult result = cuMemAlloc(&more, size);
+           return result == CUDA_SUCCESS ? cuMemFree(more) : result;
+         }},
+        {"upload", [&] { return cuMemcpyHtoD(here, bytes.data(), size); }},
+        {"download", [&] { return cuMemcpyDtoH(bytes.data(), here, size); }},
+        {"synchronize",
+         [&] {
+           const CUresult result = cuMemsetD8Async(here, 1, size, first_->stream);
+           return result == CUDA_SUCCESS ? cuStreamSynchronize(first_->stream) : result;
+         }},
+        {"query",
+         [&] {
+           CUresult result = cuEventRecord(first_->event, first_->stream);
+           while (result == CUDA_SUCCESS && (result = cuEventQuery(first_->event)) == CUDA_ERROR_NOT_READY)
+             result = CUDA_SUCCESS;
+           return result;
+         }},
+        {"peer", [&] { return cuMemcpyPeer(there, other_->context, here, first_->context, size); }},
+    };
+    const auto chosen = calls.find(call);
+    if (chosen == calls.end()) throw std::invalid_argument("there is no call '" + call + "'");
+    const double end = now() + most;
+    while (true) {
+      const double begin = now();
+      const CUresult result = chosen->second();
+      const double took = now() - begin;
+      if (result != CUDA_SUCCESS) {
+        answer.add("seconds", took);
+        break;
+      }
+      if (now() > end) throw std::runtime_error("the host has not died");
+    }
+    other_->make_current();
+    OK(cuMemcpyHtoD(there, bytes.data(), size));
+    OK(cuMemsetD8Async(there, 1, size, other_->stream));
+    OK(cuStreamSynchronize(other_->stream));
+    OK(cuMemFree(there));
+  }
+
  private:
   std::unique_ptr<Side> first_, beside_, other_;
 };
@@ -135,5 +194,6 @@ int main() {
   bench::Hosts hosts;
   return bench::answer_requests({{"upload", [&](const auto& request, auto& answer) { hosts.upload(request, answer); }},
                                  {"copy", [&](const auto& request, auto& answer) { hosts.copy(request, answer); }},
-                                 {"wait", [&](const auto& request, auto& answer) { hosts.wait(request, answer); }}});
+                                 {"wait", [&](const auto& request, auto& answer) { hosts.wait(request, answer); }},
+                                 {"lose", [&](const auto& request, auto& answer) { hosts.lose(request, answer); }}});
 }

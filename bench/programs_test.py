@@ -11,6 +11,7 @@ import program_steps
 import programs_crowd
 import programs_known
 import programs_paced
+import sessions_resuming
 from goals import HERE, Goals
 from machine import Machine
 from on_softgpu import BUILD, SOFTGPU, OnSoftgpu
@@ -87,6 +88,15 @@ class Programs(OnSoftgpu):
                 rtt = float(goal.on.removeprefix("tcp+")) / 1000
                 self.assertGreaterEqual(result.detail["T"], rtt)
                 self.assertIn("%", result.detail["line loses"])
+
+    def test_what_it_costs_that_a_session_can_be_resumed(self):
+        results = Results(Goals())
+        sessions_resuming.run(Bench(self.machine(), results, TINY, 1, [], None, set()), STAND_IN)
+        step, memory = (results.found[f"F5 {case} tcp"] for case in ("step", "memory"))
+        self.assertEqual((step.unit, len(step.rounds), memory.unit, len(memory.rounds)), ("%", 4, "MiB", 2))
+        self.assertLess(abs(memory.value), 512)
+        for name in sessions_resuming.WORKLOADS:
+            self.assertGreater(step.detail[f"{name} s"], 0)
 
     def test_weights_that_the_host_has_had_before(self):
         machine = self.machine()

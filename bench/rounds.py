@@ -42,6 +42,7 @@ class Sizes:
     evicted_mib: int = 10240  # of a session that is evicted
     turns_mib: int = 0  # of each of two that take turns; 0: 0.7 of the device
     turns_seconds: float = 60
+    beside_waits: int = 100000  # of a program whose host lives, while another one dies
     pool_hosts: int = 1000  # of 8 devices each
     pool_leases: int = 5000
     pool_queue: int = 200
@@ -59,7 +60,7 @@ TINY = Sizes(
     checkpoint_bytes=1 << 20, paced_checkpoint_bytes=1 << 20, known_bytes=1 << 20, known_cache="on",
     image_bytes=64 << 10, share_seconds=0.3, device_copy_mib=1, fill_blocks=2,
     fill_rounds=20, sessions_most=3, session_mib=1, quota_mib=32, evicted_mib=64, turns_mib=16, turns_seconds=1,
-    pool_hosts=8, pool_leases=40, pool_queue=3, pool_grants=4, pool_seconds=0.2, pool_minutes=0.2,
+    pool_hosts=8, pool_leases=40, pool_queue=3, pool_grants=4, pool_seconds=0.2, pool_minutes=0.2, beside_waits=200,
     pool_clients=5)
 
 
