@@ -237,6 +237,9 @@ void Broker::check() {
 std::string Broker::trouble() const {
   if (const std::string refusal = state_.refusal(std::chrono::system_clock::now()); !refusal.empty()) return refusal;
   if (!workers_.failure().empty()) return "no worker can be started: " + workers_.failure();
+  if (pool_ && settings_.pool_outage != "local" && !pool_->member().in_touch())
+    return "the registry of pool '" + settings_.pool + "' cannot be reached, and without it this host gives no new " +
+           "leases: " + pool_->member().trouble();
   return "";
 }
 
@@ -466,17 +469,21 @@ std::unique_ptr<PoolHost> Broker::make_pool_host() {
                                     leases_, std::move(facts));
 }
 
-asio::awaitable<void> Broker::check_registry() {
+asio::awaitable<std::string> Broker::check_registry() {
+  const std::string pool = "the host is '" + settings_.name_in_pool() + "' of pool '" + settings_.pool +
+                           "', by the registry " + settings_.pool_registry;
   try {
     const std::string answer = co_await registry_->describe();
     EventLog::debug("registry", {{"answer", answer}});
     // Whether it may read at all.
     std::vector<std::string> own{pool::Keys(settings_.pool).host(pool_->member().options().host)};
     co_await registry_->read(std::move(own));
+    co_return pool + ", which answers";
   } catch (const pool::RegistryError& error) {
     EventLog::warn("no registry", {{"pool", settings_.pool},
                                    {"reason", error.what()},
                                    {"meaning", "fargpud starts, and joins its pool when the registry answers"}});
+    co_return pool + ", which is of no use now";
   }
 }
 

@@ -66,8 +66,9 @@ class Broker {
   bool in_pool() const { return pool_ != nullptr; }
   /// Whether there is a certificate or a key, so that TLS can be spoken.
   bool encrypts() const { return tls_ != nullptr; }
-  /// Asks the pool's registry what it is, and logs a warning if it does not answer. For a host of a pool.
-  asio::awaitable<void> check_registry();
+  /// Asks the pool's registry what it is, and logs a warning if it does not answer. Says which pool the host is of. For
+  /// a host of a pool.
+  asio::awaitable<std::string> check_registry();
 
  private:
   class Connection;

@@ -163,23 +163,29 @@ int check_all(Settings settings) {
   Broker broker(io, settings);
   broker.check();
   bool works = false;
+  std::string pool;
   int missing = 1;  // answers
   const auto answered = [&] {
     if (--missing == 0) io.stop();
   };
   if (broker.in_pool()) {
     ++missing;
-    asio::co_spawn(io, broker.check_registry(), [&](const std::exception_ptr&) { answered(); });
+    asio::co_spawn(io, broker.check_registry(), [&](const std::exception_ptr&, const std::string& told) {
+      pool = told;
+      answered();
+    });
   }
   begin(broker, settings, [&](bool found) {
     works = found;
     answered();
   });
   io.run();
-  if (works)
+  if (works) {
     std::cout << (settings.file.empty() ? "the settings are" : settings.file + " is")
               << " in order: " << fargpu::so_many(broker.tenants().all().size(), "tenant") << ", "
               << (broker.encrypts() ? "TLS" : "no TLS") << "\n";
+    if (!pool.empty()) std::cout << pool << "\n";
+  }
   end(broker, works ? 0 : 1);
 }
 

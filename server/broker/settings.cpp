@@ -451,6 +451,13 @@ void check_registry(const Settings& settings) {
     throw SettingsError("pool_certificate and pool_key go together; give both or none");
 }
 
+// The first at which clients are heard; the usual one where there is none.
+std::string port_of(const std::string& listen) {
+  for (const ListenAddress& address : parse_listen(listen))
+    if (address.socket.empty() && address.port != 0) return std::to_string(address.port);
+  return "8470";
+}
+
 void check_pool(const Settings& settings) {
   if (settings.pool_outage != "refuse" && settings.pool_outage != "local")
     throw SettingsError("pool_outage is '" + settings.pool_outage + "'; use refuse or local");
@@ -468,12 +475,17 @@ void check_pool(const Settings& settings) {
   std::string address = settings.pool_address;
   for (const char* const scheme : {"tls://", "tcp://", "rdma://"})
     if (address.starts_with(scheme)) address.erase(0, std::strlen(scheme));
-  const std::size_t colon = address.rfind(':');
+  // Of an IPv6 address, in brackets, the colons are none before a port.
+  const std::size_t colon = address.ends_with(']') ? std::string::npos : address.rfind(':');
   std::uint16_t port = 0;
-  if (address.find_first_of(" ,/") != std::string::npos || colon == std::string::npos || colon == 0 ||
-      !is_number(std::string_view(address).substr(colon + 1), port) || address.size() > 256)
+  if (address.find_first_of(" ,/") != std::string::npos || colon == 0 || address.empty() || address.size() > 256)
     throw SettingsError("pool_address is '" + settings.pool_address +
                         "'; give host:port as clients write it, such as tls://gpu1.example.org:8470");
+  if (colon == std::string::npos || !is_number(std::string_view(address).substr(colon + 1), port))
+    throw SettingsError("pool_address is '" + settings.pool_address +
+                        "', which names no port; HOST:PORT is needed, such as " +
+                        settings.pool_address.substr(0, settings.pool_address.size() - address.size()) +
+                        address.substr(0, colon) + ":" + port_of(settings.listen));
 }
 
 void check(const Settings& settings) {

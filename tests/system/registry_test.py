@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+import urllib.error
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
@@ -282,7 +283,57 @@ class Seeing(RegistryTest):
         self.assertRegex(told["reason"], r"1 GPU at h[12], the least loaded that has room, with 0 sessions for 1 GPU")
 
 
+class Checking(RegistryTest):
+    """`fargpud --check` of a host that is to be a member."""
+
+    def check(self, *options):
+        return run([paths.FARGPUD, "--check", "--config", os.devnull, "--driver", paths.FAKE_DRIVER, "--listen",
+                    "127.0.0.1:4711", "--image-folder", "", "--pool", "p", "--pool-host", "h1", *options])
+
+    def test_it_says_which_pool_and_whether_the_registry_answers(self):
+        done = self.check("--pool-registry", self.etcd.url)
+        self.assertEqual((done.code, done.err), (0, ""))
+        self.assertIn(f"\nthe host is 'h1' of pool 'p', by the registry {self.etcd.url}, which answers\n", done.out)
+        done = self.check("--pool-registry", f"http://127.0.0.1:{free_port()}")
+        self.assertEqual(done.code, 0, done.err)
+        self.assertIn("warning no registry ", done.err)
+        self.assertIn(", which is of no use now\n", done.out)
+
+    def test_a_certificate_and_the_key_of_another_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(fargpu("pki", "init", "--folder", folder).code, 0)
+            for name in ("gpu1", "gpu2"):
+                done = fargpu("pki", "issue", "--folder", folder, "--server", name, "--host", name)
+                self.assertEqual(done.code, 0, done.err)
+            files = ("--pool-registry", f"https://127.0.0.1:{free_port()}", "--pool-ca", f"{folder}/ca.crt",
+                     "--pool-certificate", f"{folder}/gpu1.crt", "--pool-key")
+            done = self.check(*files, f"{folder}/gpu2.key")
+            self.assertEqual((done.code, done.out), (2, ""))
+            self.assertIn(f"key '{folder}/gpu2.key' is not that of certificate '{folder}/gpu1.crt'", done.err)
+            self.assertEqual(self.check(*files, f"{folder}/gpu1.key").code, 0)
+
+    def test_an_address_without_its_port(self):
+        for address, wanted in (("tls://gpu1.example.org", "tls://gpu1.example.org:4711"), ("gpu1", "gpu1:4711"),
+                                ("gpu1:", "gpu1:4711"), ("[fd00::1]", "[fd00::1]:4711")):
+            done = self.check("--pool-registry", self.etcd.url, "--pool-address", address)
+            self.assertEqual((done.code, done.out), (2, ""))
+            self.assertIn(f"pool_address is '{address}', which names no port; HOST:PORT is needed, such as {wanted}\n",
+                          done.err)
+        done = self.check("--pool-registry", self.etcd.url, "--pool-address", "tls://[fd00::1]:8470")
+        self.assertEqual(done.code, 0, done.err)
+
+
 class Failures(RegistryTest):
+    @staticmethod
+    def health(host):
+        """What a probe sees: the status and the text."""
+        try:
+            url = f"http://127.0.0.1:{host.log('metrics')['port']}/healthz"
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
     def test_a_dead_broker_is_none_of_the_pool_any_more(self):
         one, two = self.members(2)
         job = self.job(two, "-n", "1", "-c", "100%")
@@ -340,13 +391,20 @@ class Failures(RegistryTest):
         second.log("joined pool", seconds=30)
 
     def test_without_etcd_sessions_go_on_and_new_ones_are_as_the_settings_say(self):
-        strict, lax = self.member("h1"), self.member("h2", "--pool-outage", "local")
+        watched = ("--metrics-listen", "127.0.0.1:0")
+        strict, lax = self.member("h1", *watched), self.member("h2", "--pool-outage", "local", *watched)
+        self.assertEqual([self.health(host) for host in (strict, lax)], [(200, "ok\n")] * 2)
         self.seen(strict, 2)
         client = self.client(lax, "init", "context", "alloc a 1000", "write a 17")
         self.etcd.kill()
         for host in (strict, lax):
             host.log("pool out of reach", seconds=40)
         self.assert_lives(client)
+        code, text = self.health(strict)
+        self.assertEqual(code, 503)
+        self.assertRegex(text, r"^the registry of pool 'p' cannot be reached, and without it this host gives no new "
+                               r"leases: .+\n$")
+        self.assertEqual(self.health(lax), (200, "ok\n"))
         done = fargpu("run", "-n", "1", "--", "true", pool=strict.pool, seconds=30)
         self.assertEqual(done.code, 75, done.err)
         self.assertIn("the registry of pool 'p' cannot be reached", done.err)
@@ -360,6 +418,7 @@ class Failures(RegistryTest):
         self.seen(strict, 2)
         wait_until(lambda: sum(host["leases"] for host in self.pool_of(strict)["hosts"]) == 2,
                    "both leases are counted again", seconds=30)
+        self.assertEqual(self.health(strict), (200, "ok\n"))
         self.end(local)
         self.assert_lives(client)
         self.assertEqual(client.finish(), 0)
