@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <thread>
@@ -37,6 +39,10 @@ void take_facts(GangMember& member, wire::LeaseAnswer::Reader answer) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
                     member.broker->name() + " is of a release that serves no program with GPUs of several hosts");
   member.facts = read_facts(answer.getFacts());
+}
+
+std::string wish_text(const LeaseOptions& wish) {
+  return so_many(wish.gpus, "GPU") + (wish.memory_bytes > 0 ? " with " + bytes_text(wish.memory_bytes) : "");
 }
 
 // A lease of so many devices at the host, held by the connection.
@@ -80,6 +86,22 @@ std::vector<Part> plan(std::vector<PoolContacts::Contact> contacts, const LeaseO
   return parts;
 }
 
+// What no waiting mends, if all hosts have answered; empty where there may be room later.
+std::string never(const std::vector<PoolContacts::Contact>& contacts, const LeaseOptions& wish, std::size_t hosts) {
+  if (wish.gpus == 0 || contacts.size() < hosts) return "";
+  std::vector<std::uint32_t> most;
+  for (const auto& contact : contacts) most.push_back(contact.offer.large_enough);
+  std::sort(most.begin(), most.end(), std::greater<>());
+  const std::uint32_t all = std::accumulate(most.begin(), most.end(), 0u);
+  if (most.size() > wish.hosts) most.resize(wish.hosts);
+  const std::uint32_t together = std::accumulate(most.begin(), most.end(), 0u);
+  if (together >= wish.gpus) return "";
+  return fmt::format("no {} of FARGPU_POOL could ever give {}: they have {} for it{}; ask for {}{}",
+                     so_many(wish.hosts, "host"), wish_text(wish), so_many(together, "GPU"),
+                     all > together ? fmt::format(", and all hosts together {}", all) : "",
+                     together > 0 ? "fewer" : "less", all >= wish.gpus ? ", or allow more hosts with --hosts" : "");
+}
+
 // All or, with the reason, none: what was held is let go.
 std::vector<GangMember> take(std::vector<Part> parts, const LeaseOptions& wish, const Check& check,
                              Clock::time_point until) {
@@ -99,10 +121,6 @@ std::vector<GangMember> take(std::vector<Part> parts, const LeaseOptions& wish, 
   return members;
 }
 
-std::string wish_text(const LeaseOptions& wish) {
-  return so_many(wish.gpus, "GPU") + (wish.memory_bytes > 0 ? " with " + bytes_text(wish.memory_bytes) : "");
-}
-
 // Why the others do not count.
 std::string silent_text(const std::vector<DialError>& errors) {
   std::string text;
@@ -114,10 +132,11 @@ std::string silent_text(const std::vector<DialError>& errors) {
   return text;
 }
 
-// At all these hosts at once; what went wrong is told of each.
+// At all these hosts at once, which the pool has chosen if the job is `placed`; what went wrong is told of each.
 std::pair<std::vector<GangMember>, std::vector<DialError>> join_all(const std::vector<PoolHost>& hosts,
                                                                     const std::vector<std::uint32_t>& split,
-                                                                    const LeaseOptions& wish, const Check& check) {
+                                                                    const LeaseOptions& wish, const Check& check,
+                                                                    bool placed) {
   struct Answers {
     std::mutex mutex;
     std::condition_variable changed;
@@ -130,7 +149,7 @@ std::pair<std::vector<GangMember>, std::vector<DialError>> join_all(const std::v
   answers->members.resize(hosts.size());
   answers->errors.resize(hosts.size());
   for (std::size_t i = 0; i < hosts.size(); ++i) {
-    start_thread("fargpu-contact", [answers, i, host = hosts[i], gpus = split[i], wish, check] {
+    start_thread("fargpu-contact", [answers, i, host = hosts[i], gpus = split[i], wish, check, placed] {
       std::optional<GangMember> member;
       std::optional<DialError> error;
       try {
@@ -143,6 +162,7 @@ std::pair<std::vector<GangMember>, std::vector<DialError>> join_all(const std::v
         } catch (const std::exception& failure) {
           error = DialError(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + failure.what());
         }
+        if (error && placed) error = placed_there(host, *error);
       } catch (const std::exception&) {  // no memory, not even to say so
       }
       const std::lock_guard lock(answers->mutex);
@@ -173,6 +193,7 @@ LeaseOptions::Job new_job() {
 // The leases that a registry has placed: all of them, or none.
 std::vector<GangMember> take_of_pool(PoolContacts::Contact contact, LeaseOptions& wish, const Check& check,
                                      Clock::time_point until) {
+  std::optional<DialError> in_vain;
   for (int placements = 1;; ++placements) {
     check(*contact.broker);
     LeaseOptions asked = wish;
@@ -181,12 +202,16 @@ std::vector<GangMember> take_of_pool(PoolContacts::Contact contact, LeaseOptions
     if (wish.wait.count() > 0) asked.wait = std::max(left, least_wait);
     GangMember member{contact.host, wish.gpus, std::move(contact.broker), {}};
     std::optional<Placement> placement;
-    member.broker->ask_for_lease(asked, /*hold=*/true,
-                                 [&](wire::LeaseAnswer::Reader answer) {
-                                   placement = read_placement(answer, *member.broker);
-                                   if (!placement) take_facts(member, answer);
-                                 },
-                                 {});
+    try {
+      member.broker->ask_for_lease(asked, /*hold=*/true,
+                                   [&](wire::LeaseAnswer::Reader answer) {
+                                     placement = read_placement(answer, *member.broker);
+                                     if (!placement) take_facts(member, answer);
+                                   },
+                                   {});
+    } catch (const DialError& error) {
+      throw told_with(in_vain, told_of_outage(contact.host, wish, error));
+    }
     if (!placement) {
       member.gpus = static_cast<std::uint32_t>(member.facts.devices.size());
       std::vector<GangMember> alone;
@@ -203,13 +228,14 @@ std::vector<GangMember> take_of_pool(PoolContacts::Contact contact, LeaseOptions
       hosts.push_back(part.host);
       split.push_back(part.gpus);
     }
-    auto [members, errors] = join_all(hosts, split, asked, check);
+    auto [members, errors] = join_all(hosts, split, asked, check, /*placed=*/true);
     if (errors.empty()) {
       wish.job = placement->job;
       return std::move(members);
     }
     members.clear();
-    if (!place_again(errors.front(), placements)) throw errors.front();
+    in_vain = errors.front();
+    if (!place_again(*in_vain, placements)) throw *in_vain;
     // What was held under the old name may not have ended yet.
     wish.job = new_job();
     contact.broker = std::make_unique<ControlConnection>(contact.host);
@@ -242,6 +268,8 @@ std::vector<GangMember> take_gang(const std::vector<PoolHost>& hosts, LeaseOptio
         continue;
       }
     }
+    if (const std::string why = never(answered, wish, hosts.size()); !why.empty())
+      throw DialError(CUDA_ERROR_NOT_PERMITTED, why, wire::Failure::Reason::DENIED);
     try {
       if (auto parts = plan(std::move(answered), wish); !parts.empty())
         return take(std::move(parts), wish, check, until);
@@ -262,7 +290,7 @@ std::vector<GangMember> take_gang(const std::vector<PoolHost>& hosts, LeaseOptio
 }
 
 std::vector<GangMember> join_gang(const std::vector<PoolHost>& hosts, const LeaseOptions& wish, const Check& check) {
-  auto [members, errors] = join_all(hosts, wish.split, wish, check);
+  auto [members, errors] = join_all(hosts, wish.split, wish, check, /*placed=*/false);
   if (members.empty()) throw none_usable(errors);
   for (const DialError& error : errors)
     log::warn("{}. The program goes on with the GPUs of the other hosts, which are numbered without these",

@@ -13,6 +13,7 @@ Offer read_offer(wire::Status::Reader status, const LeaseOptions& wish) {
   // A job that names no number takes all devices of the host.
   const std::uint32_t needed = std::max(wish.gpus == 0 ? offer.devices : wish.gpus, 1u);
   std::uint32_t fit = 0;
+  for (const auto device : status.getDevices()) offer.large_enough += device.getMemoryBytes() >= wish.memory_bytes;
   for (const auto device : status.getDevices())
     fit += device.getFreeBytes() >= std::max<std::uint64_t>(wish.memory_bytes, 1);
   bool within_quota = true;

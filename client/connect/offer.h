@@ -13,6 +13,7 @@ namespace fargpu::client {
 struct Offer {
   bool room = false;  ///< a lease of that size could be given now
   std::uint32_t devices = 0;
+  std::uint32_t large_enough = 0;  ///< devices that would have that memory if nobody else had anything
   std::uint32_t free = 0;  ///< devices that have the memory that is asked for; 0 where no lease could be given at all
   std::string id;          ///< of the host, by its first device: the same for all clients
   std::uint32_t load = 0;  ///< sessions that run or are promised, and requests that wait

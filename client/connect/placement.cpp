@@ -1,8 +1,11 @@
 #include "placement.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <string_view>
 #include <thread>
 
 #include "client/base/log.h"
@@ -48,6 +51,49 @@ std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const 
     placement.parts.push_back({hosts[0], place.getGpus()});
   }
   return placement;
+}
+
+DialError placed_there(const PoolHost& host, const DialError& error) {
+  const std::string address = address_text(host);
+  std::string_view what = error.what();
+  const bool says = what.starts_with(address + ": ");
+  if (says) what.remove_prefix(address.size() + 2);
+  return error.told_as(fmt::format("the pool has placed this job at {}, but {}: {}", address,
+                                   says && error.reason != wire::Failure::Reason::NONE ? "that host says" : "in vain",
+                                   what));
+}
+
+DialError told_with(const std::optional<DialError>& before, const DialError& error) {
+  const std::string_view last = error.what();
+  if (!before || last == before->what()) return error;
+  std::string_view first = before->what();
+  if (first.ends_with(doctor_hint)) first.remove_suffix(doctor_hint.size());
+  return error.told_as(fmt::format("{}; before that, {}", last, first));
+}
+
+DialError told_of_outage(const PoolHost& member, const LeaseOptions& wish, const DialError& error) {
+  if (error.reason != wire::Failure::Reason::DENIED || wish.gpus == 0) return error;
+  std::string pool, trouble;
+  std::size_t fit = 0;
+  try {
+    ControlConnection broker(member, ControlConnection::For::host);  // a job is told of its host alone
+    broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
+               [&](wire::Control::Reader control) {
+                 const auto status = control.getStatus();
+                 pool = printable(status.getPool().getName().cStr());
+                 trouble = printable(status.getPool().getTrouble().cStr(), 512);
+                 for (const auto device : status.getDevices()) fit += device.getMemoryBytes() >= wish.memory_bytes;
+               });
+  } catch (const DialError&) {  // the refusal is what counts
+    return error;
+  }
+  if (trouble.empty() || fit >= wish.gpus) return error;
+  DialError later(CUDA_ERROR_SYSTEM_NOT_READY,
+                  fmt::format("{}; the registry of pool '{}' is away, so only this host can serve now ({}): ask for no "
+                              "more than it has, or try later",
+                              error.what(), pool, trouble),
+                  wire::Failure::Reason::NO_CAPACITY);
+  return later;
 }
 
 // A dead host is none of the pool any more after ten seconds.

@@ -28,6 +28,18 @@ inline constexpr int placements_max = 5;
 /// go to: a host that is reached by TLS leads to no other one without.
 std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const ControlConnection& broker);
 
+/// The failure of a host at which the pool has placed a job: the client has named another host perhaps, and is told of
+/// both.
+DialError placed_there(const PoolHost& host, const DialError& error);
+
+/// The last failure of a search in which a host had failed at which the pool had placed the job: its lease there may be
+/// what is missing now.
+DialError told_with(const std::optional<DialError>& before, const DialError& error);
+
+/// The refusal of a member of a pool. One that serves without the registry (`pool_outage = local`) can give no more
+/// than it has, which other hosts may have: this is told then, and that trying later may help.
+DialError told_of_outage(const PoolHost& member, const LeaseOptions& wish, const DialError& error);
+
 /// Whether the pool may place it elsewhere after this failure of a host that it had named. Waits for the pool to hear
 /// of a host's end.
 bool place_again(const DialError& error, int placements);

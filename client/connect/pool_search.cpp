@@ -47,6 +47,8 @@ std::optional<PoolSearch::Found> PoolSearch::ask(PoolContacts::Contact contact, 
                                                  const ControlConnection::Meanwhile& meanwhile) {
   answered_ = false;
   const auto until = Clock::now() + wait;
+  const bool of_pool = !contact.broker->pool().empty();
+  std::optional<DialError> in_vain;
   try {
     for (int placements = 1;; ++placements) {
       check_(*contact.broker);
@@ -62,15 +64,18 @@ std::optional<PoolSearch::Found> PoolSearch::ask(PoolContacts::Contact contact, 
         if (!placement) ticket = read_ticket(answer);
       };
       if (!contact.broker->ask_for_lease(wish, hold_, take, meanwhile)) return std::nullopt;
-      if (!placement) return Found{std::move(contact.broker), contact.host, contact.place, std::move(ticket)};
+      if (!placement) return Found{std::move(contact.broker), contact.host, contact.place, std::move(ticket), false};
       try {
         return go_to(*placement, contact.place);
-      } catch (const DialError& error) {
-        if (!place_again(error, placements)) throw;
+      } catch (const DialError& failure) {
+        in_vain = placed_there(placement->parts.at(0).host, failure);
+        if (!place_again(*in_vain, placements)) throw *in_vain;
       }
       contact.broker = std::make_unique<ControlConnection>(contact.host);
     }
-  } catch (const DialError& error) {
+  } catch (const DialError& failure) {
+    const DialError error =
+        told_with(in_vain, of_pool ? told_of_outage(contact.host, config().lease, failure) : failure);
     log::info("{}", error.what());
     answered_ = error.reason == wire::Failure::Reason::NO_CAPACITY || error.reason == wire::Failure::Reason::DENIED;
     if (error.reason == wire::Failure::Reason::NO_CAPACITY) full_.push_back({contact.place, contact.offer});
@@ -91,7 +96,7 @@ PoolSearch::Found PoolSearch::go_to(const Placement& placement, std::size_t plac
   Ticket ticket;
   broker->ask_for_lease(wish, hold_, [&](wire::LeaseAnswer::Reader answer) { ticket = read_ticket(answer); }, {});
   log::info("{} of pool '{}' has the lease", broker->name(), broker->pool());
-  return {std::move(broker), host, place, std::move(ticket)};
+  return {std::move(broker), host, place, std::move(ticket), true};
 }
 
 // One host's queue at a time: a place in several would keep devices from others that nobody uses in the end.

@@ -27,6 +27,7 @@ class PoolSearch {
     PoolHost host;      ///< that has the lease
     std::size_t place;  ///< in the pool, of the host that was asked
     Ticket ticket;      ///< for a session
+    bool placed;        ///< by the pool, whichever host was asked
   };
   /// The next host that gives a lease. Of a pool with a registry one member is asked, which answers for all of them.
   /// While all hosts are full, the search waits as long as the configuration says: it stands in the queue of one host

@@ -357,7 +357,7 @@ std::unique_ptr<Session> dial(const Config& config) {
   while (const auto found = search.next()) {
     const auto failed = [&](DialError error) {
       log::info("{}", error.what());
-      search.failed(found->place, std::move(error));
+      search.failed(found->place, found->placed ? placed_there(found->host, error) : std::move(error));
     };
     try {
       return attach_by(found->ticket, *found->broker, found->host, config, {});

@@ -178,6 +178,25 @@ class Placing(RegistryTest):
         for gang in gangs:
             self.assertEqual(gang.wait(seconds=60), 0, gang.err.text())
 
+    def test_a_host_that_clients_do_not_reach_is_named(self):
+        nobody = f"127.0.0.1:{free_port()}"
+        one, _ = self.member("h1"), self.member("h2", "--pool-address", nobody)
+        self.seen(one, 2)
+        job = self.job(one, "-n", "1", "-c", "100%")
+        wait_until(lambda: job.out.text() or "asked again" in job.err.text() or not job.running(), "an answer")
+        if not job.out.text():  # it was placed at the other one
+            job.kill()
+            job.wait()
+            job = self.job(one, "-n", "1", "-c", "100%")
+        self.assertEqual(self.where(job), [one.pool])
+        for options in ((), ("--hosts", "2")):
+            done = fargpu("run", "-n", "1", "-c", "100%", "--wait", "40s", *options, "--", "true", pool=one.pool,
+                          seconds=90)
+            self.assertEqual(done.code, 75, done.err)
+            self.assertRegex(done.err, rf"the pool has placed this job at {nobody}, but in vain: cannot connect to "
+                                       rf"{nobody} \(Connection refused\)")
+        self.end(job)
+
     def test_a_queue_has_an_order(self):
         one, = self.members(1)
         first = self.job(one, "-n", "1", "-c", "100%")
@@ -408,6 +427,11 @@ class Failures(RegistryTest):
         done = fargpu("run", "-n", "1", "--", "true", pool=strict.pool, seconds=30)
         self.assertEqual(done.code, 75, done.err)
         self.assertIn("the registry of pool 'p' cannot be reached", done.err)
+        for options in (("-n", "2"), ("-n", "2", "--hosts", "2")):
+            done = fargpu("run", *options, "--", "true", pool=lax.pool, seconds=30)
+            self.assertEqual(done.code, 75, done.err)
+            self.assertRegex(done.err, r"; the registry of pool 'p' is away, so only this host can serve now \(.+\): "
+                                       r"ask for no more than it has, or try later\n$")
         local = self.job(lax, "-n", "1")
         self.assertEqual(self.where(local), [lax.pool])
         doctor = fargpu("doctor", pool=lax.pool, seconds=60)

@@ -63,10 +63,31 @@ class SeveralHosts(SystemTest):
 
     def test_all_or_none(self):
         hosts = self.hosts()
-        done = fargpu("run", "-n", "5", "--hosts", "2", "--", "true", pool=self.pool(hosts))
+        holds = self.start([paths.FARGPU, "run", "-n", "1", "-m", "800MiB", "--", "sh", "-c", "echo on; read line"],
+                           env={"FARGPU_POOL": hosts[0].pool})
+        holds.out.find(lambda line: line == "on")
+        done = fargpu("run", "-n", "4", "-m", "800MiB", "--hosts", "2", "--", "true", pool=self.pool(hosts))
         self.assertEqual(done.code, 75, done.err)
-        self.assertIn("no 2 hosts of the pool have 5 GPUs free together (4 GPUs of all hosts that answer)", done.err)
-        self.assertFalse(any(host.status()["leases"] for host in hosts))
+        self.assertIn("no 2 hosts of the pool have 4 GPUs with 800.0 MiB free together (3 GPUs of all hosts that "
+                      "answer)", done.err)
+        self.assertEqual(sum(len(host.status()["leases"]) for host in hosts), 1)
+        holds.send_line("on")
+        self.assertEqual(holds.wait(), 0)
+
+    def test_what_can_never_be_had_is_refused_for_good(self):
+        hosts = self.hosts()
+        for options, said in (
+                (("-n", "5", "--hosts", "2"), "2 hosts of FARGPU_POOL could ever give 5 GPUs: they have 4 GPUs for it; "
+                                              "ask for fewer"),
+                (("-n", "1", "-m", "100GiB", "--hosts", "2"), "2 hosts of FARGPU_POOL could ever give 1 GPU with 100.0 "
+                                                              "GiB: they have 0 GPUs for it; ask for less"),
+                (("-n", "3"), "")):
+            done = fargpu("run", *options, "--wait", "20s", "--", "true", pool=self.pool(hosts))
+            self.assertEqual(done.code, 126, done.err)
+            self.assertIn(said, done.err)
+        # One that does not answer may have them.
+        done = fargpu("run", "-n", "5", "--hosts", "3", "--", "true", pool=self.pool(hosts) + ",127.0.0.1:1")
+        self.assertEqual(done.code, 75, done.err)
 
     # --- work --------------------------------------------------------------------------------------------------------
 
