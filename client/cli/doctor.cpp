@@ -203,8 +203,8 @@ std::string shown_text() {
   return text.empty() ? "nothing is shown to it" : "shown to it: " + text;
 }
 
-void check_session(Findings& report, const PoolHost& host) {
-  const TrialSession trial = try_session(host);
+void check_session(Findings& report, const PoolHost& host, const LeaseOptions& wish) {
+  const TrialSession trial = try_session(host, wish);
   if (!trial.error.empty()) {
     report.bad("no session: " + trial.error, trial.repair);
     return;
@@ -270,6 +270,44 @@ std::uint64_t quota_left(wire::Status::Reader status) {
   return std::numeric_limits<std::uint64_t>::max();
 }
 
+/// What the trial of a session asks for. A pool that limits its tenant's memory or compute wants to be told how much of
+/// it; a user who has not said it has a little then, on one GPU.
+LeaseOptions wish_of_trial(Findings& report, wire::Status::Reader status) {
+  constexpr std::uint64_t memory_enough = 1u << 30;  // for a context, and what is copied
+  constexpr std::uint32_t percent_enough = 10;
+  LeaseOptions wish = config().lease;
+  for (const auto one : status.getPool().getTenants()) {
+    if (status.getTenant() != one.getName()) continue;
+    std::vector<std::string> said;
+    if (const auto limit = one.getMemoryLimitBytes(); limit != 0 && wish.memory_bytes == 0) {
+      const auto left = limit - std::min(limit, one.getMemoryBytes());
+      wish.memory_bytes = left == 0 ? memory_enough : std::min(memory_enough, left);
+      said.push_back("memory, so the session asks for " + bytes_text(wish.memory_bytes) + " (-m or FARGPU_MEM)");
+    }
+    if (const auto limit = one.getComputeLimitPercent(); limit != 0 && wish.compute_percent == 0) {
+      const auto left = limit - std::min(limit, one.getComputePercent());
+      wish.compute_percent = left == 0 ? percent_enough : std::min(percent_enough, left);
+      said.push_back(fmt::format("compute, so the session asks for {}% (-c or FARGPU_COMPUTE)", wish.compute_percent));
+    }
+    if (said.empty()) break;
+    if (wish.gpus == 0) wish.gpus = 1;
+    for (const std::string& what : said)
+      report.note(fmt::format("programs of tenant '{}' have to say how much they want of the pool's {}",
+                              printable(one.getName().cStr()), what));
+  }
+  return wish;
+}
+
+/// Hosts of the pool that serve while this one does not.
+std::size_t others_serve(wire::Status::Reader status) {
+  const auto pool = status.getPool();
+  if (pool.getTrouble().size() != 0 || pool.getPlacer().size() == 0) return 0;
+  const auto hosts = pool.getHosts();
+  return static_cast<std::size_t>(std::count_if(hosts.begin(), hosts.end(), [&](const auto& host) {
+    return host.getState() == wire::HostState::SERVING && host.getName() != pool.getMember();
+  }));
+}
+
 // Whether the registry of the host's pool answers, and somebody places its leases.
 void check_pool(Findings& report, wire::Status::Reader status) {
   const auto pool = describe_pool(status, {});
@@ -306,6 +344,7 @@ void check_host(Findings& report, const PoolHost& host) {
   report.good(fmt::format("{} answers, fargpud {}", broker->name(), broker->broker_version()));
   report.good("its broker is reached " + secrecy_text(*broker));
   bool serves = true;
+  LeaseOptions wish = config().lease;
   try {
     broker->ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
                 [&](wire::Control::Reader control) {
@@ -314,7 +353,14 @@ void check_host(Findings& report, const PoolHost& host) {
                     report.bad("its driver: " + printable(status.getFailure().getText().cStr(), 512),
                                "repair the driver on that host");
                   serves = !status.getDraining();
-                  if (!serves && status.getState() == wire::HostState::DRAINING)
+                  if (const auto others = serves ? 0 : others_serve(status);
+                      others != 0 && status.getState() == wire::HostState::DRAINING) {
+                    report.note(
+                        fmt::format("it is drained by its administrator, and sends programs to others of its pool, of "
+                                    "which {} now",
+                                    others == 1 ? "1 serves" : fmt::format("{} serve", others)));
+                    serves = true;
+                  } else if (!serves && status.getState() == wire::HostState::DRAINING)
                     report.bad("it is drained by its administrator and takes no new sessions",
                                "use another host, or try later");
                   else if (!serves) report.bad("it is shutting down", "wait until it is back, or name another host");
@@ -326,6 +372,7 @@ void check_host(Findings& report, const PoolHost& host) {
                   }
                   check_identity(report, status);
                   check_pool(report, status);
+                  wish = wish_of_trial(report, status);
                   report.good(fmt::format("{} of {} taken", status.getSessionsTaken(),
                                           so_many(status.getSessionsMax(), "session")));
                   const std::uint64_t left = quota_left(status);
@@ -343,7 +390,7 @@ void check_host(Findings& report, const PoolHost& host) {
     report.note("no session is tried before the variable above is mended");
     return;
   }
-  if (serves) check_session(report, host);
+  if (serves) check_session(report, host, wish);
 }
 
 }  // namespace

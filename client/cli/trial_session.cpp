@@ -97,9 +97,10 @@ class Measurement {
 };
 
 // In the child.
-Json have_session(const PoolHost& host) {
+Json have_session(const PoolHost& host, const LeaseOptions& wish) {
   Config one = config();
   one.hosts = {host};
+  one.lease = wish;
   one.pool_error.clear();
   Json told;
   try {
@@ -156,7 +157,7 @@ std::string end_of(int status) {
 
 }  // namespace
 
-TrialSession try_session(const PoolHost& host) {
+TrialSession try_session(const PoolHost& host, const LeaseOptions& wish) {
   int ends[2];
   std::cout.flush();
   if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error(std::string("no pipe: ") + std::strerror(errno));
@@ -167,7 +168,7 @@ TrialSession try_session(const PoolHost& host) {
     ::close(ends[0]);
     std::string text;
     try {
-      text = have_session(host).dump(-1, ' ', false, Json::error_handler_t::replace);
+      text = have_session(host, wish).dump(-1, ' ', false, Json::error_handler_t::replace);
     } catch (const std::exception& error) {
       text = Json({{"error", error.what()}, {"repair", "look at the log of fargpud there"}})
                  .dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -22,8 +22,8 @@ struct TrialSession {
   std::size_t lanes_in_use = 0;     ///< of these, what the line to the host has turned out to need
 };
 
-/// Has a session at this host, in a child process: a session leaves reserved addresses behind, which the next host's
-/// session would find taken.
-TrialSession try_session(const PoolHost& host);
+/// Has a session at this host, with a lease of that size, in a child process: a session leaves reserved addresses
+/// behind, which the next host's session would find taken.
+TrialSession try_session(const PoolHost& host, const LeaseOptions& wish);
 
 }  // namespace fargpu::client::cli

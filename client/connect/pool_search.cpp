@@ -18,16 +18,18 @@ constexpr std::chrono::milliseconds shortest_wait = 1ms;
 
 }  // namespace
 
-PoolSearch::PoolSearch(std::vector<PoolHost> hosts, PoolContacts::Order order, bool hold, Check check)
+PoolSearch::PoolSearch(std::vector<PoolHost> hosts, PoolContacts::Order order, bool hold, Check check,
+                       LeaseOptions wish)
     : hosts_(std::move(hosts)),
+      wish_(std::move(wish)),
       order_(order),
       hold_(hold),
       check_(std::move(check)),
-      give_up_(Clock::now() + config().lease.wait),
+      give_up_(Clock::now() + wish_.wait),
       contacts_(hosts_, order) {}
 
 std::optional<PoolSearch::Found> PoolSearch::next() {
-  const std::chrono::milliseconds patience = config().lease.wait;
+  const std::chrono::milliseconds patience = wish_.wait;
   while (auto contact = contacts_.next()) {
     const auto wait = hosts_.size() == 1 ? patience : std::min(patience, shortest_wait);
     const std::string pool = contact->broker->pool();
@@ -52,7 +54,7 @@ std::optional<PoolSearch::Found> PoolSearch::ask(PoolContacts::Contact contact, 
   try {
     for (int placements = 1;; ++placements) {
       check_(*contact.broker);
-      LeaseOptions wish = config().lease;
+      LeaseOptions wish = wish_;
       wish.follows = true;
       wish.hosts = 1;
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
@@ -74,8 +76,7 @@ std::optional<PoolSearch::Found> PoolSearch::ask(PoolContacts::Contact contact, 
       contact.broker = std::make_unique<ControlConnection>(contact.host);
     }
   } catch (const DialError& failure) {
-    const DialError error =
-        told_with(in_vain, of_pool ? told_of_outage(contact.host, config().lease, failure) : failure);
+    const DialError error = told_with(in_vain, of_pool ? told_of_outage(contact.host, wish_, failure) : failure);
     log::info("{}", error.what());
     answered_ = error.reason == wire::Failure::Reason::NO_CAPACITY || error.reason == wire::Failure::Reason::DENIED;
     if (error.reason == wire::Failure::Reason::NO_CAPACITY) full_.push_back({contact.place, contact.offer});
@@ -88,7 +89,7 @@ PoolSearch::Found PoolSearch::go_to(const Placement& placement, std::size_t plac
   const PoolHost& host = placement.parts.at(0).host;
   auto broker = std::make_unique<ControlConnection>(host);
   check_(*broker);
-  LeaseOptions wish = config().lease;
+  LeaseOptions wish = wish_;
   wish.job = placement.job;
   wish.placement = placement.name;
   wish.hosts = 1;

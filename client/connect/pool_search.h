@@ -20,7 +20,8 @@ class PoolSearch {
   /// What is done with a host before it is asked for a lease. Throws DialError if the host will not do.
   using Check = std::function<void(ControlConnection&)>;
   /// `hold`: the connection holds the lease, which is not for a session.
-  PoolSearch(std::vector<PoolHost> hosts, PoolContacts::Order order, bool hold, Check check);
+  PoolSearch(std::vector<PoolHost> hosts, PoolContacts::Order order, bool hold, Check check,
+             LeaseOptions wish = config().lease);
 
   struct Found {
     std::unique_ptr<ControlConnection> broker;
@@ -30,7 +31,7 @@ class PoolSearch {
     bool placed;        ///< by the pool, whichever host was asked
   };
   /// The next host that gives a lease. Of a pool with a registry one member is asked, which answers for all of them.
-  /// While all hosts are full, the search waits as long as the configuration says: it stands in the queue of one host
+  /// While all hosts are full, the search waits as long as the wish says: it stands in the queue of one host
   /// and looks at the others. Nothing once no host is left: errors() says why.
   std::optional<Found> next();
   /// The lease of this host is of no use.
@@ -54,6 +55,7 @@ class PoolSearch {
   void forget(std::size_t place);
 
   const std::vector<PoolHost> hosts_;
+  const LeaseOptions wish_;
   const PoolContacts::Order order_;
   const bool hold_;
   const Check check_;

@@ -352,8 +352,9 @@ std::unique_ptr<Session> dial(const Config& config, const PoolHost& host, const 
 std::unique_ptr<Session> dial(const Config& config) {
   if (!config.number_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.number_error);
   require_pool(config);
-  PoolSearch search(config.hosts, PoolContacts::Order::pool, /*hold=*/false,
-                    [&](ControlConnection& broker) { require_transport(config, broker); });
+  PoolSearch search(
+      config.hosts, PoolContacts::Order::pool, /*hold=*/false,
+      [&](ControlConnection& broker) { require_transport(config, broker); }, config.lease);
   while (const auto found = search.next()) {
     const auto failed = [&](DialError error) {
       log::info("{}", error.what());

@@ -272,6 +272,37 @@ class Seeing(RegistryTest):
         pool = json.loads(fargpu("ls", "-o", "json", "--host", "h1", pool=one.pool).out)[0]["pool"]
         self.assertEqual([host["name"] for host in pool["hosts"]], ["h1"])
 
+    def test_doctor_asks_for_what_the_pool_wants_to_be_told(self):
+        one, _ = self.members(2, devices=2)
+        self.assertEqual(fargpu("pool", "set", "default", "--mem", "600MiB", "--compute", "50%", pool=one.pool).code, 0)
+        done = fargpu("doctor", pool=one.pool, seconds=60)
+        self.assertEqual(done.code, 0, done.out)
+        self.assertIn("  note  programs of tenant 'default' have to say how much they want of the pool's memory, so "
+                      "the session asks for 600.0 MiB (-m or FARGPU_MEM)\n", done.out)
+        self.assertIn("compute, so the session asks for 10% (-c or FARGPU_COMPUTE)\n", done.out)
+        self.assertIn("  ok    a session with 1 device", done.out)
+        done = fargpu("doctor", pool=one.pool, env={"FARGPU_GPUS": 1, "FARGPU_MEM": "100MiB", "FARGPU_COMPUTE": "20%"},
+                      seconds=60)
+        self.assertEqual(done.code, 0, done.out)
+        self.assertNotIn("have to say", done.out)
+        done = fargpu("doctor", pool=one.pool, env={"FARGPU_MEM": "1000MiB"}, seconds=60)
+        self.assertEqual(done.code, 1, done.out)
+        self.assertIn("more than tenant 'default' may have", done.out)
+
+    def test_doctor_and_a_drained_member(self):
+        one, two = self.members(2)
+        self.assertEqual(fargpu("drain", "--host", one.pool).code, 0)
+        done = fargpu("doctor", pool=one.pool, seconds=60)
+        self.assertEqual(done.code, 0, done.out)
+        self.assertIn("  note  it is drained by its administrator, and sends programs to others of its pool, of which "
+                      "1 serves now\n", done.out)
+        self.assertIn("  ok    a session with 1 device", done.out)
+        self.assertEqual(fargpu("drain", "--host", two.pool).code, 0)
+        wait_until(lambda: [host["state"] for host in self.pool_of(one)["hosts"]] == ["draining"] * 2, "both drain")
+        done = fargpu("doctor", pool=one.pool, seconds=60)
+        self.assertEqual(done.code, 1, done.out)
+        self.assertIn("  FAIL  it is drained by its administrator", done.out)
+
     def test_metrics_of_the_pool(self):
         hosts = [self.member(name, "--metrics-listen", "127.0.0.1:0") for name in ("h1", "h2")]
         self.seen(hosts[0], 2)
