@@ -324,7 +324,7 @@ void check_pool(Findings& report, wire::Status::Reader status) {
     report.bad(of + ", where no host places leases", "one of its hosts needs pool_placer = true, and to be in touch");
     return;
   }
-  std::string sums = pool_sums(pool);
+  std::string sums = pool_sums(pool, {});
   report.good(of + "; " + sums.substr(0, sums.find('\n')));
 }
 

@@ -16,4 +16,11 @@ bool Filter::shows_model(const std::string& name) const {
   return matches(model.empty() ? model : "*" + model + "*", name);
 }
 
+std::string Filter::hosts_text() const {
+  std::string text;
+  if (!host.empty()) text = "--host '" + host + "'";
+  if (!model.empty()) text += (text.empty() ? "" : " and ") + std::string("--model '") + model + "'";
+  return text;
+}
+
 }  // namespace fargpu::client::cli

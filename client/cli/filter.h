@@ -11,6 +11,8 @@ struct Filter {
   bool shows_host(const std::string& name) const;
   bool shows_tenant(const std::string& name) const { return tenant.empty() || tenant == name; }
   bool shows_model(const std::string& name) const;
+  /// The part about hosts, as it was written.
+  std::string hosts_text() const;
   bool empty() const { return host.empty() && tenant.empty() && model.empty(); }
 };
 

@@ -209,7 +209,7 @@ std::string bar(std::uint64_t used, std::uint64_t all) {
   return text;
 }
 
-void print(const Json& host) {
+void print(const Json& host, const Filter& filter) {
   std::cout << fmt::format("{}  fargpud {}, CUDA {}.{}, up {}{}\n", host["host"].get<std::string>(),
                            host["version"].get<std::string>(), host["driver_version"].get<int>() / 1000,
                            host["driver_version"].get<int>() % 1000 / 10, age(host["started"].get<std::uint64_t>()),
@@ -231,9 +231,10 @@ void print(const Json& host) {
   const auto taken = host["sessions_taken"].get<std::size_t>(), seen = host["sessions"].size();
   const std::size_t others = taken > seen ? taken - seen : 0;
   if (seen == 0) {
-    std::cout << (others == 0 ? "  no sessions\n"
-                              : fmt::format("  no sessions of tenant {}; {} of others or about to begin\n",
-                                            host["tenant"].get<std::string>(), others));
+    std::cout << (others == 0
+                      ? "  no sessions\n"
+                      : fmt::format("  no sessions of tenant {}; {} of others or about to begin\n",
+                                    filter.tenant.empty() ? host["tenant"].get<std::string>() : filter.tenant, others));
     return;
   }
   std::cout << fmt::format("  {:>7}  {:<12} {:<20} {:<20} {:>8} {:>8} {:>4} {:>12} {:>12}\n", "session", "tenant",
@@ -249,17 +250,6 @@ void print(const Json& host) {
                              session["calls"].get<std::uint64_t>(), state_of_session(session));
   }
   if (others != 0) std::cout << fmt::format("  and {} of other tenants or about to begin\n", others);
-}
-
-// Of a pool with a registry its table is shown with any member.
-bool shown(const Json& host, const Filter& filter) {
-  if (host.contains("error") || host.contains("pool")) return true;
-  const bool model =
-      filter.model.empty() || std::any_of(host["devices"].begin(), host["devices"].end(), [&](const Json& device) {
-        return filter.shows_model(device["name"].get<std::string>());
-      });
-  return model &&
-         (filter.shows_host(host["name"].get<std::string>()) || filter.shows_host(host["host"].get<std::string>()));
 }
 
 // All hosts together.
@@ -289,22 +279,26 @@ int list(const ListOptions& options) {
     return describe(name, status, options.filter);
   });
   const int code = exit_code(hosts);
-  std::erase_if(hosts, [&](const Json& host) { return !shown(host, options.filter); });
+  hosts = only_shown(std::move(hosts), options.filter);
   if (options.output == "json") {
     // Names of programs are bytes; what is no text in them is replaced.
     std::cout << Json(hosts).dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
     return code;
   }
-  for (const Json& host : hosts) {
+  std::vector<Json> own;
+  for (const Json& host : hosts)
+    if (host.contains("error") || shows(options.filter, host)) own.push_back(host);
+  for (const Json& host : own) {
     if (host.contains("error"))
       std::cout << host["host"].get<std::string>() << "  ! " << host["error"].get<std::string>() << "\n";
-    else print(host);
+    else print(host, options.filter);
   }
-  if (hosts.size() > 1) print_sums(hosts);
+  if (own.size() > 1) print_sums(own);
   std::set<std::string> pools;
   for (const Json& host : hosts)
     if (host.contains("pool") && pools.insert(host["pool"]["name"].get<std::string>()).second)
-      std::cout << pool_table(host["pool"]);
+      std::cout << pool_table(host["pool"], options.filter);
+  std::cout << nothing_shown(hosts, options.filter);
   return code;
 }
 

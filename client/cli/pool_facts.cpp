@@ -37,7 +37,8 @@ Json describe_pool(wire::Status::Reader status, const Filter& filter) {
               {"member", printable(pool.getMember().cStr())},
               {"placer", printable(pool.getPlacer().cStr())},
               {"trouble", printable(pool.getTrouble().cStr(), 512)},
-              {"more_hosts", pool.getMore()}};
+              {"more_hosts", pool.getMore()},
+              {"all_hosts", pool.getHosts().size() + pool.getMore()}};
   result["hosts"] = Json::array();
   for (const auto host : pool.getHosts()) {
     const std::string name = printable(host.getName().cStr()), model = printable(host.getModel().cStr());
@@ -82,7 +83,36 @@ Json describe_pool(wire::Status::Reader status, const Filter& filter) {
   return result;
 }
 
-std::string pool_sums(const Json& pool) {
+bool shows(const Filter& filter, const Json& host) {
+  const auto name = [&](const char* key) { return host.contains(key) && filter.shows_host(host[key]); };
+  const Json& devices = host["devices"];
+  const bool model = filter.model.empty() || std::any_of(devices.begin(), devices.end(), [&](const Json& device) {
+                       return filter.shows_model(device["name"]);
+                     });
+  return model &&
+         (name("host") || name("name") || (host.contains("pool") && filter.shows_host(host["pool"]["member"])));
+}
+
+std::vector<Json> only_shown(std::vector<Json> hosts, const Filter& filter) {
+  std::vector<Json> shown;
+  for (Json& host : hosts) {
+    if (host.contains("error") || shows(filter, host)) {
+      shown.push_back(std::move(host));
+    } else if (host.contains("pool")) {
+      Json member{{"host", host["host"]}, {"name", host["name"]}};
+      for (const char* const list : {"devices", "sessions", "leases", "waiting"}) member[list] = Json::array();
+      member["pool"] = std::move(host["pool"]);
+      shown.push_back(std::move(member));
+    }
+  }
+  return shown;
+}
+
+std::string nothing_shown(const std::vector<Json>& hosts, const Filter& filter) {
+  return hosts.empty() ? "no host of FARGPU_POOL matches " + filter.hosts_text() + "\n" : "";
+}
+
+std::string pool_sums(const Json& pool, const Filter& filter) {
   std::uint64_t devices = 0, free_devices = 0, memory = 0, free = 0, leases = 0, serving = 0;
   for (const Json& host : pool["hosts"]) {
     devices += number(host, "devices");
@@ -92,21 +122,28 @@ std::string pool_sums(const Json& pool) {
     leases += number(host, "leases");
     serving += host["state"] == "serving";
   }
-  std::string text = fmt::format("pool {}: {} of {} serve, {} of {} free, {} of {} free, {}, {} waiting",
-                                 pool["name"].get<std::string>(), serving, so_many(pool["hosts"].size(), "host"),
-                                 free_devices, so_many(devices, "GPU"), memory_text(std::min(free, memory)),
-                                 memory_text(memory), so_many(leases, "lease"), pool["waiting"].size());
+  const auto more = number(pool, "more_hosts"), all = number(pool, "all_hosts"), shown = pool["hosts"].size() + more;
+  std::string text;
+  if (pool["hosts"].empty() && all > more)
+    text = fmt::format("pool {}: no host matches {}; it has {}", pool["name"].get<std::string>(), filter.hosts_text(),
+                       so_many(all, "host"));
+  else
+    text = fmt::format("pool {}: {} of {} serve, {} of {} free, {} of {} free, {}, {} waiting",
+                       pool["name"].get<std::string>(), serving, so_many(pool["hosts"].size(), "host"), free_devices,
+                       so_many(devices, "GPU"), memory_text(std::min(free, memory)), memory_text(memory),
+                       so_many(leases, "lease"), pool["waiting"].size());
   if (const auto placer = pool["placer"].get<std::string>(); !placer.empty()) text += ", placed by " + placer;
-  if (const auto more = number(pool, "more_hosts"); more != 0)
-    text += fmt::format("; {} more hosts are not told", more);
+  if (shown != all && !pool["hosts"].empty())
+    text += fmt::format("; {} of {} shown", pool["hosts"].size(), so_many(all, "host"));
+  if (more != 0) text += fmt::format("; {} more hosts are not told", more);
   text += "\n";
   if (const auto trouble = pool["trouble"].get<std::string>(); !trouble.empty())
     text += "  ! the registry is of no use now, and this is what was last known: " + trouble + "\n";
   return text;
 }
 
-std::string pool_table(const Json& pool) {
-  std::string text = pool_sums(pool);
+std::string pool_table(const Json& pool, const Filter& filter) {
+  std::string text = pool_sums(pool, filter);
   if (!pool["hosts"].empty())
     text += fmt::format("  {:<24} {:<10} {:<24} {:>9} {:>22} {:>7}  {}\n", "host", "state", "model", "GPUs free",
                         "memory free", "leases", "address");

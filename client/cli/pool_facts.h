@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "control.capnp.h"
 #include "filter.h"
@@ -12,9 +13,16 @@ namespace fargpu::client::cli {
 /// Null where the host is of no such pool.
 nlohmann::ordered_json describe_pool(wire::Status::Reader status, const Filter& filter);
 
-/// A line of sums.
-std::string pool_sums(const nlohmann::ordered_json& pool);
+/// Whether a host is shown by its own facts: by its address, its name or its name in the pool, and by its devices.
+bool shows(const Filter& filter, const nlohmann::ordered_json& host);
+/// Without the hosts that are not shown. One that tells of its pool stays for that, with nothing of its own.
+std::vector<nlohmann::ordered_json> only_shown(std::vector<nlohmann::ordered_json> hosts, const Filter& filter);
+/// A line for people if there is nothing to see.
+std::string nothing_shown(const std::vector<nlohmann::ordered_json>& hosts, const Filter& filter);
+
+/// A line of sums of the pool's hosts that `filter` shows.
+std::string pool_sums(const nlohmann::ordered_json& pool, const Filter& filter);
 /// That, a line for each host, and what waits.
-std::string pool_table(const nlohmann::ordered_json& pool);
+std::string pool_table(const nlohmann::ordered_json& pool, const Filter& filter);
 
 }  // namespace fargpu::client::cli

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -128,6 +129,16 @@ int show_quotas(const QuotaOptions& options) {
   return exit_code(hosts);
 }
 
+// By the host that is asked or, as hosts may name others, by what it has of the pool.
+bool is_known(const std::string& tenant, wire::Status::Reader status, const nlohmann::ordered_json& pool) {
+  for (const auto one : status.getTenants())
+    if (tenant == one.getName().cStr()) return true;
+  return std::any_of(pool["tenants"].begin(), pool["tenants"].end(), [&](const auto& one) {
+    return one["name"] == tenant &&
+           one["leases"].template get<std::uint64_t>() + one["waiting"].template get<std::uint64_t>() > 0;
+  });
+}
+
 }  // namespace
 
 int quota(const QuotaOptions& options) {
@@ -173,8 +184,15 @@ int set_pool_tenant(const PoolTenantOptions& options) {
         tenant.setWeight(options.weight);
         tenant.setForget(options.forget);
       },
-      [](wire::Status::Reader status) {
-        if (const auto pool = describe_pool(status, {}); !pool.is_null()) print_pool(pool);
+      [&](wire::Status::Reader status) {
+        const auto pool = describe_pool(status, {});
+        if (pool.is_null()) return;
+        print_pool(pool);
+        if (!options.forget && !is_known(options.tenant, status, pool))
+          std::cerr << fmt::format(
+              "fargpu: warning: the settings of {} name no tenant '{}'; is it the right name? Limits are set all the "
+              "same, and `fargpu pool set {} --forget` drops them\n",
+              address_text(one_host(options.host)), options.tenant, options.tenant);
       });
 }
 

@@ -43,7 +43,9 @@ double part(std::uint64_t now, std::uint64_t before, Clock::duration passed) {
 
 Json describe(const std::string& name, wire::Status::Reader status, const Filter& filter, Readings& readings) {
   const auto now = Clock::now();
-  Json result{{"host", name}, {"policy", printable(status.getPolicy().cStr())}};
+  Json result{{"host", name},
+              {"name", printable(status.getHostName().cStr())},
+              {"policy", printable(status.getPolicy().cStr())}};
   result["devices"] = Json::array();
   for (const auto device : status.getDevices()) {
     if (!filter.shows_model(printable(device.getName().cStr()))) continue;
@@ -216,17 +218,18 @@ int top(const TopOptions& options) {
     auto next = again.begin();
     for (Json& host : found)
       if (asked(host)) host = *next++;
+    const auto shown = only_shown(found, options.filter);
     std::string text;
     const std::size_t width = terminal_width();
-    if (json) text = Json(found).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    if (json) text = Json(shown).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
     else {
       std::set<std::string> pools;
-      for (const Json& host : found) {
-        if (host.contains("error") || options.filter.shows_host(host["host"].get<std::string>()))
-          text += text_of(host, width);
+      for (const Json& host : shown) {
+        if (host.contains("error") || shows(options.filter, host)) text += text_of(host, width);
         if (host.contains("pool") && pools.insert(host["pool"]["name"].get<std::string>()).second)
-          text += pool_sums(host["pool"]);
+          text += pool_sums(host["pool"], options.filter);
       }
+      text += nothing_shown(shown, options.filter);
     }
     std::cout << (live ? "\033[H\033[2J" + fitted(text, *keys ? "q ends this\n" : "") : text) << std::flush;
     if (!live) return exit_code(found);

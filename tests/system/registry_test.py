@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from rig import SystemTest, fargpu, paths, wait_until
+from rig.broker import settings_file
 from rig.process import Process, run
 from rig.proxy import Proxy
 
@@ -244,6 +245,20 @@ class Limits(RegistryTest):
             return [tenant["leases_limit"] for tenant in tenants if tenant["name"] == "default"]
         wait_until(lambda: limits() == [], "the limit is gone")
 
+    def test_a_tenant_that_the_host_does_not_name_is_told_of_as_it_may_be_a_slip(self):
+        with settings_file("[tenant.default]\nadministrator = true\n[tenant.lab]\n") as file:
+            one = self.member("h1", config=file)
+        self.seen(one, 1)
+        done = fargpu("pool", "set", "lbb", "--leases", "3", pool=one.pool)
+        self.assertEqual(done.code, 0, done.err)
+        self.assertEqual(done.err, f"fargpu: warning: the settings of {one.pool} name no tenant 'lbb'; is it the right "
+                                   "name? Limits are set all the same, and `fargpu pool set lbb --forget` drops "
+                                   "them\n")
+        self.assertRegex(done.out, r"lbb .* 0 of 3 ")
+        for options in (("lab", "--leases", "3"), ("lbb", "--forget")):
+            done = fargpu("pool", "set", *options, pool=one.pool)
+            self.assertEqual((done.code, done.err), (0, ""))
+
     def test_a_drained_host_is_passed_over(self):
         one, two = self.members(2)
         self.assertEqual(fargpu("drain", "--host", one.pool).code, 0)
@@ -271,6 +286,32 @@ class Seeing(RegistryTest):
         self.assertEqual(self.lines(two, "--model", "H200"), [])
         pool = json.loads(fargpu("ls", "-o", "json", "--host", "h1", pool=one.pool).out)[0]["pool"]
         self.assertEqual([host["name"] for host in pool["hosts"]], ["h1"])
+
+    def test_a_filter_hides_the_host_that_is_asked_and_says_so_if_it_hides_all(self):
+        one, two = self.members(2)
+        text = fargpu("ls", "--host", "h2", pool=one.pool).out
+        self.assertNotIn("fargpud ", text)  # what is told of the host that is asked
+        self.assertRegex(text, r"^pool p: 1 of 1 host serve, .*; 1 of 2 hosts shown\n")
+        text = fargpu("ls", "--host", "h1", pool=one.pool).out
+        self.assertIn(f"{one.pool}  fargpud ", text)
+        self.assertIn("; 1 of 2 hosts shown\n", text)
+        self.assertNotIn("shown", fargpu("ls", pool=one.pool).out)
+        for verb in (("ls",), ("top", "--once", "-d", "0.1")):
+            done = fargpu(*verb, "--host", "h9", "--model", "Fake", pool=one.pool)
+            self.assertEqual(done.code, 0, done.err)
+            self.assertRegex(done.out, r"^pool p: no host matches --host 'h9' and --model 'Fake'; it has 2 hosts, "
+                                       r"placed by h\d\n$")
+            member, = json.loads(fargpu(*verb, "-o", "json", "--host", "h2", pool=one.pool).out)
+            self.assertEqual((member["host"], member["devices"], member["sessions"]), (one.pool, [], []))
+            self.assertEqual([host["name"] for host in member["pool"]["hosts"]], ["h2"])
+            self.assertEqual(member["pool"]["all_hosts"], 2)
+            self.assertNotIn("policy", member)
+        alone = self.broker()
+        for verb in (("ls",), ("top", "--once", "-d", "0.1")):
+            done = fargpu(*verb, "--host", "h9", pool=alone.pool)
+            self.assertEqual((done.code, done.out), (0, "no host of FARGPU_POOL matches --host 'h9'\n"))
+            self.assertEqual(json.loads(fargpu(*verb, "-o", "json", "--host", "h9", pool=alone.pool).out), [])
+            self.assertIn("Fake GPU", fargpu(*verb, "--host", "127.*", pool=alone.pool).out)
 
     def test_doctor_asks_for_what_the_pool_wants_to_be_told(self):
         one, _ = self.members(2, devices=2)
