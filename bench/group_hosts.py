@@ -1,5 +1,5 @@
-"""Two hosts in one program: G1 to G3, and C3, where one of them dies. Both are brokers of this machine. Where it has two devices, each has one of them;
-what goes from the one to the other goes by TCP all the same. And UCX: R1, R2."""
+"""Two hosts in one program: G1 to G3, and C3, where one of them dies. Both are brokers of this machine. Where it has
+two devices, each has one of them; what goes from the one to the other goes by TCP all the same. And UCX: R1, R2."""
 
 import contextlib
 import os
@@ -170,4 +170,5 @@ def losing(bench):
               "slowest s": max(took.values(), default=0), **({"what": "; ".join(disturbed)} if disturbed else {})}
     bench.results.add("C3", "tcp", value=len(disturbed), case="disturbed", detail=detail)
     late = len(CALLS) - sum(seconds <= SILENCE + NOTICED for seconds in took.values())
-    bench.results.add("C3", "tcp", value=late, case="without an answer", detail={f"{call} s": took.get(call, 0) for call in CALLS})
+    bench.results.add("C3", "tcp", value=late, case="without an answer",
+                      detail={f"{call} s": took.get(call, 0) for call in CALLS})

@@ -1,5 +1,5 @@
-"""Sessions that yield and last: F5 (what it costs that they can be resumed), M4 and M6 (one is evicted and comes back), M5 (two take turns on a device that has not room for
-both)."""
+"""Sessions that yield and last: F5 (what it costs that they can be resumed), M4 and M6 (one is evicted and comes back),
+M5 (two take turns on a device that has not room for both)."""
 
 import concurrent.futures
 import json
