@@ -37,7 +37,7 @@ struct DialError : std::runtime_error {
   bool nobody_listens = false;  ///< the machine is there, and no broker
   std::string repair;           ///< what mends just this, for `fargpu doctor`; empty where its reason tells
 
-  /// The same failure in other words.
+  /// This failure in other words.
   DialError told_as(const std::string& text) const {
     DialError error = *this;
     static_cast<std::runtime_error&>(error) = std::runtime_error(text);
