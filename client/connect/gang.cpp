@@ -205,7 +205,7 @@ std::vector<GangMember> take_of_pool(PoolContacts::Contact contact, LeaseOptions
     try {
       member.broker->ask_for_lease(asked, /*hold=*/true,
                                    [&](wire::LeaseAnswer::Reader answer) {
-                                     placement = read_placement(answer, *member.broker);
+                                     placement = read_placement(answer, *member.broker, asked);
                                      if (!placement) take_facts(member, answer);
                                    },
                                    {});

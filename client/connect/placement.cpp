@@ -23,7 +23,8 @@ bool is_loopback(const std::string& host) { return host == "localhost" || host =
 
 }  // namespace
 
-std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const ControlConnection& broker) {
+std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const ControlConnection& broker,
+                                        const LeaseOptions& wish) {
   const auto places = answer.getPlaces();
   if (places.size() == 0) return std::nullopt;
   const auto complain = [&](const std::string& what) {
@@ -31,6 +32,7 @@ std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const 
                      wire::Failure::Reason::BAD_REQUEST);
   };
   Placement placement;
+  std::uint64_t gpus = 0;
   placement.name = answer.getPlacement().cStr();
   const auto job = answer.getPlacementJob();
   if (places.size() > parts_max || placement.name.empty() || placement.name.size() > name_bytes_max ||
@@ -49,7 +51,13 @@ std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const 
     if (broker.far_encrypted() && hosts[0].transport == PoolHost::Transport::tcp && !is_loopback(hosts[0].host))
       throw complain(shown + " is without TLS, while this one is reached by TLS; its pool_address should have tls://");
     placement.parts.push_back({hosts[0], place.getGpus()});
+    gpus += place.getGpus();
   }
+  if ((wish.gpus != 0 && gpus != wish.gpus) || placement.parts.size() > std::max(wish.hosts, 1u))
+    throw complain(fmt::format("{} have {} for it, and {} of at most {} were asked for",
+                               so_many(placement.parts.size(), "host"), so_many(gpus, "GPU"),
+                               wish.gpus == 0 ? "those" : so_many(wish.gpus, "GPU"),
+                               so_many(std::max(wish.hosts, 1u), "host")));
   return placement;
 }
 

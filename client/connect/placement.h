@@ -24,9 +24,10 @@ struct Placement {
 /// How often a pool is asked for one lease, if the hosts that it names do not have it after all.
 inline constexpr int placements_max = 5;
 
-/// Of an answer that this broker gave; nothing if it has no places. Throws DialError if they are none that a client may
-/// go to: a host that is reached by TLS leads to no other one without.
-std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const ControlConnection& broker);
+/// Of an answer that this broker gave to a wish; nothing if it has no places. Throws DialError if they are none that a
+/// client may go to, or not what was asked for: a host that is reached by TLS leads to no other one without.
+std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const ControlConnection& broker,
+                                        const LeaseOptions& wish);
 
 /// The failure of a host at which the pool has placed a job: the client has named another host perhaps, and is told of
 /// both.

@@ -62,7 +62,7 @@ std::optional<PoolSearch::Found> PoolSearch::ask(PoolContacts::Contact contact, 
       Ticket ticket;
       std::optional<Placement> placement;
       const auto take = [&](wire::LeaseAnswer::Reader answer) {
-        placement = read_placement(answer, *contact.broker);
+        placement = read_placement(answer, *contact.broker, wish);
         if (!placement) ticket = read_ticket(answer);
       };
       if (!contact.broker->ask_for_lease(wish, hold_, take, meanwhile)) return std::nullopt;

@@ -270,6 +270,34 @@ TEST_CASE("the next broker of a host takes over its name and its leases") {
   CHECK(parts(waiting) == "h1:1");
 }
 
+TEST_CASE("a host that comes back with other devices has nothing that these cannot give") {
+  Pool pool({1});  // which places
+  pool.add("h2", 3);
+  REQUIRE(comes(pool.io, [&] { return pool.whole(2); }));
+  // It stops with its machine, and the pool has not noticed yet.
+  pool["h2"].registry.cut_off(true);
+  pool.hosts["h2"].reset();
+  const auto placed = pool["h1"].ask(3);
+  REQUIRE(comes(
+      pool.io, [&] { return placed->answer().has_value(); }, 15s));
+  CHECK(parts(placed) == "h2:3");
+  const unsigned devices = GENERATE(2u, 4u);
+  CAPTURE(devices);
+  pool.hosts["h2"] =
+      std::make_unique<Host>(pool.io, pool.store, SimulatedHost::Options{.name = "h2", .devices = devices});
+  REQUIRE(comes(
+      pool.io, [&] { return pool["h2"].member.in_touch() && pool.placers() == 1 && pool.whole(2); }, 15s));
+  // Its client comes for the lease, or finds none and asks again.
+  CHECK(pool["h2"].taken() == (devices >= 3 ? 3 : 0));
+  CHECK(comes(pool.io, [&] { return pool.keys("/at/h2/lease/").size() == pool["h2"].host.leases().size(); }));
+  for (const auto& [id, lease] : std::map(pool["h2"].host.leases())) pool["h2"].host.end(id);
+  const auto all = pool["h1"].ask(devices), more = pool["h1"].ask(devices + 1);
+  REQUIRE(pool.answered(all));
+  CHECK(parts(all) == fmt::format("h2:{}", devices));
+  go_on(pool.io, 50ms);
+  CHECK_FALSE(parts(more).starts_with("h2"));
+}
+
 TEST_CASE("a store that was restored from a copy: hosts join anew, and what they hold is counted") {
   Pool pool({1, 1});
   const auto copy = pool.store->copy();
