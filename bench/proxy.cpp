@@ -5,14 +5,16 @@
 //
 // Says its port on stdout and serves until stdin ends. Delay and rate are apart: a byte leaves when the line has been
 // free for all before it, of whatever connection, plus the delay. A line of a rate holds what is under way and a short
-// queue, as networks do, so that senders come to feel it. What the proxy itself adds is measured by a ping-pong through
-// one without delay, as `run` does, and what it loses of a rate by plain sockets through it. A thread carries so many
-// bytes in a second as it can copy twice; several share the connections of a faster line.
+// queue, as networks do, for all its connections together, so that senders come to feel it. What the proxy itself adds
+// is measured by a ping-pong through one without delay, as `run` does, and what it loses of a rate by plain sockets
+// through it. A thread carries so many bytes in a second as it can copy twice; several share the connections of a
+// faster line.
 
 #include <sys/prctl.h>
 
 #include <array>
 #include <asio.hpp>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -51,13 +53,15 @@ struct Line {
     return free_at + delay;
   }
 
-  /// Of one connection; then nothing more is read from it.
-  std::size_t held_bytes_max() const {
+  /// Whether it holds all that it can. A connection of which it holds nothing may give it a piece nevertheless.
+  bool full(std::size_t of_connection) const {
     constexpr auto queue = std::chrono::milliseconds(10);
-    if (bytes_per_second <= 0) return std::size_t{256} << 20;
-    return piece_bytes +
-           static_cast<std::size_t>(bytes_per_second * std::chrono::duration<double>(delay + queue).count());
+    if (bytes_per_second <= 0) return of_connection > std::size_t{256} << 20;
+    const double most = bytes_per_second * std::chrono::duration<double>(delay + queue).count();
+    return of_connection > 0 && static_cast<double>(held.load()) > most;
   }
+
+  std::atomic<std::size_t> held{0};  // of all connections
 };
 
 /// One direction of a connection.
@@ -65,9 +69,12 @@ class Direction : public std::enable_shared_from_this<Direction> {
  public:
   Direction(std::shared_ptr<tcp::socket> from, std::shared_ptr<tcp::socket> to, Line& line)
       : from_(std::move(from)), to_(std::move(to)), line_(line), timer_(from_->get_executor()) {}
+  Direction(const Direction&) = delete;
+  Direction& operator=(const Direction&) = delete;
+  ~Direction() { line_.held -= held_; }
 
   void read() {
-    if (held_ > line_.held_bytes_max()) {
+    if (line_.full(held_)) {
       paused_ = true;
       return;
     }
@@ -91,6 +98,7 @@ class Direction : public std::enable_shared_from_this<Direction> {
     last_byte = now;
     pieces_.push_back({std::move(reading_), bytes, line_.takes(bytes, now)});
     held_ += bytes;
+    line_.held += bytes;
     if (!writing_) forward();
     if (bytes) read();
   }
@@ -122,11 +130,12 @@ class Direction : public std::enable_shared_from_this<Direction> {
       return;
     }
     held_ -= pieces_.front().bytes;
+    line_.held -= pieces_.front().bytes;
     spare_.push_back(std::move(pieces_.front().buffer));
     pieces_.pop_front();
     writing_ = false;
     forward();
-    if (paused_ && held_ <= line_.held_bytes_max()) {
+    if (paused_ && !line_.full(held_)) {
       paused_ = false;
       read();
     }

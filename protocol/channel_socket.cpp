@@ -1,7 +1,5 @@
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -19,6 +17,7 @@
 #include "descriptor_passing.h"
 #include "errors.h"
 #include "limits.h"
+#include "socket_options.h"
 
 namespace fargpu {
 namespace {
@@ -26,10 +25,7 @@ namespace {
 class SocketChannel final : public Channel {
  public:
   SocketChannel(int descriptor, std::string peer) : socket_(descriptor), peer_(std::move(peer)) {
-    ::fcntl(socket_, F_SETFL, ::fcntl(socket_, F_GETFL) | O_NONBLOCK);
-    ::fcntl(socket_, F_SETFD, FD_CLOEXEC);
-    const int on = 1;
-    ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // fails on Unix sockets, harmlessly
+    prepare_socket(socket_);
     int domain = 0;
     socklen_t length = sizeof(domain);
     unix_ = ::getsockopt(socket_, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_UNIX;

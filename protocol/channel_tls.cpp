@@ -1,9 +1,7 @@
 #include "channel_tls.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
@@ -22,6 +20,7 @@
 #include "connection_end.h"
 #include "errors.h"
 #include "program_memory.h"
+#include "socket_options.h"
 
 namespace fargpu {
 namespace {
@@ -35,10 +34,7 @@ class TlsChannel final : public Channel {
  public:
   TlsChannel(int descriptor, std::string peer, const TlsContext& context)
       : socket_(descriptor), peer_(std::move(peer)), context_(context) {
-    ::fcntl(socket_, F_SETFL, ::fcntl(socket_, F_GETFL) | O_NONBLOCK);
-    ::fcntl(socket_, F_SETFD, FD_CLOEXEC);
-    const int on = 1;
-    ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    prepare_socket(socket_);
     ssl_ = SSL_new(context.get());
     BIO* const in = BIO_new_socket(socket_, BIO_NOCLOSE);
     out_ = BIO_new(BIO_s_mem());

@@ -18,11 +18,13 @@ bool ClientLanes::takes(std::uint64_t bytes, bool awaited, bool to_worker) {
     return false;
   std::call_once(opened_, [this] {
     try {
-      for (unsigned i = 0; i < wanted_; ++i) lanes_.add(open_(), 1, 1);
+      for (unsigned i = 0; i < wanted_; ++i) {
+        if (ended()) return;  // a host that has gone answers no more, and a copy would wait to see that
+        lanes_.add(open_(), 1, 1);
+      }
       ready_ = true;
     } catch (const std::exception& error) {
-      const std::lock_guard lock(mutex_);
-      if (!ended_) log::warn("large copies go by one connection: {}", error.what());
+      if (!ended()) log::warn("large copies go by one connection: {}", error.what());
     }
   });
   return ready_.load(std::memory_order_acquire);
@@ -395,6 +397,11 @@ void ClientLanes::end_stragglers(Lock& lock) {
 void ClientLanes::lost(const std::string& why) noexcept {
   const std::string text = words("a bulk lane is lost: ", why);
   if (close(text)) tell_lost_(text);
+}
+
+bool ClientLanes::ended() {
+  const std::lock_guard lock(mutex_);
+  return ended_;
 }
 
 bool ClientLanes::close(const std::string& why) noexcept {

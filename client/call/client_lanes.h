@@ -133,6 +133,7 @@ class ClientLanes final : ChunkHandler {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
+  bool ended();
   std::span<std::byte> place(Chunk chunk, std::size_t bytes) override;
   void landed(Chunk chunk, std::span<std::byte> bytes, bool whole) override;
   void heard(const ContentWord& word) override { names_.heard(word); }

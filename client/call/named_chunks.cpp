@@ -16,7 +16,7 @@
 namespace fargpu::client {
 namespace {
 
-constexpr unsigned threads_max = 4;
+constexpr unsigned threads_max = 8;
 constexpr std::size_t spares_max = 16;
 /// Questions about chunks that are sent anyway are left out while so many have no answer.
 constexpr std::size_t asked_max = limits::content_words_max / 2;

@@ -98,6 +98,30 @@ TEST_CASE("a lane that the worker alone has dropped is told of") {
   CHECK_FALSE(offered.lanes.close("the session is over"));
 }
 
+TEST_CASE("no lane is opened once the session has ended, whose host may be silent") {
+  const bool meanwhile = GENERATE(false, true);
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  Taken taker;
+  Lanes worker{taker};
+  worker.add(make_socket_channel(ends[1], "the client"), 1, 1);
+  int opened = 0;
+  ClientLanes* opening = nullptr;
+  ClientLanes lanes(
+      {.lanes = 2},
+      [&] {
+        ++opened;
+        opening->close("the host has not answered");
+        return make_socket_channel(ends[0], "the worker");
+      },
+      [](const std::string&) {}, Compression::never, std::chrono::seconds(10));
+  opening = &lanes;
+  if (!meanwhile) lanes.close("the host has not answered");
+  CHECK_FALSE(lanes.takes(limits::lane_row_bytes_min, false, true));
+  CHECK(opened == (meanwhile ? 1 : 0));
+  if (!meanwhile) ::close(ends[0]);
+}
+
 TEST_CASE("lanes that end with their session are not told of") {
   Offered offered;
   auto told = offered.told_lost.get_future();
