@@ -36,6 +36,7 @@ class Suite:
         self.transport, self.rtt, self.scrub = options.transport, options.rtt, options.scrub
         self.rows = []
         self.evict, self.replace, self.replaced, self.disturbances = options.evict, options.replace, 0, []
+        self.contents = options.contents and os.path.abspath(options.contents)
         self.broker = self.proxy = None
         self.began = time.time()
 
@@ -48,7 +49,9 @@ class Suite:
         broker = subprocess.Popen(
             [self.stage + "/bin/fargpud", "--driver", self.driver, "--listen", f"127.0.0.1:{port}", "--image-folder",
              self.out + "/images",
-             "--scrub", "always" if self.scrub else "tenants", "--log-level", "debug", *options],
+             "--scrub", "always" if self.scrub else "tenants", "--log-level", "debug",
+             *(["--content-folder", self.contents, "--content-bytes-max", "32GiB"] if self.contents else []),
+             *options],
             stderr=log, stdout=log)
         return broker, "127.0.0.1:" + self.port_of(broker, log.name, r"listening .*address=127.0.0.1 port=(\d+)")
 
@@ -96,10 +99,23 @@ class Suite:
                 self.row("evicted meanwhile", disturbance.evicted > 0, str(disturbance))
         if self.replace:
             self.row("brokers killed and replaced meanwhile", self.replaced > 0, str(self.replaced))
+        if self.contents:
+            self.row("contents known", *self.known_contents())
         if self.proxy:
             self.proxy.stdin.close()
             self.proxy.wait(10)
         self.stop_host(self.broker)
+
+    def known_contents(self):
+        """Whether any took part, and how many."""
+        asked = subprocess.run([self.stage + "/bin/fargpu", "cache", "-o", "json", "--host", self.pool],
+                               capture_output=True, text=True, check=False)
+        if asked.returncode != 0:
+            return False, asked.stderr.strip()
+        told = json.loads(asked.stdout)
+        return told["known_bytes"] + told["kept_bytes"] > 0, "; ".join(
+            f"{told[key] / 1e9:.2f} GB {what}" for key, what in (
+                ("known_bytes", "did not travel"), ("kept_bytes", "were added"), ("bytes", "are kept")))
 
     @contextlib.contextmanager
     def host(self, name, *options):
@@ -182,7 +198,8 @@ class Suite:
         check = [] if extra and "FARGPU_HOSTS" in extra else ["--no-check"]  # a job leases several hosts first
         full = hidden(self.driver, [self.stage + "/bin/fargpu", "run", *check, "--"] + command)
         return self.call(label + ".remote", full, timeout,
-                         dict({"FARGPU_POOL": self.pool, "FARGPU_TRANSPORT": self.transport}, **(extra or {})), cwd)
+                         {"FARGPU_POOL": self.pool, "FARGPU_TRANSPORT": self.transport,
+                          **({"FARGPU_CONTENT_CACHE": "on"} if self.contents else {}), **(extra or {})}, cwd)
 
     def cases_of(self, folder, pattern, extra=None):
         """[(label, command)] of programs that name their cases when they are called without arguments."""
