@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdio>
 #include <cstring>
@@ -21,6 +23,7 @@
 #include "fake.h"
 #include "graphs.h"
 #include "objects.h"
+#include "protocol/limits.h"
 #include "recorder.h"
 
 namespace fargpu::fake {
@@ -99,7 +102,7 @@ struct State {
   bool hung = false;        // paused for ever
   std::uint64_t round = 1;  // grows with each pause; an event recorded in this round waits while paused
 
-  Context primary[4];
+  std::array<Context, limits::devices_max> primary;
   int devices = 2;
   std::vector<int> visible;  // which they are, if not all
   int seen(int device) const { return visible.empty() ? device : visible[static_cast<std::size_t>(device)]; }
@@ -506,7 +509,8 @@ namespace behaviour {
 
 CUresult cuInit(unsigned) {
   State& s = state();
-  if (const char* devices = std::getenv("FARGPU_FAKE_DEVICES")) s.devices = std::atoi(devices);
+  if (const char* devices = std::getenv("FARGPU_FAKE_DEVICES"))
+    s.devices = std::min(std::atoi(devices), static_cast<int>(s.primary.size()));
   if (std::getenv("FARGPU_FAKE_LEFT_BEHIND")) s.leaves = true;  // new memory is not zero
   if (const char* list =
           std::getenv("CUDA_VISIBLE_DEVICES")) {  // up to the first that there is not, as the driver does

@@ -46,6 +46,13 @@ class Leases(SystemTest):
         client.must("write big 5")
         self.assert_lives(client, "big")
 
+    def test_a_program_with_all_devices_of_a_large_host(self):
+        host = self.host_of(devices=16)
+        done = fargpu("run", "-n", "16", "--", paths.PROGRAMS / "held", "0.5", pool=host.pool)
+        self.assertEqual((done.code, done.err), (0, ""))
+        self.assertRegex(done.out, r"(?m)^E \d+$")
+        self.assertEqual(host.log("session ended")["reason"], "the client left")
+
     def test_leases_go_where_most_memory_is_free(self):
         host = self.host_of(devices=3)
         quarter = self.capacity(host) // 4

@@ -21,9 +21,9 @@ long long now() {
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
 }
 
-void must(CUresult result) {
+void must(CUresult result, int line = __builtin_LINE()) {
   if (result == CUDA_SUCCESS) return;
-  std::printf("X %d\n", static_cast<int>(result));
+  std::printf("X %d at line %d\n", static_cast<int>(result), line);
   std::fflush(stdout);
   std::exit(1);
 }
