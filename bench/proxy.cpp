@@ -165,13 +165,13 @@ void serve(asio::io_context& context, bool alone) {
 
 class Proxy {
  public:
-  /// Each connection is one context's, in turn.
-  Proxy(std::deque<asio::io_context>& contexts, tcp::endpoint to, Clock::duration delay, double bytes_per_second)
+  /// Each connection is one context's, in turn. The lines outlive the contexts, which have connections to the last.
+  Proxy(std::deque<asio::io_context>& contexts, tcp::endpoint to, Line& there, Line& back)
       : contexts_(contexts),
         acceptor_(contexts.front(), tcp::endpoint(asio::ip::address_v4::loopback(), 0)),
         to_(std::move(to)),
-        there_(delay, bytes_per_second),
-        back_(delay, bytes_per_second) {}
+        there_(there),
+        back_(back) {}
 
   unsigned port() const { return acceptor_.local_endpoint().port(); }
 
@@ -208,7 +208,7 @@ class Proxy {
   std::size_t next_ = 0;
   tcp::acceptor acceptor_;
   const tcp::endpoint to_;
-  Line there_, back_;
+  Line &there_, &back_;
 };
 
 }  // namespace
@@ -234,11 +234,12 @@ int main(int count, char** words) {
       return 2;
     }
     ::prctl(PR_SET_TIMERSLACK, 1);  // of threads that start later too
+    Line there(delay, bytes_per_second), back(delay, bytes_per_second);
     std::deque<asio::io_context> contexts;
     std::vector<asio::executor_work_guard<asio::io_context::executor_type>> guards;
     for (std::size_t i = 0; i < threads; ++i) guards.push_back(asio::make_work_guard(contexts.emplace_back(1)));
     const auto port = static_cast<unsigned short>(std::stoul(to.substr(colon + 1)));
-    Proxy proxy(contexts, {asio::ip::make_address(to.substr(0, colon)), port}, delay, bytes_per_second);
+    Proxy proxy(contexts, {asio::ip::make_address(to.substr(0, colon)), port}, there, back);
     proxy.accept();
     asio::posix::stream_descriptor input(contexts.front(), ::dup(STDIN_FILENO));
     std::array<char, 64> ignored;

@@ -3,7 +3,7 @@
 //   held SECONDS
 //
 // Says `S TIME UUID,UUID...` once it uses them all, and `E TIME` before it leaves them; TIME is that of the system's
-// monotonic clock, in nanoseconds. `X RESULT` where a call fails, and exits with 1.
+// monotonic clock, in nanoseconds. `X RESULT at line LINE` where a call fails, and exits with 1.
 
 #include <cuda.h>
 #include <time.h>
