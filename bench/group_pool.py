@@ -44,8 +44,8 @@ def faults(bench, hosts):
             found = json.load(out)
         except ValueError:
             raise Failed(f"pool_faults said: {done.stdout[-300:]}") from None
-        about = {name: found[name] for name in ("jobs", "finished", "without a lease", "clients", "minutes")}
-        about["faults"] = sum(found["faults"].values())
+        about = {name: found[name] for name in ("jobs", "finished", "without a lease", "clients")}
+        about |= {"minutes": round(found["minutes"]), "faults": sum(found["faults"].values())}
         for case, place in places.items():
             bench.results.add(*place[:2], value=found[case.split(",")[0]], case=case, detail=about)
 

@@ -17,7 +17,7 @@ import time
 from goals import HERE, OLD
 
 sys.path.append(os.path.join(os.path.dirname(HERE), "tests", "gpu"))
-from driver import driver_library, hidden  # noqa: E402
+from driver import WithoutDriver, driver_library  # noqa: E402
 
 
 class Failed(Exception):
@@ -190,6 +190,8 @@ class Machine:
         os.makedirs(self.out, exist_ok=True)
         self.socket_folder = tempfile.TemporaryDirectory()  # paths of sockets are short
         self.driver = driver_library()
+        # else there is nothing to hide
+        self.without_driver = None if os.environ.get("FARGPU_TEST_DRIVER") else WithoutDriver(self.driver)
         self.running, self.brokers, self.counter = [], {}, itertools.count(1)
         self.logs = {}  # of brokers, by pool
         self.proxies = {}
@@ -326,8 +328,7 @@ class Machine:
         build = self.builds[OLD if pool in self.old_pools else NEW]
         check = [] if "," in pool else ["--no-check"]  # what is leased of several hosts is leased ahead
         command = [os.path.join(build, "bin", "fargpu"), "run", *check, "--", *command]
-        # else there is nothing to hide
-        return command if os.environ.get("FARGPU_TEST_DRIVER") else hidden(self.driver, command)
+        return self.without_driver.command(command) if self.without_driver else command
 
     def environment(self, pool, extra):
         env = dict(os.environ, PYTHONUNBUFFERED="1", CUBLAS_WORKSPACE_CONFIG=":4096:8", **(extra or {}))

@@ -126,9 +126,8 @@ CUresult write_launch(Thread& thread, const Launch& launch, const Function& func
   std::span<const std::byte> arguments;
   if (const CUresult bad = gather_arguments(function, launch.params, launch.extra, arguments); bad != CUDA_SUCCESS)
     return bad;
-  if (!function.leftovers) {
-    if (const CUresult bad = session.host_memory.map_named_in(thread, arguments); bad != CUDA_SUCCESS) return bad;
-  }
+  if (const CUresult bad = map_evidence(session.host_memory, thread, function, arguments); bad != CUDA_SUCCESS)
+    return bad;
   in.setFunction(function.handle.value());
   in.setStream(stream.wire());
   in.setGridX(launch.grid[0]);

@@ -131,10 +131,9 @@ CUresult write_kernel(Thread& thread, const CUDA_KERNEL_NODE_PARAMS_v3& p, wire:
   std::span<const std::byte> arguments;
   if (const CUresult bad = gather_arguments(*function, p.kernelParams, p.extra, arguments); bad != CUDA_SUCCESS)
     return bad;
-  if (!function->leftovers) {
-    if (const CUresult bad = session_of(thread).host_memory.map_named_in(thread, arguments); bad != CUDA_SUCCESS)
-      return bad;
-  }
+  if (const CUresult bad = map_evidence(session_of(thread).host_memory, thread, *function, arguments);
+      bad != CUDA_SUCCESS)
+    return bad;
   node.setFunction(function->handle.value());
   node.setAsKernel(!p.func);
   node.setGridX(p.gridDimX);

@@ -9,12 +9,31 @@
 
 namespace fargpu::client {
 
+std::vector<Parameter> evidence_of(std::string_view kernel, std::span<const Parameter> parameters) {
+  std::vector<Parameter> runs;
+  std::size_t begin = 0;
+  const auto add = [&](std::size_t end) {
+    begin = (begin + 7) / 8 * 8;  // addresses are aligned
+    if (end > begin) runs.push_back({static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end - begin)});
+  };
+  bool table = false;
+  for (const Parameter& parameter : parameters) {
+    table = has_leftovers(kernel, parameter.bytes);
+    if (!table) continue;
+    add(parameter.offset);
+    begin = parameter.offset + parameter.bytes;
+  }
+  if (!table) add(limits::kernel_parameter_bytes_max);
+  return runs;
+}
+
 void Function::reset() {
   handle = owner = kernel = Handle();
   name.clear();
   parameters.clear();
   parameter_bytes = 0;
-  gaps = leftovers = false;
+  gaps = false;
+  evidence.clear();
   context = 0;
   functions.clear();
   attributes.clear();
@@ -70,7 +89,7 @@ Function* Functions::learn(wire::FunctionReply::Reader reply, const Context* con
       function.parameters.push_back({p.getOffset(), p.getBytes()});
       function.parameter_bytes = std::max(function.parameter_bytes, static_cast<std::uint32_t>(end));
     }
-    function.leftovers = has_leftovers(function.name, function.parameter_bytes);
+    function.evidence = evidence_of(function.name, function.parameters);
   });
 }
 
@@ -131,7 +150,7 @@ Function* Functions::derive(const Function& kernel, const Context& context) {
   function->parameters = kernel.parameters;
   function->parameter_bytes = kernel.parameter_bytes;
   function->gaps = kernel.gaps;
-  function->leftovers = kernel.leftovers;
+  function->evidence = kernel.evidence;
   function->context = context.id();
   function->attributes.emplace(-1, facts->second);
   return function;

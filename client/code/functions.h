@@ -8,7 +8,9 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/base/handle_map.h"
@@ -24,6 +26,10 @@ struct Parameter {
   std::uint32_t bytes = 0;
 };
 
+/// The bytes of a kernel's arguments in which an address of pinned memory shows that it uses this: all but tables with
+/// leftovers (leftovers.h). What lies beyond the parameters counts with the last of them.
+std::vector<Parameter> evidence_of(std::string_view kernel, std::span<const Parameter> parameters);
+
 /// A CUfunction or CUkernel; programs pass either where a function is wanted.
 struct Function {
   Handle handle;
@@ -31,9 +37,9 @@ struct Function {
   std::string name;
   std::vector<Parameter> parameters;
   std::uint32_t parameter_bytes = 0;
-  bool gaps = false;          ///< there are bytes between them
-  bool leftovers = false;     ///< addresses among its arguments are no evidence of memory that it uses: leftovers.h
-  std::uint32_t context = 0;  ///< id of the context that a function is for; 0 where that is not known
+  bool gaps = false;                ///< there are bytes between them
+  std::vector<Parameter> evidence;  ///< evidence_of() its parameters
+  std::uint32_t context = 0;        ///< id of the context that a function is for; 0 where that is not known
 
   std::mutex mutex;
   /// Of a kernel: its function in each context, by context id. Of such a function: the kernel.

@@ -1,8 +1,10 @@
 #include "launch_arguments.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
+#include "client/memory/host_memory.h"
 #include "client/objects/thread.h"
 #include "protocol/limits.h"
 
@@ -36,6 +38,16 @@ CUresult gather_arguments(const Function& function, void** params, void** extra,
     if (parameter.bytes == 8) std::memcpy(to, from, 8);
     else if (parameter.bytes == 4) std::memcpy(to, from, 4);
     else std::memcpy(to, from, parameter.bytes);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult map_evidence(HostMemory& memory, Thread& thread, const Function& function,
+                      std::span<const std::byte> arguments) {
+  for (const Parameter& run : function.evidence) {
+    const std::size_t begin = std::min<std::size_t>(run.offset, arguments.size());
+    const auto some = arguments.subspan(begin, std::min<std::size_t>(run.bytes, arguments.size() - begin));
+    if (const CUresult bad = memory.map_named_in(thread, function.name, some); bad != CUDA_SUCCESS) return bad;
   }
   return CUDA_SUCCESS;
 }

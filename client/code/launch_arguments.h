@@ -10,10 +10,17 @@
 
 namespace fargpu::client {
 
+class HostMemory;
+class Thread;
+
 /// Gathers a kernel's arguments into one block, laid out as its metadata says. `params` points to the arguments
 /// (kernelParams) or `extra` to a block that is laid out already; exactly one of them may be given unless the kernel
 /// has no parameters. The block is valid until the thread gathers again. Returns CUDA_ERROR_INVALID_VALUE for
 /// contradictory arguments.
 CUresult gather_arguments(const Function& function, void** params, void** extra, std::span<const std::byte>& block);
+
+/// Makes pinned memory whose address the arguments have reachable for kernels, where that is evidence of its use.
+CUresult map_evidence(HostMemory& memory, Thread& thread, const Function& function,
+                      std::span<const std::byte> arguments);
 
 }  // namespace fargpu::client

@@ -23,6 +23,7 @@
 #include "client/stream/stream_waits.h"
 #include "managed_memory.h"
 #include "protocol/channel.h"
+#include "client/base/log.h"
 #include "client/base/uncancelled.h"
 #include "client/base/untorn_copy.h"
 
@@ -261,15 +262,19 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
   return CUDA_SUCCESS;
 }
 
-CUresult HostMemory::map_named_in(Thread& thread, std::span<const std::byte> arguments) {
+CUresult HostMemory::map_named_in(Thread& thread, std::string_view kernel, std::span<const std::byte> arguments) {
   for (std::size_t at = 0; at + 8 <= arguments.size(); at += 8) {
     std::uint64_t value;
     std::memcpy(&value, arguments.data() + at, sizeof(value));
     if (!bounds_.contains(value)) continue;
     const auto region = parts_.map.find(value);
     if (!region || region->kind != Region::Kind::host) continue;
+    const bool anew = !mapped(value);
     std::uint64_t ignored;
     if (const CUresult result = map(thread, value, ignored); result != CUDA_SUCCESS) return result;
+    if (anew)
+      log::debug("kernels use the pinned memory at {:#x} ({} bytes) from now on: an argument of {} has its address",
+                 region->base, region->bytes, kernel);
   }
   return CUDA_SUCCESS;
 }

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "client/base/address_ranges.h"
@@ -75,8 +76,9 @@ class HostMemory {
   /// Makes the block that holds this address usable by kernels; gives the address they know it by.
   CUresult map(Thread& thread, std::uint64_t address, std::uint64_t& device_address);
 
-  /// Addresses of pinned memory among the arguments of a kernel show that it means to use it: makes it reachable.
-  CUresult map_named_in(Thread& thread, std::span<const std::byte> arguments);
+  /// Addresses of pinned memory among the arguments of a kernel, or some of them from an aligned one on, show that it
+  /// means to use it: makes it reachable.
+  CUresult map_named_in(Thread& thread, std::string_view kernel, std::span<const std::byte> arguments);
 
   /// `address` is given to work that the GPU does: where it lies in pinned memory, the block is mapped and the address
   /// becomes the one the GPU knows, and the call is marked as one whose outcome the host sees.

@@ -3,6 +3,7 @@
 import ctypes.util
 import glob
 import os
+import subprocess
 import sys
 
 
@@ -22,15 +23,29 @@ def driver_library():
     sys.exit("no CUDA driver library on this machine")
 
 
-def hidden(driver, command):
-    """The command in a mount namespace without the driver's libraries and device files."""
-    folder = os.path.dirname(driver)
-    if folder.startswith("/usr/local/nvidia"):
-        hide = ["mount -t tmpfs none /usr/local/nvidia"]
-    else:
-        names = [n for p in ("libcuda*", "libnvidia*", "libnv*ptx*") for n in glob.glob(os.path.join(folder, p))]
-        hide = [f"mount --bind /dev/null {n}" for n in names if os.path.isfile(n)]
-    for device in glob.glob("/dev/nvidia*"):
-        hide.append(f"mount -t tmpfs none {device}" if os.path.isdir(device) else f"mount --bind /dev/null {device}")
-    return ["unshare", "-m", "--propagation", "private", "bash", "-c", "; ".join([*hide, 'exec "$@"']),
-            "bash"] + command
+class WithoutDriver:
+    """A mount namespace without the driver's libraries and device files, for all programs that are to do without. It
+    lasts as long as this process. Names of files are of one mount (docs/concepts/known-contents.md), so programs find
+    those of earlier ones only where they share it."""
+
+    def __init__(self, driver):
+        folder = os.path.dirname(driver)
+        if folder.startswith("/usr/local/nvidia"):
+            hide = ["mount -t tmpfs none /usr/local/nvidia"]
+        else:
+            names = [n for p in ("libcuda*", "libnvidia*", "libnv*ptx*") for n in glob.glob(os.path.join(folder, p))]
+            hide = [f"mount --bind /dev/null {n}" for n in names if os.path.isfile(n)]
+        for device in glob.glob("/dev/nvidia*"):
+            hide.append(f"mount -t tmpfs none {device}" if os.path.isdir(device) else
+                        f"mount --bind /dev/null {device}")
+        self.process = subprocess.Popen(
+            ["unshare", "-m", "--propagation", "private", "bash", "-c", "; ".join([*hide, "echo hidden", "exec cat"])],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        if self.process.stdout.readline() != b"hidden\n":
+            sys.exit("no mount namespace can be made on this machine")
+
+    def command(self, command):
+        """The same, in that namespace; in the working directory that it is started in."""
+        there = 'cd "$0" && exec "$@"'
+        return ["bash", "-c", f"exec nsenter --target \"$0\" --mount -- bash -c '{there}' \"$PWD\" \"$@\"",
+                str(self.process.pid), *command]

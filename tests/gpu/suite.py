@@ -13,7 +13,7 @@ import sys
 import time
 
 from disturb import Disturbance, Evictor
-from driver import driver_library, hidden
+from driver import WithoutDriver, driver_library
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAMS = os.path.join(HERE, "programs")
@@ -33,6 +33,7 @@ class Suite:
         for folder in (self.out, self.kept):
             os.makedirs(folder, exist_ok=True)
         self.driver = driver_library()
+        self.without_driver = WithoutDriver(self.driver)
         self.transport, self.rtt, self.scrub = options.transport, options.rtt, options.scrub
         self.rows = []
         self.evict, self.replace, self.replaced, self.disturbances = options.evict, options.replace, 0, []
@@ -196,7 +197,7 @@ class Suite:
 
     def remote(self, label, command, timeout=200, extra=None, cwd=None):
         check = [] if extra and "FARGPU_HOSTS" in extra else ["--no-check"]  # a job leases several hosts first
-        full = hidden(self.driver, [self.stage + "/bin/fargpu", "run", *check, "--"] + command)
+        full = self.without_driver.command([self.stage + "/bin/fargpu", "run", *check, "--"] + command)
         return self.call(label + ".remote", full, timeout,
                          {"FARGPU_POOL": self.pool, "FARGPU_TRANSPORT": self.transport,
                           **({"FARGPU_CONTENT_CACHE": "on"} if self.contents else {}), **(extra or {})}, cwd)
