@@ -14,7 +14,7 @@ namespace {
 
 // As many as handles tell apart (protocol/handle.h).
 constexpr std::uint32_t hosts_of_process_max = Handle::origin_max + 1;
-constexpr std::uint64_t least_bytes = 1u << 20;  // less is a number without its unit
+constexpr std::uint64_t least_bytes = 1u << 20;
 
 std::string variable(const char* name) {
   const char* const value = environment_variable(name);
@@ -53,6 +53,11 @@ std::optional<std::vector<std::uint32_t>> parse_split(const std::string& text) {
 
 }  // namespace
 
+std::optional<std::uint64_t> parse_memory(const std::string& text) {
+  const auto bytes = parse_bytes(text);
+  return bytes && *bytes >= least_bytes ? bytes : std::nullopt;
+}
+
 LeaseOptions read_lease_options(std::string& error) {
   LeaseOptions options;
   const auto complain = [&](const char* name, const std::string& value, const std::string& wanted) {
@@ -75,10 +80,8 @@ LeaseOptions read_lease_options(std::string& error) {
     else complain("FARGPU_SPLIT", split, "it is set by `fargpu run`; leave it alone or unset it");
   }
   if (const std::string memory = variable("FARGPU_MEM"); !memory.empty()) {
-    const auto bytes = parse_bytes(memory);
-    if (!bytes || *bytes < least_bytes)
-      complain("FARGPU_MEM", memory, "give an amount of memory with its unit, at least 1MiB, for example 8GiB");
-    else options.memory_bytes = *bytes;
+    if (const auto bytes = parse_memory(memory)) options.memory_bytes = *bytes;
+    else complain("FARGPU_MEM", memory, memory_wanted);
   }
   if (const std::string compute = variable("FARGPU_COMPUTE"); !compute.empty()) {
     const auto percent = parse_percent(compute);

@@ -27,6 +27,10 @@ struct LeaseOptions {
   std::optional<Job> job;  ///< FARGPU_JOB, set by `fargpu run`: all processes of it share one lease
 };
 
+/// An amount of memory with its unit: what is less than 1 MiB is none.
+std::optional<std::uint64_t> parse_memory(const std::string& text);
+inline constexpr const char* memory_wanted = "give an amount of memory with its unit, at least 1MiB, for example 8GiB";
+
 /// Reads the variables; `error` says which is wrong and what it may be, if one is.
 LeaseOptions read_lease_options(std::string& error);
 

@@ -62,7 +62,8 @@ struct PoolTenantOptions {
   std::string host;  ///< any member
   std::string tenant;
   std::string memory, compute;  ///< empty: no limit
-  unsigned leases = 0, weight = 0;
+  std::optional<unsigned> leases;
+  unsigned weight = 0;
   bool forget = false;
 };
 int set_pool_tenant(const PoolTenantOptions& options);

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "administration.h"
+#include "client/base/lease_options.h"
 #include "client/connect/control_connection.h"
 #include "commands.h"
 #include "pool_facts.h"
@@ -159,13 +160,18 @@ int quota(const QuotaOptions& options) {
 }
 
 int set_pool_tenant(const PoolTenantOptions& options) {
-  const bool limits = !options.memory.empty() || !options.compute.empty() || options.leases != 0 || options.weight != 0;
-  if (limits == options.forget)
+  const bool limits = !options.memory.empty() || !options.compute.empty() || options.leases || options.weight != 0;
+  if (limits && options.forget)
+    throw std::runtime_error(
+        "--forget drops all limits of the tenant; leave out --mem, --compute, --leases and "
+        "--weight, or --forget");
+  if (!limits && !options.forget)
     throw std::runtime_error(
         "say what the tenant may have of the pool: --mem, --compute, --leases or --weight; or --forget");
-  const auto memory = options.memory.empty() ? std::uint64_t{0} : parse_bytes(options.memory).value_or(0);
-  if (!options.memory.empty() && memory == 0)
-    throw std::runtime_error("--mem is '" + options.memory + "'; give an amount with its unit, for example 160GiB");
+  if (options.leases && *options.leases == 0)
+    throw std::runtime_error("--leases is 0; give a number of leases from 1 on, or leave it out for no limit");
+  const auto memory = options.memory.empty() ? std::uint64_t{0} : parse_memory(options.memory);
+  if (!memory) throw std::runtime_error("--mem is '" + options.memory + "'; " + memory_wanted);
   std::string percent = options.compute;
   if (percent.ends_with('%')) percent.pop_back();
   std::uint32_t compute = 0;
@@ -178,9 +184,9 @@ int set_pool_tenant(const PoolTenantOptions& options) {
       [&](wire::AdministrationRequest::Builder request) {
         auto tenant = request.initPoolTenant();
         tenant.setName(options.tenant);
-        tenant.setMemoryBytes(memory);
+        tenant.setMemoryBytes(*memory);
         tenant.setComputePercent(compute);
-        tenant.setLeases(options.leases);
+        tenant.setLeases(options.leases.value_or(0));
         tenant.setWeight(options.weight);
         tenant.setForget(options.forget);
       },

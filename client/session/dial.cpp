@@ -96,6 +96,41 @@ std::vector<Device> as_told(const std::vector<Device>& found, const std::vector<
   return told;
 }
 
+// The worker keeps a session for a client that may come back, unless it is told that this one does not. Returns when it
+// has ended the session, which counts for the tenant until then.
+void say_goodbye(std::unique_ptr<Channel> connection) noexcept {
+  constexpr auto patience = std::chrono::seconds(1);
+  try {
+    ResumableChannel channel(std::move(connection), limits::resume_log_bytes,
+                             {.broke = {}, .impatience = [](const ResumableChannel::Break& what) { return what.why; }});
+    send_control(channel, 2, [](wire::Control::Builder control) {
+      control.initGoodbye().setText("the session cannot be used here");
+    });
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    std::array<std::byte, 4096> rest;
+    do {
+      channel.wait({.readable = true}, patience);
+      channel.receive_some(rest);
+    } while (!channel.resuming() && std::chrono::steady_clock::now() < deadline);
+  } catch (const std::exception&) {  // its end
+  }
+}
+
+/// A session that the worker has begun, until it has begun here too.
+class BegunThere {
+ public:
+  BegunThere(std::unique_ptr<Channel>& connection, bool resumes) : connection_(connection), resumes_(resumes) {}
+  BegunThere(const BegunThere&) = delete;
+  BegunThere& operator=(const BegunThere&) = delete;
+  ~BegunThere() {
+    if (resumes_ && connection_) say_goodbye(std::move(connection_));
+  }
+
+ private:
+  std::unique_ptr<Channel>& connection_;  // null as soon as a session has it
+  const bool resumes_;                    // if not, it ends with its connection
+};
+
 // What is reserved for a session that may not come to be: another host's session needs the same addresses.
 class OfferedWindows {
  public:
@@ -188,6 +223,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   if (!control.isAttachAnswer()) throw ProtocolError(host_name + " did not answer to attach");
   const auto answer = control.getAttachAnswer();
   check_failure(answer.getFailure(), host_name);
+  const BegunThere begun(channel, answer.hasResumeSecret());
   if (!speaks(answer.getProtocolVersion()))
     throw ProtocolError(
         fmt::format("{} answered with protocol {}, which it was not offered", host_name, answer.getProtocolVersion()));
@@ -337,8 +373,9 @@ std::unique_ptr<Session> dial(const Config& config, const PoolHost& host, const 
       broker.ask_for_lease(wish, /*hold=*/false,
                            [&](wire::LeaseAnswer::Reader answer) { ticket = read_ticket(answer); }, {});
       return attach_by(ticket, broker, host, config, place);
-    } catch (const BandTaken&) {
+    } catch (const BandTaken& taken) {
       if (tried == workers_tried) throw;
+      log::info("{}: another worker is asked for: {}", address_text(host), taken.what());
     } catch (const DialError&) {
       throw;
     } catch (const kj::Exception& error) {  // what() is more than a line

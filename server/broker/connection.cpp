@@ -30,6 +30,9 @@ constexpr auto end_heard_within = std::chrono::milliseconds(100);
 constexpr unsigned environment_max = 64;
 // A registry that says nothing about a request for so long is as one that is away.
 constexpr auto registry_silence_max = std::chrono::seconds(10);
+// A host that has lost the registry goes on with another member of etcd, or with another leader, within moments.
+constexpr auto registry_back_max = std::chrono::seconds(4);
+constexpr auto registry_trouble_max = std::chrono::seconds(10);  // of one request, if it is lost again and again
 constexpr auto registry_away_max = std::chrono::seconds(2);
 constexpr auto ask_pool_again = std::chrono::milliseconds(50);
 constexpr int placements_max = 4;  // of one request, if hosts have no room although they seemed to
@@ -663,15 +666,16 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     while (true) {
       // The registry may be away for a moment, as while this host joins.
       while (!member.in_touch()) {
-        if (local) {
+        const auto back = std::min(member.lost_at() + registry_back_max, begin + registry_trouble_max);
+        if (Clock::now() >= (local ? back : std::max({deadline, begin + registry_away_max, back}))) {
+          if (!local)
+            co_return co_await refuse_here(
+                fmt::format("the registry of pool '{}' cannot be reached, and without it this host gives no new "
+                            "leases: {}; try later",
+                            pool.name(), member.trouble()));
           EventLog::warn("lease without the pool", {{"tenant", client_.tenant}, {"reason", member.trouble()}});
           co_return true;
         }
-        if (Clock::now() >= std::max(deadline, begin + registry_away_max))
-          co_return co_await refuse_here(
-              fmt::format("the registry of pool '{}' cannot be reached, and without it this host gives no new leases: "
-                          "{}; try later",
-                          pool.name(), member.trouble()));
         wake.expires_after(std::chrono::milliseconds(100));
         if (!co_await sleep(wake)) co_return false;
       }

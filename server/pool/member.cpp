@@ -26,6 +26,7 @@ constexpr auto tell_after = 50ms;
 constexpr unsigned election_spread_ms = 200;
 constexpr std::size_t operations_max = transaction_max - 8;
 constexpr auto view_age_max = 1s;
+constexpr int set_attempts_max = 3;
 
 std::string new_id() {
   std::random_device device;
@@ -109,6 +110,7 @@ class Member::State : public std::enable_shared_from_this<State> {
 
   bool in_touch() const { return stay_ && stay_->joined; }
   const std::string& trouble() const { return trouble_; }
+  Clock::time_point lost_at() const { return lost_at_; }
   const Placer* placer() const { return stay_ ? stay_->placer.get() : nullptr; }
 
  private:
@@ -178,6 +180,7 @@ class Member::State : public std::enable_shared_from_this<State> {
   std::function<void()> left_;
   std::string trouble_ = "it was not joined yet";
   bool lost_told_ = false;
+  Clock::time_point lost_at_{};
 
   std::map<std::string, Operation> outbox_;  // by key: the last one counts
   bool tell_room_ = false;
@@ -273,6 +276,7 @@ asio::awaitable<void> Member::State::live() {
     if (stay->placer) stay->placer->stop();
     const bool was_joined = stay->joined;
     stay->joined = false;
+    if (was_joined) lost_at_ = Clock::now();
     if (was_joined && !stopping_) {
       // What stands in the registry of this host stays there for as long as if it had said nothing. Its successor
       // begins a lifetime of its own, and parts of this stay may live on without one.
@@ -663,12 +667,35 @@ asio::awaitable<std::shared_ptr<const PoolView>> Member::State::look_at_all() {
   co_return view;
 }
 
+// If the answer is lost, or somebody else was faster, the registry says what stands there now. The condition keeps a
+// transaction whose answer was lost from taking place later, after one that repeats it.
 asio::awaitable<void> Member::State::set_tenant(std::string tenant, std::optional<TenantRecord> limits) {
-  Transaction transaction;
-  if (limits) transaction.put(keys_.tenant(tenant), write(*limits));
-  else transaction.erase(keys_.tenant(tenant));
-  co_await registry_.commit(std::move(transaction));
+  const std::string key = keys_.tenant(tenant);
+  const std::optional<std::string> wanted = limits ? std::optional(write(*limits)) : std::nullopt;
+  std::optional<RegistryError> failure;
+  for (int attempt = 0; attempt < set_attempts_max; ++attempt) {
+    std::vector<std::string> prefix{key};
+    const Snapshot snapshot = co_await registry_.read(std::move(prefix));
+    const auto entry = std::find_if(snapshot.entries.begin(), snapshot.entries.end(),
+                                    [&](const Entry& entry) { return entry.key == key; });
+    const bool there = entry != snapshot.entries.end();
+    failure.reset();
+    if (wanted ? there && entry->value == *wanted : !there) break;
+    Transaction transaction;
+    transaction.require_modified(key, there ? entry->modified : 0);
+    if (wanted) transaction.put(key, *wanted);
+    else transaction.erase(key);
+    try {
+      const Outcome outcome = co_await registry_.commit(std::move(transaction));
+      if (outcome.committed) break;
+      failure.emplace(RegistryError::Kind::unavailable, "others set the same limits at this moment");
+    } catch (const RegistryError& error) {
+      if (error.kind != RegistryError::Kind::unavailable) throw;
+      failure.emplace(error);
+    }
+  }
   view_ = nullptr;
+  if (failure) throw RegistryError(*failure);
 }
 
 // --- the member
@@ -687,6 +714,7 @@ std::shared_ptr<Request> Member::request(const RequestRecord& wish) { return sta
 asio::awaitable<std::optional<LeaseRecord>> Member::find(std::string id) { return state_->find(std::move(id)); }
 bool Member::in_touch() const { return state_->in_touch(); }
 std::string Member::trouble() const { return state_->trouble(); }
+std::chrono::steady_clock::time_point Member::lost_at() const { return state_->lost_at(); }
 bool Member::is_placer() const { return state_->placer() != nullptr; }
 const PlacerCounts* Member::counts() const { return state_->placer() ? &state_->placer()->counts() : nullptr; }
 asio::awaitable<std::shared_ptr<const PoolView>> Member::view() { return state_->view(); }

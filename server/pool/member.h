@@ -4,6 +4,7 @@
 
 #include <asio.hpp>
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -86,6 +87,8 @@ class Member {
   /// Whether requests can be answered. If not, trouble() says why.
   bool in_touch() const;
   std::string trouble() const;
+  /// When it was in touch last. Long ago, if it never was.
+  std::chrono::steady_clock::time_point lost_at() const;
   bool is_placer() const;
   const MemberOptions& options() const { return options_; }
   const PlacerCounts* counts() const;  ///< of the placer, if it is this member

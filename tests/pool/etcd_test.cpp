@@ -316,6 +316,30 @@ TEST_CASE("etcd: it was set up again from a copy, or anew") {
   CHECK(puts(io, registry, "k/3"));  // and it goes on with what there is
 }
 
+TEST_CASE("etcd: a member that does not answer is named by every call that has asked it") {
+  if (!test::has_etcd()) return;
+  asio::io_context io;
+  EtcdServer server;
+  EtcdRegistry registry(io, options_for(server.endpoint()));
+  REQUIRE(puts(io, registry, "k"));
+  server.signal(SIGSTOP);
+  std::vector<std::string> said;
+  for (int i = 0; i < 3; ++i) {
+    Transaction transaction;
+    transaction.put("k", "x");
+    asio::co_spawn(io, registry.commit(std::move(transaction)), [&](const std::exception_ptr& failure, Outcome) {
+      try {
+        if (failure) std::rethrow_exception(failure);
+      } catch (const RegistryError& error) {
+        said.emplace_back(error.what());
+      }
+    });
+  }
+  CHECK(test::comes(io, [&] { return said.size() == 3; }));
+  for (const std::string& text : said) CHECK(text == "etcd at " + server.endpoint() + ": no answer in time");
+  server.signal(SIGCONT);
+}
+
 TEST_CASE("etcd: the end does not wait for answers") {
   if (!test::has_etcd()) return;
   asio::io_context io;

@@ -234,6 +234,22 @@ TEST_CASE("a transaction whose answer is lost is not made twice") {
   CHECK(pool["h1"].taken() + pool["h2"].taken() == 2);
 }
 
+TEST_CASE("limits of a tenant are set once, also where the answer is lost") {
+  Pool pool({1});
+  const std::int64_t before = pool.store->revision();
+  const auto set = [&](std::optional<TenantRecord> limits) -> asio::awaitable<int> {
+    co_await pool["h1"].member.set_tenant("t", limits);
+    co_return 0;
+  };
+  for (const auto& limits : {std::optional(TenantRecord{{0, 0, 4}, 50}), std::optional<TenantRecord>()}) {
+    pool["h1"].registry.lose_answers(1);
+    CHECK_NOTHROW(test::run(pool.io, set(limits)));
+    CHECK(test::run(pool.io, pool["h1"].member.view())->tenants.contains("t") == limits.has_value());
+  }
+  CHECK(pool.store->revision() == before + 2);
+  CHECK(pool["h1"].member.in_touch());
+}
+
 TEST_CASE("two hosts of one name: the second waits until the first has gone") {
   Pool pool({1});
   Host second(pool.io, pool.store, {.name = "h1", .identity = "another"});

@@ -9,6 +9,7 @@ import time
 import unittest
 
 from rig import SystemTest, fargpu, paths, wait_until
+from rig.broker import settings_file
 
 
 class SeveralHosts(SystemTest):
@@ -88,6 +89,17 @@ class SeveralHosts(SystemTest):
         # One that does not answer may have them.
         done = fargpu("run", "-n", "5", "--hosts", "3", "--", "true", pool=self.pool(hosts) + ",127.0.0.1:1")
         self.assertEqual(done.code, 75, done.err)
+
+    @unittest.skipIf(paths.SANITIZED, "its workers place nothing anywhere in particular")
+    def test_a_session_that_cannot_be_used_is_ended_before_another_one_is_asked_for(self):
+        with settings_file("[tenant.default]\nsessions = 1\n") as file:
+            hosts = self.hosts(options=("--resume-seconds", "60"), config=file)
+        program = self.program(hosts, "crowded", gpus=4)
+        self.assertEqual(self.line(program)[0], "last 46")
+        program.err.find(lambda text: "where the GPU host's driver places its variables, are in use" in text)
+        wait_until(lambda: len(hosts[1].logged("session ended")) == 8, "all that were tried have ended")
+        self.assertEqual(hosts[1].logged("session resuming"), [])
+        self.assertEqual(program.wait(), 0)
 
     # --- work --------------------------------------------------------------------------------------------------------
 

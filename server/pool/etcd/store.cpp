@@ -392,14 +392,14 @@ void Store::submit(const CallPointer& call) {
 void Store::attempt(const CallPointer& call) {
   ++call->attempts;
   call->epoch = epoch_;
+  call->asked = current_;
   call->attempt(call);
 }
 
 void Store::again(const CallPointer& call, std::uint64_t joining, const grpc::Status& status) {
   if (closing_) return fail(call, Failure::unavailable, "etcd is not used any more");
-  // The endpoint may be another one by now.
-  const Trouble why =
-      trouble_of(status, joining == joining_ && joined_ ? endpoint().address : Address{"an endpoint", "", false});
+  // Another endpoint may be in use by now.
+  const Trouble why = trouble_of(status, endpoints_[call->asked].address);
   if (why.elsewhere) leave(joining, why);
   const bool goes_on = why.elsewhere || why.failure == Failure::compacted;
   if (goes_on && (call->repeats || why.not_done) && call->attempts < attempts_max && Clock::now() < call->deadline) {

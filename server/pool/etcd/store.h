@@ -41,6 +41,7 @@ struct Store final : public StreamOwner {
     bool repeats = false;  ///< it may be done twice
     std::function<void(std::shared_ptr<Call>)> attempt;
     std::uint64_t epoch = 0;
+    std::size_t asked = 0;  ///< the endpoint of the last attempt
     unsigned attempts = 0;
     // Of a read.
     std::vector<std::string> prefixes;

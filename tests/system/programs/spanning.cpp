@@ -2,11 +2,14 @@
 //
 //     spanning facts           what it is told before it uses a device
 //     spanning work            copies of all shapes, events, kernels, errors; ends with "fine"
+//     spanning crowded         has memory wherever a worker may have its variables: "last OUTCOME"
 //     spanning rounds          a round a line on stdin: "first OUTCOME last OUTCOME", a CUresult's number each
 
 #include <cuda.h>
+#include <sys/mman.h>
 
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -467,6 +470,14 @@ int main(int count, char** arguments) {
   if (command == "work") {
     work(first, last);
     std::puts("fine");
+    return 0;
+  }
+  if (command == "crowded") {
+    constexpr std::uint64_t begin = 0x3800'0000'0000, end = 0x5400'0000'0000;
+    void* const wish = reinterpret_cast<void*>(begin);
+    constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    HOLDS(::mmap(wish, end - begin, PROT_NONE, flags, -1, 0) == wish);
+    std::printf("last %d\n", cuDevicePrimaryCtxRetain(&last.context, last.device));
     return 0;
   }
   first.begin();
