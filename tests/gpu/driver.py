@@ -45,7 +45,7 @@ class WithoutDriver:
             sys.exit("no mount namespace can be made on this machine")
 
     def command(self, command):
-        """The same, in that namespace; in the working directory that it is started in."""
+        """What runs a command in that namespace, in the working directory that it is started in."""
         there = 'cd "$0" && exec "$@"'
         return ["bash", "-c", f"exec nsenter --target \"$0\" --mount -- bash -c '{there}' \"$PWD\" \"$@\"",
                 str(self.process.pid), *command]
