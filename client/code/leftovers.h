@@ -15,7 +15,7 @@ namespace fargpu::client {
 /// slower. Should pinned memory be given to a kernel by such a table alone, without its device pointer having been
 /// asked for, the launch ends with CUDA_ERROR_ILLEGAL_ADDRESS.
 constexpr bool has_leftovers(std::string_view kernel, std::size_t parameter_bytes) {
-  constexpr std::size_t table_bytes_min = 128;  // nine dimensions' sizes and strides, in PyTorch's smallest table
+  constexpr std::size_t table_bytes_min = 128;  // what is smaller is a list of some pointers, all of them filled in
   return parameter_bytes >= table_bytes_min && (kernel.find("2at6native") != std::string_view::npos ||
                                                 kernel.find("multi_tensor_apply_kernel") != std::string_view::npos);
 }

@@ -190,7 +190,8 @@ CUresult HostMemory::remove(Thread& thread, void* pointer) {
   return result;
 }
 
-CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& device_address) {
+CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& device_address,
+                         std::string_view kernel) {
   const auto region = parts_.map.find(address);
   if (!region || !region->on_host()) return CUDA_ERROR_INVALID_VALUE;
   if (!mapped(address)) {
@@ -258,7 +259,11 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
   }
   device_address = block->device_address + (address - block->base);
   lock.unlock();
-  if (now_mapped) name_parts(thread, *block);
+  if (!now_mapped) return CUDA_SUCCESS;
+  log::debug(
+      "kernels use the host's memory at {:#x} ({} bytes) from now on: {}", block->base, block->bytes,
+      kernel.empty() ? "its device address is wanted" : fmt::format("an argument of {} has its address", kernel));
+  name_parts(thread, *block);
   return CUDA_SUCCESS;
 }
 
@@ -269,12 +274,8 @@ CUresult HostMemory::map_named_in(Thread& thread, std::string_view kernel, std::
     if (!bounds_.contains(value)) continue;
     const auto region = parts_.map.find(value);
     if (!region || region->kind != Region::Kind::host) continue;
-    const bool anew = !mapped(value);
     std::uint64_t ignored;
-    if (const CUresult result = map(thread, value, ignored); result != CUDA_SUCCESS) return result;
-    if (anew)
-      log::debug("kernels use the pinned memory at {:#x} ({} bytes) from now on: an argument of {} has its address",
-                 region->base, region->bytes, kernel);
+    if (const CUresult result = map(thread, value, ignored, kernel); result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
 }

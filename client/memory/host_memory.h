@@ -73,8 +73,9 @@ class HostMemory {
   CUresult add(Thread& thread, Context& context, void* pointer, std::size_t bytes, unsigned flags);
   CUresult remove(Thread& thread, void* pointer);
 
-  /// Makes the block that holds this address usable by kernels; gives the address they know it by.
-  CUresult map(Thread& thread, std::uint64_t address, std::uint64_t& device_address);
+  /// Makes the block that holds this address usable by kernels; gives the address they know it by. `kernel`: the one
+  /// whose arguments are the reason, for the log.
+  CUresult map(Thread& thread, std::uint64_t address, std::uint64_t& device_address, std::string_view kernel = {});
 
   /// Addresses of pinned memory among the arguments of a kernel, or some of them from an aligned one on, show that it
   /// means to use it: makes it reachable.
