@@ -271,8 +271,8 @@ class Machine:
             command = [os.path.join(self.bench, "proxy"), "--to", to, "--delay-us", str(round(rtt / 2 * 1e6))]
             if rate:
                 command += ["--megabytes-per-second", str(rate)]
-                if rate >= FAST_LINE:
-                    command += ["--threads", "4"]
+            if not rate or rate >= FAST_LINE:
+                command += ["--threads", "4"]
             self.proxies[key] = "127.0.0.1:" + self.says_port("proxy", command)
             if to in self.old_pools:
                 self.old_pools.add(self.proxies[key])

@@ -163,6 +163,8 @@ struct HostFunction {
   part @3 :UInt64;                # on a stream that is captured: instead of `callback`, the number of a graph part
   watched @4 :Bool;               # it ends when memory of the host changes: until then, what the GPU writes there is
                                   # delivered
+  ordered @5 :Bool;               # the client runs it behind those that it was told of before: it may be told before
+                                  # they have run
 }
 
 struct MemoryOperation {

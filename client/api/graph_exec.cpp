@@ -54,6 +54,7 @@ CUresult update(Thread& thread, CUgraphExec exec, CUgraph graph, Updated& update
   auto in = call.in();
   in.setExec(handle_of(exec).value());
   in.setGraph(handle_of(graph).value());
+  session_of(thread).graphs.forget_changes(handle_of(exec));
   const CUresult result = call.wait();
   const auto out = call.out();
   if (out.getAttended()) session_of(thread).graphs.set_attended(handle_of(exec), true);
@@ -184,6 +185,7 @@ CUresult cuGraphExecChildGraphNodeSetParams(Thread& thread, CUgraphExec exec, CU
   in.setHGraphExec(handle_of(exec).value());
   in.setHNode(handle_of(node).value());
   in.setChildGraph(handle_of(child).value());
+  session_of(thread).graphs.forget_changes(handle_of(exec));
   const CUresult result = call.wait();
   if (result == CUDA_ERROR_NOT_SUPPORTED)
     refuse_use(

@@ -8,6 +8,7 @@
 #include "forms.h"
 #include "client/session/entry.h"
 #include "client/code/launch_attributes.h"
+#include "client/code/launch_class.h"
 #include "client/copy/copy_node.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
@@ -93,6 +94,31 @@ CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgrap
   return result;
 }
 
+// What decides whether a kernel node of an executable graph may be changed so; its arguments do not.
+std::uint64_t class_of(Thread& thread, wire::KernelNode::Reader kernel) {
+  Session& session = session_of(thread);
+  Function* const function = session.functions.find(handle_cast<CUfunction>(Handle(kernel.getFunction())));
+  const Context* const current = thread.context();
+  LaunchClass change;
+  change.add(kernel.getFunction());
+  change.add(function ? function->changes_now() : 0);
+  change.add(kernel.getAsKernel());
+  change.add(std::uint64_t{kernel.getGridX()} << 32 | kernel.getGridY());
+  change.add(std::uint64_t{kernel.getGridZ()} << 32 | kernel.getBlockX());
+  change.add(std::uint64_t{kernel.getBlockY()} << 32 | kernel.getBlockZ());
+  change.add(std::uint64_t{kernel.getSharedBytes()} << 32 | kernel.getParameters().size());
+  change.add(kernel.getContext());
+  change.add(current ? current->id() : 0);
+  return change.value();
+}
+
+// Frameworks give the kernels of an executable graph other arguments before each of its launches. A graph that the
+// worker attends to keeps a copy, which has more reasons to refuse.
+bool surely_accepted(Session& session, Handle exec, CUgraphNode node, std::uint64_t change) {
+  return !session.graphs.attended(exec) && !session.graphs.destroyed(exec) &&
+         session.graphs.change_known(exec, handle_of(node), change);
+}
+
 CUresult change_node(Thread& thread, Handle exec, CUgraphNode node, const CUgraphNodeParams& params) {
   if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
   if (params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || params.type == CU_GRAPH_NODE_TYPE_MEM_FREE)
@@ -104,12 +130,18 @@ CUresult change_node(Thread& thread, Handle exec, CUgraphNode node, const CUgrap
   in.setExec(exec.value());
   in.setNode(handle_of(node).value());
   if (const CUresult bad = write_node(thread, params, in.initParameters(), parts); bad != CUDA_SUCCESS) return bad;
+  Session& session = session_of(thread);
+  if (params.type == CU_GRAPH_NODE_TYPE_GRAPH) session.graphs.forget_changes();
+  const bool changes_kernel = exec && params.type == CU_GRAPH_NODE_TYPE_KERNEL;
+  const std::uint64_t change = changes_kernel ? class_of(thread, in.getParameters().getKernel().asReader()) : 0;
+  if (changes_kernel && surely_accepted(session, exec, node, change)) return call.post();
   const CUresult result = call.wait();
   if (result == CUDA_SUCCESS) {
-    session_of(thread).host_memory.graph_has(thread, parts);
+    session.host_memory.graph_has(thread, parts);
     parts.keep();
+    if (changes_kernel) session.graphs.learn_change(exec, handle_of(node), change);
   }
-  if (result == CUDA_ERROR_NOT_SUPPORTED && session_of(thread).stream_waits.any_here())
+  if (result == CUDA_ERROR_NOT_SUPPORTED && session.stream_waits.any_here())
     return refuse_use(
         "changing an executable graph of which a launch is behind a wait for a value in memory of the host");
   if (result == CUDA_ERROR_NOT_SUPPORTED)

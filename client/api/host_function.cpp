@@ -22,6 +22,7 @@ CUresult enqueue(Thread& thread, CUstream stream, bool always, Callbacks::Functi
   in.setStream(use.wire());
   in.setCallback(number);
   in.setAlways(always);
+  in.setOrdered(true);
   call.host_visible();
   const CUresult result = call.post(use);
   if (result != CUDA_SUCCESS) callbacks.remove(number);

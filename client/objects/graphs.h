@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,15 @@ class Graphs {
   /// Graphs and executable graphs that the program has destroyed, which no answer of the worker tells in time.
   void destroy(Handle graph);
   bool destroyed(Handle graph) const;
+
+  /// The class of the last change of a node in an executable graph that was accepted: another one of that class is
+  /// accepted too, so nobody waits for its answer.
+  void learn_change(Handle exec, Handle node, std::uint64_t change);
+  bool change_known(Handle exec, Handle node, std::uint64_t change) const;
+  /// The executable graph's nodes were changed otherwise, or it is gone.
+  void forget_changes(Handle exec);
+  /// Nodes are gone.
+  void forget_changes();
 
   /// Launches of those under way: until they end, memory of the program may yet change.
   void launched() { launches_.fetch_add(1); }
@@ -46,6 +56,11 @@ class Graphs {
   std::map<std::uint32_t, Handle> attended_;
   std::map<std::pair<HandleKind, std::uint32_t>, Handle> destroyed_;
   std::map<std::uint32_t, std::unique_ptr<Given>> given_;
+  struct Changes {
+    Handle exec;
+    std::unordered_map<std::uint64_t, std::uint64_t> classes;  // by node
+  };
+  std::map<std::uint32_t, Changes> changes_;
   std::atomic<unsigned> launches_{0};
 };
 

@@ -29,9 +29,11 @@ CUresult check_event_handle(Thread& thread, Handle handle) {
   return session_of(thread).events.find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-void destroyed_now(Thread& thread, Handle graph) {
+void destroyed_now(Thread& thread, Handle handle) {
   Session& session = session_of(thread);
-  if (!session.captures.any()) session.graphs.destroy(graph);
+  if (handle.kind() == HandleKind::exec) session.graphs.forget_changes(handle);
+  else session.graphs.forget_changes();
+  if (handle.kind() != HandleKind::node && !session.captures.any()) session.graphs.destroy(handle);
 }
 
 bool is_destroyed(Thread& thread, Handle graph) { return session_of(thread).graphs.destroyed(graph); }

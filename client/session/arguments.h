@@ -35,8 +35,9 @@ inline CUstream own_default(CUstream stream) { return stream ? stream : CU_STREA
 CUresult check_event_handle(Thread& thread, Handle handle);
 /// Of graphs and executable graphs, which are destroyed by calls that are not waited for.
 bool is_destroyed(Thread& thread, Handle graph);
-/// The program destroys a graph. While a stream is captured, maybe into it, only the worker knows whether it goes.
-void destroyed_now(Thread& thread, Handle graph);
+/// The program destroys a graph, an executable one or a node. While a stream is captured, maybe into it, only the
+/// worker knows whether it goes.
+void destroyed_now(Thread& thread, Handle handle);
 
 /// Whether an argument is one of an enumeration's values, where the worker's answer to another one comes too late.
 template <class Enumeration>

@@ -19,7 +19,7 @@ CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "
              "after_held", "waits_for", "records", "turn", "room", "launches", "alike", "crew", "checks"}
 OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "forgotten_by", "after_held", "turn", "alike",
                   "crew",
-                  "attributes", "taken_for_done", "staged", "dropped", "handles", "held"}
+                  "attributes", "taken_for_done", "passes_functions", "staged", "dropped", "handles", "held"}
 STRUCT_KEYS = {"skip", "unions", "extents"}
 OWNERS = ("client", "worker", "driver")
 LIVES_WITH = ("session", "context")
@@ -214,6 +214,7 @@ class Operation:
     crew: str = ""
     attributes: str = ""  # the field with launch attributes: the work records the events in them
     taken_for_done: str = ""  # the field that says that the program takes the work for done
+    passes_functions: str = ""  # the field that says that functions of the program before it need not have run
     staged: bool = False  # its bytes are received in pinned memory
     dropped: bool = False  # the worker has a function for one that is not carried out
     held: bool = False  # its service may keep it behind what is held back
@@ -743,14 +744,15 @@ class Loader:
                               entry.get("why", ""), entry.get("stream", ""), entry.get("context", "current"),
                               entry.get("forgotten_by", []), entry.get("after_held", False), entry.get("turn", False),
                               entry.get("alike", []), entry.get("crew", ""), entry.get("attributes", ""),
-                              entry.get("taken_for_done", ""), entry.get("staged", False), entry.get("dropped", False),
-                              entry.get("held", False), entry.get("handles", {}))
+                              entry.get("taken_for_done", ""), entry.get("passes_functions", ""),
+                              entry.get("staged", False), entry.get("dropped", False), entry.get("held", False),
+                              entry.get("handles", {}))
         for handle, kind in operation.handles.items():
             if kind not in self.kinds:
                 self.complain(file, name, "unknown-name",
                               f"handles says of '{handle}' that it is a '{kind}', which is no handle kind")
         self.check_order(file, name, operation)
-        for key in ("attributes", "taken_for_done"):
+        for key in ("attributes", "taken_for_done", "passes_functions"):
             if getattr(operation, key) and not operation.stream:
                 self.complain(file, name, "stream",
                               f"{key} is about work on a stream: add stream = \"...\", or remove it")

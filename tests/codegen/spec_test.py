@@ -100,7 +100,8 @@ FAULTS = {
         "spec/box.toml", 'reply = "OpenBoxReply"', 'replies = "OpenBoxReply"',
         "box.toml: openBox: [unknown-key] 'replies' means nothing here; known are after_held, alike, attributes, "
         "context, crew, "
-        "dropped, forgotten_by, handles, held, mode, reply, request, staged, stream, taken_for_done, turn, why"),
+        "dropped, forgotten_by, handles, held, mode, passes_functions, reply, request, staged, stream, "
+        "taken_for_done, turn, why"),
     "an operation has the request of another": (
         "spec/box.toml", "", '[operations.shutBox]\nrequest = "OpenBox"\nmode = "barrier"\nwhy = "the lid is heavy"\n',
         "box.toml: shutBox: [request] openBox has this request already; a request names one operation: give it a "

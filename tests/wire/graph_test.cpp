@@ -69,6 +69,78 @@ TEST_CASE("a captured graph runs as often as it is launched, without a round tri
   CHECK(cuStreamSynchronize(g.stream) == CUDA_SUCCESS);
 }
 
+TEST_CASE("a kernel node that is given other arguments again costs no round trip") {
+  Graphs g;
+  CUgraph graph = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  CUDA_KERNEL_NODE_PARAMS params{};
+  params.func = g.fill;
+  params.gridDimX = params.gridDimY = params.gridDimZ = params.blockDimX = params.blockDimY = params.blockDimZ = 1;
+  params.kernelParams = g.arguments;
+  g.count = 1;
+  CUgraphNode node = nullptr;
+  REQUIRE(cuGraphAddKernelNode_v2(&node, graph, nullptr, 0, &params) == CUDA_SUCCESS);
+  CUgraphExec exec = nullptr, other = nullptr;
+  REQUIRE(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
+  REQUIRE(cuGraphInstantiateWithFlags(&other, graph, 0) == CUDA_SUCCESS);
+  CUstream aside = nullptr;
+  REQUIRE(cuStreamCreate(&aside, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  std::uint64_t before = 0;
+  const auto set = [&](CUgraphExec in, unsigned value) {
+    g.value = value;
+    before = client::stats::round_trips();
+    return cuGraphExecKernelNodeSetParams_v2(in, node, &params);
+  };
+  const auto trips = [&] { return client::stats::round_trips() - before; };
+  CHECK(set(exec, 1) == CUDA_SUCCESS);
+  CHECK(trips() == 1);
+  CHECK(set(exec, 2) == CUDA_SUCCESS);
+  CHECK(trips() == 0);
+  REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  CHECK(g.word(0) == 2);
+
+  SECTION("changes and launches keep their order, whatever the launches wait for, on all streams") {
+    test::Gate gate;
+    REQUIRE(cuLaunchHostFunc(g.stream, test::Gate::pass, &gate) == CUDA_SUCCESS);
+    REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+    CHECK(set(exec, 3) == CUDA_SUCCESS);
+    CHECK(set(exec, 4) == CUDA_SUCCESS);
+    REQUIRE(cuGraphLaunch(exec, aside) == CUDA_SUCCESS);
+    CHECK(set(exec, 5) == CUDA_SUCCESS);
+    CHECK(trips() == 0);
+    REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+    gate.open();
+    REQUIRE(cuStreamSynchronize(g.stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(aside) == CUDA_SUCCESS);
+    std::vector<unsigned> values;
+    for (const auto& launch : g.driver->launches()) values.push_back(std::to_integer<unsigned>(launch.parameters[12]));
+    CHECK(values == std::vector<unsigned>{2, 2, 4, 5});
+  }
+  SECTION("another shape, another executable graph and one that was updated are asked for") {
+    params.gridDimX = 2;
+    CHECK(set(exec, 1) == CUDA_SUCCESS);
+    CHECK(trips() == 1);
+    CHECK(set(other, 1) == CUDA_SUCCESS);
+    CHECK(trips() == 1);
+    CUgraphExecUpdateResultInfo info{};
+    REQUIRE(cuGraphExecUpdate_v2(exec, graph, &info) == CUDA_SUCCESS);
+    CHECK(set(exec, 1) == CUDA_SUCCESS);
+    CHECK(trips() == 1);
+  }
+  SECTION("an attribute of the function may make the driver refuse it") {
+    REQUIRE(cuFuncSetAttribute(g.fill, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1024) == CUDA_SUCCESS);
+    CHECK(set(exec, 1) == CUDA_SUCCESS);
+    CHECK(trips() == 1);
+  }
+  SECTION("what is gone is refused at once") {
+    CHECK(set(other, 1) == CUDA_SUCCESS);
+    REQUIRE(cuGraphExecDestroy(other) == CUDA_SUCCESS);
+    CHECK(set(other, 1) == CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuGraphDestroyNode(node) == CUDA_SUCCESS);
+    CHECK(set(exec, 1) == CUDA_ERROR_INVALID_VALUE);
+  }
+}
+
 TEST_CASE("nodes go with their graph") {
   Graphs g;
   for (int round = 0; round < 20; ++round) {

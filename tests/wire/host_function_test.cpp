@@ -74,6 +74,40 @@ TEST_CASE("the legacy stream waits for host functions of blocking streams") {
   CHECK(ran);
 }
 
+TEST_CASE("functions of one stream and waits for events between them do not wait for the end of those before") {
+  RemoteContext remote;
+  CUstream stream = nullptr, other = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUevent event = nullptr;
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 4) == CUDA_SUCCESS);
+  static std::atomic<int> ran{0};
+  ran = 0;
+  const CUhostFn count = [](void*) { ++ran; };
+  const auto called = [&](const char* name) { return remote.driver->calls(name); };
+  Gate gate;
+  REQUIRE(cuLaunchHostFunc(stream, Gate::pass, &gate) == CUDA_SUCCESS);
+  gate.wait_entered();
+  const auto waits = called("cuStreamWaitEvent"), sets = called("cuMemsetD32Async");
+  REQUIRE(cuMemsetD32Async(memory, 1, 1, other) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, other) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitEvent(stream, event, 0) == CUDA_SUCCESS);
+  REQUIRE(cuLaunchHostFunc(stream, count, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32Async(memory, 2, 1, stream) == CUDA_SUCCESS);
+  REQUIRE(cuLaunchHostFunc(stream, count, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(other) == CUDA_SUCCESS);
+  CHECK(called("cuStreamWaitEvent") == waits + 1);
+  CHECK(called("cuMemsetD32Async") == sets + 1);
+  CHECK(ran == 0);
+  CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+  gate.open();
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(ran == 2);
+  CHECK(called("cuMemsetD32Async") == sets + 2);
+}
+
 TEST_CASE("many host functions run in their order") {
   RemoteContext remote;
   CUstream stream = nullptr;

@@ -112,7 +112,7 @@ Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in
       return session.driver().cuLaunchHostFunc(stream.cuda, node.params().host.fn, node.params().host.userData);
     });
   }
-  const std::uint64_t held = session.ordering().hold_for_program(stream);
+  const std::uint64_t held = session.ordering().hold_for_program(stream, in.getOrdered());
   session.completions().after(
       stream, Completions::Kind::signal,
       [&session, held, number = in.getCallback(), always = in.getAlways(), watched = in.getWatched()](CUresult result) {

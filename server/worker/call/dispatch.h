@@ -27,6 +27,9 @@ struct Service {
   std::uint64_t (*launched)(Call&) = nullptr;  ///< of launches of graphs: the executable graph's handle
   /// Whether the program's call has returned: nothing it does now may come first.
   bool (*taken_for_done)(Call&) = nullptr;
+  /// Whether functions of the program that come before it on its stream need not have run: it is one, which the client
+  /// runs behind them.
+  bool (*passes_functions)(Call&) = nullptr;
   void (*drop)(Session&, Call&) = nullptr;  ///< of calls with which more comes than a frame: they are not carried out
   ContextNeed context = ContextNeed::current;
   bool after_held = false;  ///< must not overtake work that is held back

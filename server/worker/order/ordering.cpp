@@ -16,6 +16,12 @@ bool taken_for_done(const Service& service, Call& call) {
   return service.taken_for_done && service.taken_for_done(call);
 }
 
+/// Whether functions of the program that come before the call on its stream need not have run. A wait for an event
+/// gives its stream nothing that they could notice.
+bool passes_functions(const Service& service, Call& call) {
+  return service.awaited_event || (service.passes_functions && service.passes_functions(call));
+}
+
 /// The executable graph that a call launches; 0 if it launches none.
 std::uint64_t launched(const Service& service, Call& call) { return service.launched ? service.launched(call) : 0; }
 
@@ -50,6 +56,7 @@ bool Ordering::comes_behind(const Service& service, Call& call) {
   if (!target || captures_.capturing(*target)) return false;  // what is captured comes behind nothing
   const std::uint64_t awaited = service.awaited_event ? service.awaited_event(call) : 0;
   auto before = order_.before(*target, awaited);
+  if (!before.empty() && passes_functions(service, call)) order_.leave_out_functions(*target, before);
   std::vector<std::uint64_t> recorded = recorded_by(service, call);
   for (const std::uint64_t item : order_.before_records(recorded)) before.push_back(item);
   // Launches of one executable graph come one after the other, on whatever streams.

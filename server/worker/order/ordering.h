@@ -128,8 +128,11 @@ class Ordering {
   std::uint64_t hold(StreamState& stream) { return order_.hold(stream); }
   /// For a copy: if the program takes it for done, later work in the whole context waits.
   std::uint64_t hold_for_copy(StreamState& stream, bool taken_for_done);
-  /// While the program does something, which gives the stream nothing.
-  std::uint64_t hold_for_program(StreamState& stream) { return order_.hold_for_program(stream); }
+  /// While the program does something, which gives the stream nothing. `function`: a function of the program does it,
+  /// which the client runs behind those that it was told of before.
+  std::uint64_t hold_for_program(StreamState& stream, bool function = false) {
+    return order_.hold_for_program(stream, function);
+  }
   /// An item of its own, on no stream, for others to come behind.
   std::uint64_t hold() { return order_.hold(); }
   void release(std::uint64_t item) { order_.release(item); }

@@ -165,10 +165,18 @@ std::uint64_t StreamOrder::hold(StreamState& stream) {
   return id;
 }
 
-std::uint64_t StreamOrder::hold_for_program(StreamState& stream) {
+std::uint64_t StreamOrder::hold_for_program(StreamState& stream, bool function) {
   const std::uint64_t id = hold(stream);
   items_.at(id).of_program = true;
+  items_.at(id).function = function;
   return id;
+}
+
+void StreamOrder::leave_out_functions(const StreamState& stream, std::vector<std::uint64_t>& items) const {
+  std::erase_if(items, [&](std::uint64_t id) {
+    const Item& item = items_.at(id);
+    return item.function && item.stream == &stream;
+  });
 }
 
 std::uint64_t StreamOrder::postpone(StreamState& stream, std::uint64_t launched) {

@@ -83,8 +83,11 @@ class StreamOrder {
   /// Holds the stream from here on: later work on it waits until release(). Called by the work that holds it, when it
   /// runs.
   std::uint64_t hold(StreamState& stream);
-  /// Holds the stream while the program does something, which gives the stream nothing.
-  std::uint64_t hold_for_program(StreamState& stream);
+  /// Holds the stream while the program does something, which gives the stream nothing. `function`: for
+  /// leave_out_functions().
+  std::uint64_t hold_for_program(StreamState& stream, bool function);
+  /// Takes from `items` those that functions alone hold on this stream.
+  void leave_out_functions(const StreamState& stream, std::vector<std::uint64_t>& items) const;
   /// Holds a place for work that is not given yet:
   /// what runs now, or, if nothing does, later work on `stream`, waits for
   /// it. `launched` as for enqueue().
@@ -110,6 +113,7 @@ class StreamOrder {
     unsigned holders = 0;
     bool copy = false;        // that the program takes for done
     bool of_program = false;  // gives no stream anything
+    bool function = false;
   };
 
   void drain();
