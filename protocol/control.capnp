@@ -171,6 +171,8 @@ struct HelloAnswer {
   localKey @6 :Data;
   localProof @7 :Data;
   pool @8 :Text;              # of which the host is a member (docs/internals/registry.md); empty: of none
+  host @9 :Text;              # a random name, one for all addresses of the host, by which a client sees that two of
+                              # them lead there; empty: the broker is older than this
 }
 
 # --- lease -----------------------------------------------------------------------------------------------------------
@@ -206,6 +208,9 @@ struct LeaseRequest {
                               # none
   hosts @11 :UInt32;          # over which the lease's devices may be spread; 0: one
   placement @12 :Text;        # as an answer with `places` gave it, to each host that it named
+  unreached @13 :List(Text);  # names of at most 64 hosts of the pool that do not answer this client: none of them is
+                              # chosen. If no other host could ever serve it, the request is refused at once
+  unused @14 :Text;           # the placement of an answer before, which the client has given up: its leases end
 }
 
 struct Variable {
@@ -233,6 +238,7 @@ struct LeaseAnswer {
 struct LeasePlace {
   address @0 :Text;           # as in FARGPU_POOL
   gpus @1 :UInt32;
+  host @2 :Text;              # its name in the pool
 }
 
 # --- attach ----------------------------------------------------------------------------------------------------------

@@ -22,9 +22,11 @@ struct LeaseOptions {
   std::optional<wire::Priority> priority;  ///< FARGPU_PRIORITY; none: the tenant's highest, at most normal
   std::chrono::milliseconds wait{0};       ///< FARGPU_WAIT: for how long, while there is not enough
   using Job = std::array<std::byte, 16>;
-  bool follows = false;    ///< an answer that names other hosts of a pool is understood
-  std::string placement;   ///< as such an answer named it, for those hosts
-  std::optional<Job> job;  ///< FARGPU_JOB, set by `fargpu run`: all processes of it share one lease
+  bool follows = false;                ///< an answer that names other hosts of a pool is understood
+  std::string placement;               ///< as such an answer named it, for those hosts
+  std::vector<std::string> unreached;  ///< hosts of the pool that did not answer this process
+  std::string unused;                  ///< a placement that was given up for that
+  std::optional<Job> job;              ///< FARGPU_JOB, set by `fargpu run`: all processes of it share one lease
 };
 
 /// An amount of memory with its unit: what is less than 1 MiB is none.

@@ -2,6 +2,7 @@
 // The verbs of the command line. Each returns the process's exit code.
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -132,5 +133,7 @@ std::vector<PoolHost> pool_hosts(const std::string& pool);
 
 /// An amount of memory in a table: "1.5 GiB", and below one "512 MiB".
 std::string memory_text(std::uint64_t bytes);
+/// For how long something has been so since this Unix time: "90 s", "5 min", "3 h".
+std::string age_text(std::uint64_t since);
 
 }  // namespace fargpu::client::cli

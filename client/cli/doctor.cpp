@@ -10,6 +10,8 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <map>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -23,6 +25,7 @@
 #include "findings.h"
 #include "library_folder.h"
 #include "pool_facts.h"
+#include "pool_reach.h"
 #include "cuda_facts.h"
 #include "protocol/limits.h"
 #include "protocol/rdma/context.h"
@@ -308,13 +311,37 @@ std::size_t others_serve(wire::Status::Reader status) {
   }));
 }
 
-// Whether the registry of the host's pool answers, and somebody places its leases.
-void check_pool(Findings& report, wire::Status::Reader status) {
+// Whether clients on this machine reach the hosts to which the pool may send them.
+void check_reach(Findings& report, wire::PoolStatus::Reader pool) {
+  std::vector<PoolMember> members;
+  for (const auto host : pool.getHosts())
+    if (host.getState() == wire::HostState::SERVING)
+      members.push_back({printable(host.getName().cStr()), printable(host.getAddress().cStr(), 300)});
+  const Reach found = reach(members);
+  for (const auto& [member, why] : found.silent)
+    report.bad(
+        fmt::format("host '{}' of the pool, at {}, does not answer this machine: {}", member.name, member.address, why),
+        "start its fargpud, open that port for this machine, or have its pool_address corrected");
+  if (found.tried < members.size())
+    report.note(fmt::format("{} of {} of the pool were called in time", found.tried, so_many(members.size(), "host")));
+  else if (found.silent.empty())
+    report.good(fmt::format("{} of the pool {} this machine", so_many(members.size(), "serving host"),
+                            members.size() == 1 ? "answers" : "answer"));
+}
+
+// Whether the registry of the host's pool answers, and somebody places its leases. Each of several pools in `seen` was
+// looked at by another of its members.
+void check_pool(Findings& report, wire::Status::Reader status, const std::string& host, std::set<std::string>& seen) {
   const auto pool = describe_pool(status, {});
   if (pool.is_null()) return;
   report.fact("pool", pool);
   const auto text = [&](const char* key) { return pool[key].get<std::string>(); };
   const std::string of = fmt::format("it is '{}' of pool '{}'", text("member"), text("name"));
+  if (text("trouble").starts_with("another host ")) {
+    report.bad(of + ", but no member of it: " + text("trouble"),
+               fmt::format("give {} or that host another name by pool_host, and restart its fargpud", host));
+    return;
+  }
   if (!text("trouble").empty()) {
     report.bad(of + ", whose registry is of no use now: " + text("trouble"),
                "look at etcd and at the log of fargpud there; sessions that run go on");
@@ -326,9 +353,16 @@ void check_pool(Findings& report, wire::Status::Reader status) {
   }
   std::string sums = pool_sums(pool, {});
   report.good(of + "; " + sums.substr(0, sums.find('\n')));
+  if (seen.insert(text("name")).second) check_reach(report, status.getPool());
 }
 
-void check_host(Findings& report, const PoolHost& host) {
+/// What was looked at by now.
+struct Seen {
+  std::map<std::string, std::string> hosts;  ///< addresses by identity
+  std::set<std::string> pools;
+};
+
+void check_host(Findings& report, const PoolHost& host, Seen& seen) {
   std::unique_ptr<ControlConnection> broker;
   try {
     broker = std::make_unique<ControlConnection>(host);
@@ -342,6 +376,11 @@ void check_host(Findings& report, const PoolHost& host) {
     return;
   }
   report.good(fmt::format("{} answers, fargpud {}", broker->name(), broker->broker_version()));
+  if (const std::string& identity = broker->host_identity(); !identity.empty())
+    if (const auto [first, fresh] = seen.hosts.emplace(identity, broker->name()); !fresh) {
+      report.note(fmt::format("{} in FARGPU_POOL leads to this host too: it is used once", first->second));
+      return;
+    }
   report.good("its broker is reached " + secrecy_text(*broker));
   bool serves = true;
   LeaseOptions wish = config().lease;
@@ -371,7 +410,7 @@ void check_host(Findings& report, const PoolHost& host) {
                                fmt::format("set FARGPU_DRIVER_VERSION={}, or update the driver there", version));
                   }
                   check_identity(report, status);
-                  check_pool(report, status);
+                  check_pool(report, status, broker->name(), seen.pools);
                   wish = wish_of_trial(report, status);
                   report.good(fmt::format("{} of {} taken", status.getSessionsTaken(),
                                           so_many(status.getSessionsMax(), "session")));
@@ -417,9 +456,10 @@ int doctor(const DoctorOptions& options) {
                                      [](const PoolHost& host) { return host.transport == PoolHost::Transport::rdma; }));
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"))
     report.note(std::string("CUDA_VISIBLE_DEVICES=") + visible);
+  Seen seen;
   for (const PoolHost& host : hosts) {
     report.begin(address_text(host));
-    check_host(report, host);
+    check_host(report, host, seen);
   }
   report.end();
   return report.failures() == 0 ? 0 : 1;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -15,6 +14,7 @@
 #include "protocol/site/tokens.h"
 #include "protocol/text.h"
 #include "statuses.h"
+#include "waiting.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -126,42 +126,24 @@ Json describe(const std::string& name, wire::Status::Reader status, const Filter
                               {"state", state_text(lease.getState())},
                               {"waiting_since", lease.getWaitingSince()}});
   }
-  host["waiting"] = Json::array();
-  for (const auto waiter : status.getWaiting())
-    host["waiting"].push_back({{"tenant", printable(waiter.getTenant().cStr())},
-                               {"program", printable(waiter.getProgram().cStr())},
-                               {"client", printable(waiter.getHostName().cStr())},
-                               {"pid", waiter.getProcessId()},
-                               {"since", waiter.getSinceSeconds()},
-                               {"gpus", waiter.getGpus()},
-                               {"memory_bytes", waiter.getMemoryBytes()},
-                               {"compute_percent", waiter.getComputePercent()},
-                               {"reason", printable(waiter.getReason().cStr(), 512)}});
-  for (const char* const list : {"sessions", "leases", "waiting"})
+  host["waiting"] = describe_waiting(status.getWaiting(), filter);
+  for (const char* const list : {"sessions", "leases"})
     for (auto one = host[list].begin(); one != host[list].end();)
       one = filter.shows_tenant((*one)["tenant"].get<std::string>()) ? std::next(one) : host[list].erase(one);
   if (Json pool = describe_pool(status, filter); !pool.is_null()) host["pool"] = std::move(pool);
   return host;
 }
 
-std::string age(std::uint64_t since) {
-  const auto seconds =
-      static_cast<std::uint64_t>(std::max<std::time_t>(0, std::time(nullptr) - static_cast<std::time_t>(since)));
-  if (seconds < 120) return fmt::format("{} s", seconds);
-  if (seconds < 7200) return fmt::format("{} min", seconds / 60);
-  return fmt::format("{} h", seconds / 3600);
-}
-
 // What a lease does: of one that waits, for how long.
 std::string state_of(const Json& lease) {
   const auto state = lease["state"].get<std::string>();
-  return state == "waiting" ? "waiting since " + age(lease["waiting_since"].get<std::uint64_t>()) : state;
+  return state == "waiting" ? "waiting since " + age_text(lease["waiting_since"].get<std::uint64_t>()) : state;
 }
 
 // What a session does; nothing of one that runs.
 std::string state_of_session(const Json& session) {
   const auto state = session["state"].get<std::string>();
-  const auto since = [&](const char* what) { return " since " + age(session[what].get<std::uint64_t>()); };
+  const auto since = [&](const char* what) { return " since " + age_text(session[what].get<std::uint64_t>()); };
   const auto away = session["away_bytes"].get<std::uint64_t>();
   if (state == "running") {
     const auto why = session["stays_because"].get<std::string>();
@@ -212,8 +194,8 @@ std::string bar(std::uint64_t used, std::uint64_t all) {
 void print(const Json& host, const Filter& filter) {
   std::cout << fmt::format("{}  fargpud {}, CUDA {}.{}, up {}{}\n", host["host"].get<std::string>(),
                            host["version"].get<std::string>(), host["driver_version"].get<int>() / 1000,
-                           host["driver_version"].get<int>() % 1000 / 10, age(host["started"].get<std::uint64_t>()),
-                           state_of_host(host));
+                           host["driver_version"].get<int>() % 1000 / 10,
+                           age_text(host["started"].get<std::uint64_t>()), state_of_host(host));
   if (host.contains("failure")) std::cout << "  ! " << host["failure"].get<std::string>() << "\n";
   unsigned number = 0;
   for (const Json& device : host["devices"]) {
@@ -222,11 +204,7 @@ void print(const Json& host, const Filter& filter) {
                              bar(used, all), memory_text(used), memory_text(all), device["uuid"].get<std::string>());
   }
   print_leases(host["leases"]);
-  for (const Json& waiter : host["waiting"])
-    std::cout << fmt::format("  waiting since {}: {}, {} of {} on {}: {}\n", age(waiter["since"].get<std::uint64_t>()),
-                             waiter["tenant"].get<std::string>(), waiter["program"].get<std::string>(),
-                             waiter["pid"].get<unsigned>(), waiter["client"].get<std::string>(),
-                             waiter["reason"].get<std::string>());
+  std::cout << waiting_text(host["waiting"], Wishes::in_reasons);
   // Those of other tenants are only counted.
   const auto taken = host["sessions_taken"].get<std::size_t>(), seen = host["sessions"].size();
   const std::size_t others = taken > seen ? taken - seen : 0;
@@ -245,7 +223,7 @@ void print(const Json& host, const Filter& filter) {
     std::cout << fmt::format("  {:>7}  {:<12.12} {:<20.20} {:<20.20} {:>8} {:>8} {:>4} {:>12} {:>12}{}\n",
                              session["id"].get<std::uint64_t>(), session["tenant"].get<std::string>(),
                              session["program"].get<std::string>(), session["client"].get<std::string>(),
-                             session["pid"].get<unsigned>(), age(session["started"].get<std::uint64_t>()),
+                             session["pid"].get<unsigned>(), age_text(session["started"].get<std::uint64_t>()),
                              session["transport"].get<std::string>(), memory_text(bytes),
                              session["calls"].get<std::uint64_t>(), state_of_session(session));
   }
@@ -293,7 +271,11 @@ int list(const ListOptions& options) {
       std::cout << host["host"].get<std::string>() << "  ! " << host["error"].get<std::string>() << "\n";
     else print(host, options.filter);
   }
-  if (own.size() > 1) print_sums(own);
+  // A pool with a registry has sums of its own, of all its hosts.
+  const bool of_pool =
+      std::ranges::all_of(own, [](const Json& host) { return host.contains("error") || host.contains("pool"); });
+  const bool any_answers = std::ranges::any_of(own, [](const Json& host) { return host.contains("pool"); });
+  if (own.size() > 1 && !(of_pool && any_answers)) print_sums(own);
   std::set<std::string> pools;
   for (const Json& host : hosts)
     if (host.contains("pool") && pools.insert(host["pool"]["name"].get<std::string>()).second)

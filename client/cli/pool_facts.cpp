@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ctime>
-#include <iterator>
 
 #include "commands.h"
 #include "protocol/text.h"
 #include "tenant_facts.h"
+#include "waiting.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -20,13 +19,6 @@ const char* state_text(wire::HostState state) {
 }
 
 std::uint64_t number(const Json& object, const char* key) { return object[key].get<std::uint64_t>(); }
-
-std::string wish_text(const Json& waiter) {
-  std::string text = number(waiter, "gpus") == 0 ? "all GPUs of a host" : so_many(number(waiter, "gpus"), "GPU");
-  if (const auto bytes = number(waiter, "memory_bytes"); bytes != 0) text += ", " + memory_text(bytes) + " of each";
-  if (const auto percent = number(waiter, "compute_percent"); percent != 0) text += fmt::format(", {}%", percent);
-  return text;
-}
 
 }  // namespace
 
@@ -55,20 +47,7 @@ Json describe_pool(wire::Status::Reader status, const Filter& filter) {
                                {"sessions_max", host.getSessionsMax()},
                                {"version", printable(host.getVersion().cStr())}});
   }
-  result["waiting"] = Json::array();
-  for (const auto waiter : pool.getWaiting()) {
-    const std::string tenant = printable(waiter.getTenant().cStr());
-    if (!filter.shows_tenant(tenant)) continue;
-    result["waiting"].push_back({{"tenant", tenant},
-                                 {"program", printable(waiter.getProgram().cStr())},
-                                 {"client", printable(waiter.getHostName().cStr())},
-                                 {"pid", waiter.getProcessId()},
-                                 {"since", waiter.getSinceSeconds()},
-                                 {"gpus", waiter.getGpus()},
-                                 {"memory_bytes", waiter.getMemoryBytes()},
-                                 {"compute_percent", waiter.getComputePercent()},
-                                 {"reason", printable(waiter.getReason().cStr(), 512)}});
-  }
+  result["waiting"] = describe_waiting(pool.getWaiting(), filter);
   result["tenants"] = Json::array();
   for (const auto tenant : pool.getTenants())
     if (filter.shows_tenant(printable(tenant.getName().cStr()))) {
@@ -155,13 +134,7 @@ std::string pool_table(const Json& pool, const Filter& filter) {
         fmt::format("{} of {}", memory_text(std::min(number(host, "free_bytes"), number(host, "memory_bytes"))),
                     memory_text(number(host, "memory_bytes"))),
         number(host, "leases"), host["address"].get<std::string>());
-  const auto now = static_cast<std::uint64_t>(std::time(nullptr));
-  for (const Json& waiter : pool["waiting"])
-    text +=
-        fmt::format("  waiting since {} s: {}, {} of {} on {}: {}, {}\n", now - std::min(now, number(waiter, "since")),
-                    waiter["tenant"].get<std::string>(), waiter["program"].get<std::string>(), number(waiter, "pid"),
-                    waiter["client"].get<std::string>(), wish_text(waiter), waiter["reason"].get<std::string>());
-  return text;
+  return text + waiting_text(pool["waiting"], Wishes::told);
 }
 
 }  // namespace fargpu::client::cli

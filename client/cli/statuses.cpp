@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <future>
+#include <map>
 #include <mutex>
 
 #include "client/connect/control_connection.h"
+#include "client/connect/pool_contacts.h"
 #include "commands.h"
 
 namespace fargpu::client::cli {
@@ -12,11 +14,17 @@ namespace fargpu::client::cli {
 std::vector<nlohmann::ordered_json> statuses(const std::vector<PoolHost>& hosts, const Describe& describe) {
   using Json = nlohmann::ordered_json;
   std::mutex mutex;
+  struct Asked {
+    std::string name, identity;
+    Json status;
+  };
   const auto ask = [&](const PoolHost& host) {
     const std::string name = address_text(host);
     Json result;
+    std::string identity;
     try {
       ControlConnection broker(host, ControlConnection::For::host);
+      identity = broker.host_identity();
       broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
                  [&](wire::Control::Reader control) {
                    const std::lock_guard lock(mutex);
@@ -25,12 +33,18 @@ std::vector<nlohmann::ordered_json> statuses(const std::vector<PoolHost>& hosts,
     } catch (const DialError& error) {
       result = {{"host", name}, {"error", error.what()}};
     }
-    return result;
+    return Asked{name, identity, std::move(result)};
   };
-  std::vector<std::future<Json>> asked;
+  std::vector<std::future<Asked>> asked;
   for (const PoolHost& host : hosts) asked.push_back(std::async(ask, std::cref(host)));
   std::vector<Json> found;
-  for (std::future<Json>& one : asked) found.push_back(one.get());
+  std::map<std::string, std::string> names;  // by identity
+  for (std::future<Asked>& one : asked) {
+    Asked host = one.get();
+    const auto [first, fresh] = names.emplace(host.identity.empty() ? "at " + host.name : host.identity, host.name);
+    if (fresh) found.push_back(std::move(host.status));
+    else warn_of_twin(host.name, first->second);
+  }
   return found;
 }
 

@@ -21,6 +21,7 @@
 #include "pool_facts.h"
 #include "protocol/text.h"
 #include "statuses.h"
+#include "waiting.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -83,6 +84,7 @@ Json describe(const std::string& name, wire::Status::Reader status, const Filter
          {"residency", residency_text(session)},
          {"has_turn", lease != leases.end() && lease->second.getHasTurn()}});
   }
+  result["waiting"] = describe_waiting(status.getWaiting(), filter);
   if (Json pool = describe_pool(status, filter); !pool.is_null()) result["pool"] = std::move(pool);
   return result;
 }
@@ -157,6 +159,7 @@ std::string text_of(const Json& host, std::size_t width) {
                         memory_text(device["memory_bytes"].get<std::uint64_t>()),
                         utilisation.is_null() ? "-" : fmt::format("{}%", utilisation.get<int>()));
   }
+  text += waiting_text(host["waiting"], Wishes::in_reasons);
   text += sessions_text(host["sessions"], width);
   return text;
 }
@@ -227,7 +230,7 @@ int top(const TopOptions& options) {
       for (const Json& host : shown) {
         if (host.contains("error") || shows(options.filter, host)) text += text_of(host, width);
         if (host.contains("pool") && pools.insert(host["pool"]["name"].get<std::string>()).second)
-          text += pool_sums(host["pool"], options.filter);
+          text += pool_sums(host["pool"], options.filter) + waiting_text(host["pool"]["waiting"], Wishes::told);
       }
       text += nothing_shown(shown, options.filter);
     }

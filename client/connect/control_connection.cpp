@@ -377,6 +377,7 @@ ControlConnection::Local ControlConnection::hello(std::span<const std::byte> key
         const std::uint32_t version = answer.getProtocolVersion();
         broker_version_ = printable(answer.getVersion().cStr());
         pool_ = printable(answer.getPool().cStr());
+        host_identity_ = printable(answer.getHost().cStr());
         if (answer.getFailure().getReason() == wire::Failure::Reason::VERSION_MISMATCH && !speaks(version)) {
           // A host of before 0.2.0 does not say which side is older.
           throw DialError(

@@ -89,6 +89,8 @@ class ControlConnection {
   const std::string& broker_version() const { return broker_version_; }
   /// The pool with a registry that the host is a member of: any member answers for all. Empty: of none.
   const std::string& pool() const { return pool_; }
+  /// What tells the host from others, whatever the address. Empty: the broker is too old to say.
+  const std::string& host_identity() const { return host_identity_; }
   const std::string& name() const { return name_; }
   /// Where to open the session: as configured, or at the broker's Unix socket, if it is on this machine and memory may
   /// be shared.
@@ -115,7 +117,7 @@ class ControlConnection {
   std::unique_ptr<Channel> channel_;
   std::uint32_t sequence_ = 0;
   std::string broker_version_;
-  std::string pool_;
+  std::string pool_, host_identity_;
 };
 
 /// Throws DialError unless FARGPU_POOL names at least one host.

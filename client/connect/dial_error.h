@@ -35,6 +35,7 @@ struct DialError : std::runtime_error {
   bool unknown_name = false;  ///< there is no host of that name
   bool tls = false;
   bool nobody_listens = false;  ///< the machine is there, and no broker
+  std::string unreached;        ///< the name of a host that its pool has chosen, and that does not answer; else empty
   std::string repair;           ///< what mends just this, for `fargpu doctor`; empty where its reason tells
 
   /// This failure in other words.

@@ -133,8 +133,7 @@ std::string silent_text(const std::vector<DialError>& errors) {
 }
 
 // At all these hosts at once, which the pool has chosen if the job is `placed`; what went wrong is told of each.
-std::pair<std::vector<GangMember>, std::vector<DialError>> join_all(const std::vector<PoolHost>& hosts,
-                                                                    const std::vector<std::uint32_t>& split,
+std::pair<std::vector<GangMember>, std::vector<DialError>> join_all(const std::vector<Placement::Part>& parts,
                                                                     const LeaseOptions& wish, const Check& check,
                                                                     bool placed) {
   struct Answers {
@@ -145,24 +144,25 @@ std::pair<std::vector<GangMember>, std::vector<DialError>> join_all(const std::v
     std::vector<std::optional<DialError>> errors;
   };
   const auto answers = std::make_shared<Answers>();
-  answers->missing = hosts.size();
-  answers->members.resize(hosts.size());
-  answers->errors.resize(hosts.size());
-  for (std::size_t i = 0; i < hosts.size(); ++i) {
-    start_thread("fargpu-contact", [answers, i, host = hosts[i], gpus = split[i], wish, check, placed] {
+  answers->missing = parts.size();
+  answers->members.resize(parts.size());
+  answers->errors.resize(parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    start_thread("fargpu-contact", [answers, i, part = parts[i], wish, check, placed] {
+      const PoolHost& host = part.host;
       std::optional<GangMember> member;
       std::optional<DialError> error;
       try {
         try {
           auto broker = std::make_unique<ControlConnection>(host);
           check(*broker);
-          member = hold(std::move(broker), host, wish, gpus, wish.wait);
+          member = hold(std::move(broker), host, wish, part.gpus, wish.wait);
         } catch (const DialError& failure) {
           error = failure;
         } catch (const std::exception& failure) {
           error = DialError(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + failure.what());
         }
-        if (error && placed) error = placed_there(host, *error);
+        if (error && placed) error = placed_there(host, *error, part.name);
       } catch (const std::exception&) {  // no memory, not even to say so
       }
       const std::lock_guard lock(answers->mutex);
@@ -175,7 +175,7 @@ std::pair<std::vector<GangMember>, std::vector<DialError>> join_all(const std::v
   answers->changed.wait(lock, [&] { return answers->missing == 0; });
   std::vector<GangMember> members;
   std::vector<DialError> errors;
-  for (std::size_t i = 0; i < hosts.size(); ++i) {
+  for (std::size_t i = 0; i < parts.size(); ++i) {
     if (auto& member = answers->members[i]) members.push_back(std::move(*member));
     else if (const auto& error = answers->errors[i]) errors.push_back(*error);
     else throw std::bad_alloc();
@@ -194,10 +194,14 @@ LeaseOptions::Job new_job() {
 std::vector<GangMember> take_of_pool(PoolContacts::Contact contact, LeaseOptions& wish, const Check& check,
                                      Clock::time_point until) {
   std::optional<DialError> in_vain;
+  std::vector<std::string> unreached;
+  std::string unused;
   for (int placements = 1;; ++placements) {
     check(*contact.broker);
     LeaseOptions asked = wish;
     asked.follows = true;
+    asked.unreached = unreached;
+    asked.unused = std::exchange(unused, "");
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
     if (wish.wait.count() > 0) asked.wait = std::max(left, least_wait);
     GangMember member{contact.host, wish.gpus, std::move(contact.broker), {}};
@@ -210,6 +214,7 @@ std::vector<GangMember> take_of_pool(PoolContacts::Contact contact, LeaseOptions
                                    },
                                    {});
     } catch (const DialError& error) {
+      if (const DialError last = no_other_host(in_vain, error); !last.unreached.empty()) throw last;
       throw told_with(in_vain, told_of_outage(contact.host, wish, error));
     }
     if (!placement) {
@@ -222,20 +227,18 @@ std::vector<GangMember> take_of_pool(PoolContacts::Contact contact, LeaseOptions
     asked.follows = false;
     asked.job = placement->job;
     asked.placement = placement->name;
-    std::vector<PoolHost> hosts;
-    std::vector<std::uint32_t> split;
-    for (const Placement::Part& part : placement->parts) {
-      hosts.push_back(part.host);
-      split.push_back(part.gpus);
-    }
-    auto [members, errors] = join_all(hosts, split, asked, check, /*placed=*/true);
+    auto [members, errors] = join_all(placement->parts, asked, check, /*placed=*/true);
     if (errors.empty()) {
       wish.job = placement->job;
       return std::move(members);
     }
     members.clear();
-    in_vain = errors.front();
+    const auto silent = std::ranges::find_if(errors, [](const DialError& error) { return !error.unreached.empty(); });
+    in_vain = silent == errors.end() ? errors.front() : *silent;
     if (!place_again(*in_vain, placements)) throw *in_vain;
+    for (const DialError& error : errors)
+      if (!error.unreached.empty()) unreached.push_back(error.unreached);
+    unused = placement->name;
     // What was held under the old name may not have ended yet.
     wish.job = new_job();
     contact.broker = std::make_unique<ControlConnection>(contact.host);
@@ -262,13 +265,13 @@ std::vector<GangMember> take_gang(const std::vector<PoolHost>& hosts, LeaseOptio
         return take_of_pool(std::move(*member), wish, check, until);
       } catch (const DialError& error) {  // the member that was asked may have died
         if (error.result != CUDA_ERROR_SYSTEM_NOT_READY || error.reason == wire::Failure::Reason::NO_CAPACITY ||
-            ++members_asked >= placements_max)
+            !error.unreached.empty() || ++members_asked >= placements_max)
           throw;
         log::info("{}; another member of the pool is asked", error.what());
         continue;
       }
     }
-    if (const std::string why = never(answered, wish, hosts.size()); !why.empty())
+    if (const std::string why = never(answered, wish, contacts.hosts()); !why.empty())
       throw DialError(CUDA_ERROR_NOT_PERMITTED, why, wire::Failure::Reason::DENIED);
     try {
       if (auto parts = plan(std::move(answered), wish); !parts.empty())
@@ -290,7 +293,9 @@ std::vector<GangMember> take_gang(const std::vector<PoolHost>& hosts, LeaseOptio
 }
 
 std::vector<GangMember> join_gang(const std::vector<PoolHost>& hosts, const LeaseOptions& wish, const Check& check) {
-  auto [members, errors] = join_all(hosts, wish.split, wish, check, /*placed=*/false);
+  std::vector<Placement::Part> parts;
+  for (std::size_t i = 0; i < hosts.size(); ++i) parts.push_back({hosts[i], wish.split[i], ""});
+  auto [members, errors] = join_all(parts, wish, check, /*placed=*/false);
   if (members.empty()) throw none_usable(errors);
   for (const DialError& error : errors)
     log::warn("{}. The program goes on with the GPUs of the other hosts, which are numbered without these",

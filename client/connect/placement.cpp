@@ -18,6 +18,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t parts_max = 8, name_bytes_max = 64, address_bytes_max = 300;
+constexpr const char* unreached_repair =
+    "start its fargpud, open that port for this machine, or have its pool_address corrected";
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
@@ -50,7 +52,8 @@ std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const 
       throw complain(shown + " is to give no number of GPUs that there is");
     if (broker.far_encrypted() && hosts[0].transport == PoolHost::Transport::tcp && !is_loopback(hosts[0].host))
       throw complain(shown + " is without TLS, while this one is reached by TLS; its pool_address should have tls://");
-    placement.parts.push_back({hosts[0], place.getGpus()});
+    const std::string name = place.getHost().cStr();
+    placement.parts.push_back({hosts[0], place.getGpus(), name.size() <= name_bytes_max ? printable(name) : ""});
     gpus += place.getGpus();
   }
   if ((wish.gpus != 0 && gpus != wish.gpus) || placement.parts.size() > std::max(wish.hosts, 1u))
@@ -61,9 +64,16 @@ std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const 
   return placement;
 }
 
-DialError placed_there(const PoolHost& host, const DialError& error) {
+DialError placed_there(const PoolHost& host, const DialError& error, const std::string& name) {
   const std::string address = address_text(host);
   std::string_view what = error.what();
+  if (error.result == CUDA_ERROR_SYSTEM_NOT_READY && error.reason == wire::Failure::Reason::NONE && !name.empty()) {
+    // What else it says is for somebody who has named that host.
+    DialError unreached = error.told_as(fmt::format("the pool has placed this job at {}, but in vain: {}; {}", name,
+                                                    what.substr(0, what.find("; ")), unreached_repair));
+    unreached.unreached = name;
+    return unreached;
+  }
   const bool says = what.starts_with(address + ": ");
   if (says) what.remove_prefix(address.size() + 2);
   return error.told_as(fmt::format("the pool has placed this job at {}, but {}: {}", address,
@@ -77,6 +87,11 @@ DialError told_with(const std::optional<DialError>& before, const DialError& err
   std::string_view first = before->what();
   if (first.ends_with(doctor_hint)) first.remove_suffix(doctor_hint.size());
   return error.told_as(fmt::format("{}; before that, {}", last, first));
+}
+
+DialError no_other_host(const std::optional<DialError>& before, const DialError& refusal) {
+  if (!before || before->unreached.empty() || refusal.reason != wire::Failure::Reason::DENIED) return refusal;
+  return before->told_as(fmt::format("{} (no other host of the pool could ever serve it)", before->what()));
 }
 
 DialError told_of_outage(const PoolHost& member, const LeaseOptions& wish, const DialError& error) {
@@ -108,6 +123,7 @@ DialError told_of_outage(const PoolHost& member, const LeaseOptions& wish, const
 bool place_again(const DialError& error, int placements) {
   if (error.result != CUDA_ERROR_SYSTEM_NOT_READY || placements >= placements_max) return false;
   log::info("{}; the pool is asked again", error.what());
+  if (!error.unreached.empty()) return true;
   const bool answered = error.reason == wire::Failure::Reason::NO_CAPACITY;
   std::this_thread::sleep_for(answered ? 100ms : 1000ms * placements);
   return true;

@@ -15,6 +15,7 @@ struct Placement {
   struct Part {
     PoolHost host;
     std::uint32_t gpus = 0;
+    std::string name;  ///< in the pool; empty: the broker is too old to say
   };
   std::string name;
   LeaseOptions::Job job;
@@ -30,8 +31,12 @@ std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const 
                                         const LeaseOptions& wish);
 
 /// The failure of a host at which the pool has placed a job: the client has named another host perhaps, and is told of
-/// both.
-DialError placed_there(const PoolHost& host, const DialError& error);
+/// both. By the host's name in the pool, if it is known, the pool can be asked for others.
+DialError placed_there(const PoolHost& host, const DialError& error, const std::string& name = "");
+
+/// The pool's refusal after hosts that it had named did not answer: if no other host could ever serve the job, they are
+/// why there is no lease.
+DialError no_other_host(const std::optional<DialError>& before, const DialError& refusal);
 
 /// The last failure of a search in which a host had failed at which the pool had placed the job: its lease there may be
 /// what is missing now.
@@ -42,7 +47,7 @@ DialError told_with(const std::optional<DialError>& before, const DialError& err
 DialError told_of_outage(const PoolHost& member, const LeaseOptions& wish, const DialError& error);
 
 /// Whether the pool may place it elsewhere after this failure of a host that it had named. Waits for the pool to hear
-/// of a host's end.
+/// of a host's end, unless it can be told to pass over the host.
 bool place_again(const DialError& error, int placements);
 
 }  // namespace fargpu::client

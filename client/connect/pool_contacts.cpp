@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "client/base/log.h"
 #include "client/base/threads.h"
 
 namespace fargpu::client {
@@ -17,10 +18,20 @@ constexpr auto head_start = std::chrono::milliseconds(500);
 
 }  // namespace
 
+void warn_of_twin(const std::string& address, const std::string& other) noexcept try {
+  log::write_once(log::Level::warn, "twin " + address,
+                  address == other
+                      ? address + " stands in FARGPU_POOL twice, and is used once"
+                      : address + " in FARGPU_POOL leads to the host of " + other + ", which is used once");
+} catch (const std::exception&) {  // no memory for it
+}
+
 struct PoolContacts::State {
   struct Host {
     bool answered = false;  // or failed
     bool given = false;
+    bool twin = false;  // of a host that has answered before
+    std::string name, identity;
     std::unique_ptr<ControlConnection> broker;
     Offer offer;
     std::optional<DialError> error;
@@ -52,18 +63,36 @@ struct PoolContacts::State {
     std::unique_ptr<ControlConnection> broker;
     Offer offer;
     std::optional<DialError> error;
+    std::string name, identity;
     try {
       error = connect(host, with_offer, broker, offer);
+      if (broker) {
+        name = broker->name();
+        identity = broker->host_identity();
+      }
     } catch (const std::exception&) {  // no memory, not even to say so
+      broker = nullptr;
     }
     const std::lock_guard lock(mutex);
     if (over) return;
-    hosts[place].broker = std::move(broker);
-    hosts[place].offer = offer;
-    hosts[place].starved = !hosts[place].broker && !error;
-    hosts[place].error = std::move(error);
-    hosts[place].answered = true;
+    Host& own = hosts[place];
+    const Host* const first = twin_of(identity);
+    own.twin = first != nullptr;
+    if (first) warn_of_twin(name, first->name);
+    else own.broker = std::move(broker);
+    own.offer = offer;
+    own.starved = !own.broker && !error && !own.twin;
+    own.error = std::move(error);
+    own.name = std::move(name);
+    own.identity = std::move(identity);
+    own.answered = true;
     changed.notify_all();
+  }
+
+  const Host* twin_of(const std::string& identity) const {
+    if (identity.empty()) return nullptr;
+    const auto first = std::ranges::find(hosts, identity, &Host::identity);
+    return first == hosts.end() ? nullptr : &*first;
   }
 };
 
@@ -150,12 +179,20 @@ void PoolContacts::failed(std::size_t place, DialError error) {
   state_->hosts[place].error = std::move(error);
 }
 
+std::size_t PoolContacts::hosts() const {
+  const std::lock_guard lock(state_->mutex);
+  return static_cast<std::size_t>(std::ranges::count(state_->hosts, false, &State::Host::twin));
+}
+
 std::vector<DialError> PoolContacts::errors() const {
   const std::lock_guard lock(state_->mutex);
   std::vector<DialError> errors;
-  for (const State::Host& host : state_->hosts) {
+  for (std::size_t place = 0; place < hosts_.size(); ++place) {
+    const State::Host& host = state_->hosts[place];
     if (host.starved) throw std::bad_alloc();
     if (host.error) errors.push_back(*host.error);
+    else if (place < called_ && !host.answered)
+      errors.emplace_back(CUDA_ERROR_SYSTEM_NOT_READY, address_text(hosts_[place]) + " has not answered yet");
   }
   return errors;
 }

@@ -1,6 +1,6 @@
 #pragma once
 // The hosts of a pool, in the order in which a session is asked of them. A silent host is not waited for while another
-// one answers.
+// one answers. One that is named twice is used once.
 
 #include <memory>
 #include <optional>
@@ -10,6 +10,9 @@
 #include "offer.h"
 
 namespace fargpu::client {
+
+/// What is said, once, of an address in FARGPU_POOL that leads to a host which another one names already.
+void warn_of_twin(const std::string& address, const std::string& other) noexcept;
 
 /// Says hello to a pool.
 class PoolContacts {
@@ -40,9 +43,11 @@ class PoolContacts {
   /// All hosts that have answered and were not given, the best offer first; silent ones are waited for no longer than
   /// next() does.
   std::vector<Contact> all();
+  /// Those that FARGPU_POOL names, each once.
+  std::size_t hosts() const;
   /// The host of this place serves no session, although it has answered.
   void failed(std::size_t place, DialError error);
-  /// Of each host what was wrong, in the order of the pool.
+  /// Of each host what was wrong, in the order of the pool; one that was called and is silent until now is among them.
   std::vector<DialError> errors() const;
 
  private:

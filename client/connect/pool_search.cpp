@@ -51,12 +51,16 @@ std::optional<PoolSearch::Found> PoolSearch::ask(PoolContacts::Contact contact, 
   const auto until = Clock::now() + wait;
   const bool of_pool = !contact.broker->pool().empty();
   std::optional<DialError> in_vain;
+  std::vector<std::string>& unreached = unreached_[contact.broker->pool()];
+  std::string unused;
   try {
     for (int placements = 1;; ++placements) {
       check_(*contact.broker);
       LeaseOptions wish = wish_;
       wish.follows = true;
       wish.hosts = 1;
+      wish.unreached = unreached;
+      wish.unused = std::exchange(unused, "");
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
       wish.wait = placements == 1 ? wait : std::max(left, std::min(wait, shortest_wait));
       Ticket ticket;
@@ -70,15 +74,23 @@ std::optional<PoolSearch::Found> PoolSearch::ask(PoolContacts::Contact contact, 
       try {
         return go_to(*placement, contact.place);
       } catch (const DialError& failure) {
-        in_vain = placed_there(placement->parts.at(0).host, failure);
+        const Placement::Part& part = placement->parts.at(0);
+        in_vain = placed_there(part.host, failure, part.name);
         if (!place_again(*in_vain, placements)) throw *in_vain;
+        if (!in_vain->unreached.empty()) {
+          unreached.push_back(in_vain->unreached);
+          unused = placement->name;
+        }
       }
       contact.broker = std::make_unique<ControlConnection>(contact.host);
     }
   } catch (const DialError& failure) {
-    const DialError error = told_with(in_vain, of_pool ? told_of_outage(contact.host, wish_, failure) : failure);
+    DialError error = no_other_host(in_vain, failure);
+    if (error.unreached.empty())
+      error = told_with(in_vain, of_pool ? told_of_outage(contact.host, wish_, failure) : failure);
     log::info("{}", error.what());
-    answered_ = error.reason == wire::Failure::Reason::NO_CAPACITY || error.reason == wire::Failure::Reason::DENIED;
+    answered_ = error.reason == wire::Failure::Reason::NO_CAPACITY || error.reason == wire::Failure::Reason::DENIED ||
+                !error.unreached.empty();
     if (error.reason == wire::Failure::Reason::NO_CAPACITY) full_.push_back({contact.place, contact.offer});
     contacts_.failed(contact.place, error);
     return std::nullopt;

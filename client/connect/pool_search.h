@@ -61,9 +61,10 @@ class PoolSearch {
   const Check check_;
   const Clock::time_point give_up_;
   PoolContacts contacts_;
-  bool answered_ = false;                            // the host that was asked last has, and not by a lease
-  std::vector<Full> full_;                           // hosts that may have room later
-  std::map<std::string, std::vector<Full>> others_;  // members of pools of which one was asked
+  bool answered_ = false;                                      // the host that was asked last has, and not by a lease
+  std::vector<Full> full_;                                     // hosts that may have room later
+  std::map<std::string, std::vector<std::string>> unreached_;  // by pool, hosts that it named and that did not answer
+  std::map<std::string, std::vector<Full>> others_;            // members of pools of which one was asked
 };
 
 }  // namespace fargpu::client

@@ -400,7 +400,7 @@ void Broker::leave(const std::string& why) {
         EventLog::info("left", {{"reason", why},
                                 {"sessions", workers_.sessions()},
                                 {"meaning", "the host's next fargpud takes over its sessions"}});
-        io_.stop();
+        leave_pool(&PoolHost::leave_to_next);
       });
 }
 
@@ -425,18 +425,32 @@ void Broker::end_sessions(const std::string& why) {
 
 void Broker::finish_stop(const std::string& why) {
   EventLog::info("stopped", {{"reason", why}});
+  leave_pool(&PoolHost::stop);
+}
+
+// The pool hears of it at once, and not when what this host has put into its registry has outlived it.
+void Broker::leave_pool(void (PoolHost::*how)(std::function<void()>)) {
   if (!pool_) return io_.stop();
-  // The pool hears of it at once, and not when this host's records have outlived it.
   stop_timer_.expires_after(pool_leave_max);
   stop_timer_.async_wait([this](const asio::error_code& error) {
     if (!error) io_.stop();
   });
-  pool_->stop([this] { io_.stop(); });
+  (pool_.get()->*how)([this] {
+    registry_.reset();  // which waits until etcd has been told that the host's lifetime is over
+    io_.stop();
+  });
 }
 
 std::function<void(MetricsText&)> Broker::pool_metrics() const {
   if (!pool_) return {};
   return [this](MetricsText& text) { write_pool(*pool_, text); };
+}
+
+const std::string& Broker::host_identity() try {
+  if (host_identity_.empty()) host_identity_ = succession_.host_identity();
+  return host_identity_;
+} catch (const SettingsError&) {
+  return host_identity_;
 }
 
 std::unique_ptr<PoolHost> Broker::make_pool_host() {

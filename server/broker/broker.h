@@ -80,6 +80,8 @@ class Broker {
 
   void warn_of_tenants();
   std::unique_ptr<PoolHost> make_pool_host();
+  /// By which clients tell this host from others; empty if there is nowhere to keep it.
+  const std::string& host_identity();
   std::function<void(MetricsText&)> pool_metrics() const;
   void tell_pool() {
     if (pool_) pool_->changed();
@@ -109,6 +111,7 @@ class Broker {
   void look_until(std::chrono::steady_clock::time_point deadline, std::chrono::milliseconds interval,
                   std::function<bool()> over, std::function<void()> then);
   void finish_stop(const std::string& why);
+  void leave_pool(void (PoolHost::*how)(std::function<void()>));
   asio::awaitable<std::string> set_pool_tenant(ClientFacts by, std::string name,
                                                std::optional<pool::TenantRecord> limits);
   /// Why no session can begin now; empty if one can.
@@ -122,6 +125,7 @@ class Broker {
   PendingConnections pending_;               // raises the limit of descriptors, by which others go
   Leases leases_;
   const Succession succession_;
+  std::string host_identity_;
   Workers workers_;
   Tickets tickets_;
   DeviceWatch device_watch_;

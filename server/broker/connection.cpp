@@ -370,6 +370,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       answer.setHostName(name);
       answer.setTenant(client_.tenant);
       if (broker_.pool_) answer.setPool(broker_.pool_->name());
+      answer.setHost(broker_.host_identity());
       const auto data = [](const LocalKeys::Number& number) {
         return capnp::Data::Reader(reinterpret_cast<const kj::byte*>(number.data()), number.size());
       };
@@ -629,8 +630,12 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     record.compute_percent = wish.compute_percent;
     if (wish.priority) record.priority = text_of(*wish.priority);
     record.only_front = !request.getFollowsPlaces();
-    // A program without a job, or before it, comes to the same host each time, where it can share memory.
-    record.prefers_front = !request.getHold();
+    for (const auto host : request.getUnreached())
+      if (record.unreached.size() < pool::avoid_max && pool::is_name(host.cStr()))
+        record.unreached.push_back(printable(host.cStr()));
+    // A program without a job, or before it, comes to the same host each time, where it can share memory. A client that
+    // does not reach others reaches this one.
+    record.prefers_front = !request.getHold() || !record.unreached.empty();
     record.program = client_.program;
     record.client = fmt::format("{}:{}", client_.host_name, client_.process_id);
     record.since = static_cast<std::uint64_t>(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()));
@@ -649,6 +654,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       if (::getrandom(job->data(), job->size(), 0) != static_cast<ssize_t>(job->size()))
         co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, "no random numbers");
     }
+    if (request.getUnused().size() > 0) pool.give_up(request.getUnused().cStr(), client_.tenant);
     pool::RequestRecord record = record_of(request, wish, *job);
     const auto begin = Clock::now();
     auto until = deadline;  // of asking with a wait
@@ -729,8 +735,10 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
 
   asio::awaitable<void> send_places(const std::vector<pool::Part>& parts, const std::string& placement,
                                     const JobKey& job) {
-    std::string hosts;
-    for (const pool::Part& part : parts) hosts += (hosts.empty() ? "" : ",") + part.host;
+    std::vector<std::string> names;
+    for (const pool::Part& part : parts) names.push_back(part.host);
+    const std::string hosts = fmt::format("{}", fmt::join(names, ","));
+    broker_.pool_->sent(placement, client_.tenant, std::move(names));
     EventLog::info("lease placed elsewhere", {{"peer", client_.peer},
                                               {"program", client_.program},
                                               {"tenant", client_.tenant},
@@ -744,6 +752,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       for (unsigned i = 0; i < places.size(); ++i) {
         places[i].setAddress(parts[i].address);
         places[i].setGpus(parts[i].gpus);
+        places[i].setHost(parts[i].host);
       }
       answer.setPlacement(placement);
       answer.setPlacementJob({reinterpret_cast<const kj::byte*>(job.data()), job.size()});
@@ -823,6 +832,9 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     else if (request.isPoolTenant()) refusal = co_await set_pool_tenant(request.getPoolTenant());
     else refusal = broker_.administer(client_, request);
     if (refusal.empty() && request.isEvict()) refusal = co_await outcome_of_eviction(request.getEvict());
+    // It is seen by the next look.
+    if (refusal.empty() && broker_.pool_ && (request.isDrain() || request.isResume()))
+      co_await broker_.pool_->member().shown();
     if (!refusal.empty())
       EventLog::warn(
           "administration refused",

@@ -129,6 +129,8 @@ void PoolHost::stop(std::function<void()> left) {
   member_.stop(std::move(left));
 }
 
+void PoolHost::leave_to_next(std::function<void()> withdrawn) { member_.withdraw_requests(std::move(withdrawn)); }
+
 void PoolHost::changed() { member_.changed(); }
 
 // --- what is told of the host
@@ -282,6 +284,17 @@ void PoolHost::give_up(const std::shared_ptr<Lease>& lease) {
   if (Entry* const entry = entry_of(*lease)) entry->kept.reset();  // the caller has it still
 }
 
+void PoolHost::sent(const std::string& placement, const std::string& tenant, std::vector<std::string> hosts) {
+  sent_[placement] = {tenant, std::move(hosts), Clock::now() + kept_for};
+}
+
+void PoolHost::give_up(const std::string& placement, const std::string& tenant) {
+  const auto place = sent_.find(placement);
+  if (place == sent_.end() || place->second.tenant != tenant) return;
+  member_.given_up(placement, place->second.hosts);
+  sent_.erase(place);
+}
+
 asio::awaitable<std::string> PoolHost::find(std::string placement, std::string tenant, JobKey job) {
   if (leases_.find(tenant, job)) co_return "";
   const auto refused = refusals_.find(placement);
@@ -315,6 +328,7 @@ void PoolHost::look() {
     over.push_back(std::move(entry.kept));
   }
   over.clear();
+  std::erase_if(sent_, [&](const auto& one) { return one.second.until <= now; });
   const pool::RoomRecord here = room();
   if (much_differs(here, told_, leases_) || (now - told_at_ > tell_all_after && here != told_)) changed();
   look_.expires_after(look_interval);

@@ -44,6 +44,8 @@ class PoolHost {
   void start(std::string address);
   /// Leaves; what it has put into the registry goes. `left` is called within seconds.
   void stop(std::function<void()> left);
+  /// The host's next broker goes on with everything but what clients wait for. `withdrawn` is called within seconds.
+  void leave_to_next(std::function<void()> withdrawn);
   /// The host is drained, or serves again, or stops.
   void changed();
 
@@ -59,6 +61,9 @@ class PoolHost {
   void came(const std::shared_ptr<Lease>& lease);
   /// No client comes to it any more.
   void give_up(const std::shared_ptr<Lease>& lease);
+  /// A client of this tenant has been sent to these hosts. Should it give that up, their leases end at once.
+  void sent(const std::string& placement, const std::string& tenant, std::vector<std::string> hosts);
+  void give_up(const std::string& placement, const std::string& tenant);
 
   /// The pool as people see it: as it is now, or, where that cannot be known, as it was last. Null: it was never seen.
   asio::awaitable<std::shared_ptr<const pool::PoolView>> view();
@@ -91,8 +96,14 @@ class PoolHost {
   std::string address_;
   std::map<std::string, Entry> entries_;         // by the registry's name of the lease
   std::map<std::string, std::string> refusals_;  // by the same, of those that could not be had last
-  std::shared_ptr<PoolHost*> self_;              // for what may live longer
-  std::shared_ptr<void> watch_;                  // of the books
+  struct Sent {
+    std::string tenant;
+    std::vector<std::string> hosts;
+    std::chrono::steady_clock::time_point until;
+  };
+  std::map<std::string, Sent> sent_;  // by the same
+  std::shared_ptr<PoolHost*> self_;   // for what may live longer
+  std::shared_ptr<void> watch_;       // of the books
   asio::io_context& io_;
   asio::steady_timer look_;
   pool::RoomRecord told_;

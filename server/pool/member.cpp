@@ -17,6 +17,9 @@ using namespace std::chrono_literals;
 
 // After which a host that says nothing is none of the pool any more.
 constexpr auto lifetime = 10s;
+// For which the pool remembers it all the same, less up to a third. It is told of seldom, and the pool forgets by
+// itself.
+constexpr auto memory = 15min;
 constexpr auto look_at_lifetime = 1s;
 constexpr auto join_again_after = 500ms;
 constexpr auto join_again_after_max = 5s;
@@ -26,6 +29,7 @@ constexpr auto tell_after = 50ms;
 constexpr unsigned election_spread_ms = 200;
 constexpr std::size_t operations_max = transaction_max - 8;
 constexpr auto view_age_max = 1s;
+constexpr auto tell_max = 2s;
 constexpr int set_attempts_max = 3;
 
 std::string new_id() {
@@ -82,9 +86,12 @@ class Member::State : public std::enable_shared_from_this<State> {
     stopping_ = true;
     duties_ = {};
     left_ = nullptr;
+    withdrawn_ = nullptr;
     end(nullptr);
     pause_.cancel();
   }
+
+  void withdraw_requests(std::function<void()> done);
 
   void changed() {
     tell_room_ = true;
@@ -94,6 +101,11 @@ class Member::State : public std::enable_shared_from_this<State> {
     if (known_.erase(id) == 0) return;
     erase(keys_.lease(options_.host, id));
     changed();
+  }
+  asio::awaitable<void> shown();
+  // A client that has come all the same keeps its lease: its host enters it again.
+  void given_up(const std::string& id, const std::vector<std::string>& hosts) {
+    for (const std::string& host : hosts) erase(keys_.lease(host, id));
   }
   void entered(const std::string& id, const LeaseRecord& lease) {
     known_.insert(id);
@@ -130,6 +142,9 @@ class Member::State : public std::enable_shared_from_this<State> {
   void end(std::exception_ptr failure);
   void finish() {
     if (left_) std::exchange(left_, nullptr)();
+  }
+  void told_withdrawn() {
+    if (withdrawn_) std::exchange(withdrawn_, nullptr)();
   }
   // A part of a stay, which ends with it, and ends it.
   template <class Work>
@@ -178,12 +193,16 @@ class Member::State : public std::enable_shared_from_this<State> {
   StayPointer stay_;
   bool living_ = false, stopping_ = false;
   std::function<void()> left_;
+  bool withdrawing_ = false;
+  std::function<void()> withdrawn_;
   std::string trouble_ = "it was not joined yet";
   bool lost_told_ = false;
   Clock::time_point lost_at_{};
 
-  std::map<std::string, Operation> outbox_;  // by key: the last one counts
-  bool tell_room_ = false;
+  std::map<std::string, Operation> outbox_;   // by key: the last one counts
+  std::unique_ptr<Lifetime> known_lifetime_;  // of what the pool remembers of this host; of all its stays
+  bool told_known_ = false;
+  bool tell_room_ = false, writing_ = false;
   RoomRecord told_room_;
   HostRecord told_host_;
   std::unique_ptr<Lifetime> before_;  // of the last stay, until this host has joined anew
@@ -227,6 +246,7 @@ class Member::State::OwnRequest final : public Request {
 std::shared_ptr<Request> Member::State::request(RequestRecord wish) {
   wish.front = options_.host;
   const auto request = std::make_shared<OwnRequest>(weak_from_this(), std::move(wish));
+  if (withdrawing_) return request;
   requests_[request->id()] = request;
   if (in_touch()) {
     put(keys_.request(request->id()), write(request->record()));
@@ -243,6 +263,18 @@ std::shared_ptr<Request> Member::State::request(RequestRecord wish) {
 void Member::State::take_back(const std::string& id, bool answered) {
   requests_.erase(id);
   if (!answered) erase(keys_.request(id));
+}
+
+void Member::State::withdraw_requests(std::function<void()> done) {
+  for (const auto& [id, weak] : requests_) {
+    const auto request = weak.lock();
+    if (!request || !request->answer()) erase(keys_.request(id));
+  }
+  requests_.clear();
+  withdrawing_ = true;
+  withdrawn_ = std::move(done);
+  write_.cancel();
+  if (!stay_) told_withdrawn();
 }
 
 // --- stays
@@ -286,8 +318,10 @@ asio::awaitable<void> Member::State::live() {
       before_ = nullptr;
     }
     stay_ = nullptr;
+    writing_ = false;
     outbox_.clear();
     write_.cancel();
+    told_withdrawn();
     if (stopping_) {
       if (duties_.log) co_await leave(stay);
       break;
@@ -321,11 +355,13 @@ asio::awaitable<void> Member::State::leave(StayPointer stay) {
   Transaction transaction;
   transaction.erase(keys_.host(options_.host));
   transaction.erase(keys_.room(options_.host));
+  transaction.erase(keys_.known(options_.host));
   try {
     co_await registry_.commit(std::move(transaction));
   } catch (const RegistryError&) {}
   stay->lifetime.reset();
   before_.reset();
+  known_lifetime_.reset();
 }
 
 asio::awaitable<void> Member::State::stay(StayPointer stay) {
@@ -425,12 +461,17 @@ asio::awaitable<std::int64_t> Member::State::join(StayPointer stay) {
   told_host_ = std::move(host);
   told_room_ = duties_.room();
   told_room_.seen = seen_;
+  auto known_lifetime = co_await registry_.begin_lifetime(memory);
   Transaction transaction;
   transaction.require_modified(keys_.host(options_.host), host_revision);
   transaction.put(keys_.host(options_.host), write(told_host_), bound);
   transaction.put(keys_.room(options_.host), write(told_room_), bound);
+  told_known_ = told_room_.state != RoomRecord::State::draining;
+  if (told_known_) transaction.put(keys_.known(options_.host), write(told_host_), known_lifetime->id());
+  else transaction.erase(keys_.known(options_.host));
   const Outcome outcome = co_await registry_.commit(std::move(transaction));
-  if (!outcome.committed)
+  if (outcome.committed) known_lifetime_ = std::move(known_lifetime);  // the one before has no key any more
+  else
     throw RegistryError(RegistryError::Kind::denied,
                         fmt::format("another host joins under the name '{}' at this moment", options_.host));
   co_return entered.revision;
@@ -519,14 +560,25 @@ asio::awaitable<void> Member::State::write_out(StayPointer stay) {
         outbox_[keys_.room(options_.host)] = {Operation::What::put, keys_.room(options_.host), write(told_room_), 0};
         told = Clock::now();
       }
+      // One that is drained is about to be taken out of the pool perhaps, or to be back.
+      const bool known = told_room_.state != RoomRecord::State::draining;
+      bool tell_known = known != told_known_;
       if (HostRecord host = duties_.describe(); host != told_host_) {
         told_host_ = std::move(host);
         if (const std::string complaint = too_long(told_host_); !complaint.empty())
           throw RegistryError(RegistryError::Kind::denied, complaint);
         outbox_[keys_.host(options_.host)] = {Operation::What::put, keys_.host(options_.host), write(told_host_), 0};
+        tell_known |= known;
+      }
+      if (tell_known) {
+        const std::string key = keys_.known(options_.host);
+        if (known) put(key, write(told_host_));
+        else erase(key);
+        told_known_ = known;
       }
     }
     if (outbox_.empty()) {
+      told_withdrawn();
       write_.expires_after(tell_room_ ? std::chrono::milliseconds(tell_after) : std::chrono::milliseconds(1h));
       asio::error_code ignored;
       co_await write_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
@@ -536,11 +588,23 @@ asio::awaitable<void> Member::State::write_out(StayPointer stay) {
     while (!outbox_.empty() && transaction.operations.size() < operations_max) {
       Operation operation = std::move(outbox_.begin()->second);
       outbox_.erase(outbox_.begin());
-      if (operation.what == Operation::What::put) operation.lifetime = stay->lifetime->id();
+      if (operation.what == Operation::What::put)
+        operation.lifetime = (operation.key == keys_.known(options_.host) ? known_lifetime_ : stay->lifetime)->id();
       transaction.operations.push_back(std::move(operation));
     }
+    writing_ = true;
     co_await registry_.commit(std::move(transaction));
+    writing_ = false;
   }
+}
+
+// Others may show what they had read just before.
+asio::awaitable<void> Member::State::shown() {
+  const auto self = shared_from_this();
+  const auto until = Clock::now() + tell_max;
+  while (in_touch() && (tell_room_ || writing_ || !outbox_.empty()) && Clock::now() < until) co_await wait(10ms);
+  view_ = nullptr;
+  if (in_touch()) co_await wait(view_age_max);
 }
 
 // --- the placer
@@ -707,8 +771,11 @@ Member::~Member() { state_->abandon(); }
 
 void Member::start() { state_->start(); }
 void Member::stop(std::function<void()> left) { state_->stop(std::move(left)); }
+void Member::withdraw_requests(std::function<void()> done) { state_->withdraw_requests(std::move(done)); }
 void Member::changed() { state_->changed(); }
+asio::awaitable<void> Member::shown() { return state_->shown(); }
 void Member::ended(const std::string& id) { state_->ended(id); }
+void Member::given_up(const std::string& id, const std::vector<std::string>& hosts) { state_->given_up(id, hosts); }
 void Member::entered(const std::string& id, const LeaseRecord& lease) { state_->entered(id, lease); }
 std::shared_ptr<Request> Member::request(const RequestRecord& wish) { return state_->request(wish); }
 asio::awaitable<std::optional<LeaseRecord>> Member::find(std::string id) { return state_->find(std::move(id)); }

@@ -72,10 +72,18 @@ class Member {
   /// more, in which its next broker may join.
   void stop(std::function<void()> left);
 
+  /// Takes back what clients wait for, and asks for nothing more: `done` is called then. Everything else stays for the
+  /// host's next broker.
+  void withdraw_requests(std::function<void()> done);
+
   /// What describe() or room() tell has changed.
   void changed();
+  /// Until every member shows what has changed, and a few seconds at most.
+  asio::awaitable<void> shown();
   /// A lease that the host kept has ended.
   void ended(const std::string& id);
+  /// Leases of a request of this host that its client has given up, at these hosts.
+  void given_up(const std::string& id, const std::vector<std::string>& hosts);
   /// A lease that the host has given without the registry.
   void entered(const std::string& id, const LeaseRecord& lease);
 

@@ -54,9 +54,9 @@ void Placement::set_host(const std::string& name, HostRecord record, std::int64_
   Host& host = change(name);
   host.record = std::move(record);
   host.lifetime = lifetime;
-  host.known = true;
+  there_ += !std::exchange(host.there, true);
   host.doubted = false;
-  impossible_.clear();
+  obstacles_.clear();
 }
 
 void Placement::set_room(const std::string& name, RoomRecord room) {
@@ -66,8 +66,23 @@ void Placement::set_room(const std::string& name, RoomRecord room) {
 
 void Placement::erase_host(const std::string& name) {
   fresh_ = true;
+  there_ -= std::exchange(change(name).there, false);
+  obstacles_.clear();
+  forget_if_empty(name);
+}
+
+void Placement::set_known(const std::string& name, HostRecord record) {
+  fresh_ = true;
+  Host& host = change(name);
+  host.known = true;
+  if (!host.there) host.record = std::move(record);
+  obstacles_.clear();
+}
+
+void Placement::erase_known(const std::string& name) {
+  fresh_ = true;
   change(name).known = false;
-  impossible_.clear();
+  obstacles_.clear();
   forget_if_empty(name);
 }
 
@@ -78,7 +93,9 @@ void Placement::erase_room(const std::string& name) {
 
 void Placement::forget_if_empty(const std::string& name) {
   const auto place = hosts_.find(name);
-  if (place == hosts_.end() || place->second.known || place->second.room || !place->second.leases.empty()) return;
+  if (place == hosts_.end()) return;
+  const Host& host = place->second;
+  if (host.there || host.known || host.room || !host.leases.empty()) return;
   by_load_.erase({place->second.rank, name});
   hosts_.erase(place);
 }
@@ -196,7 +213,7 @@ std::int64_t Placement::lifetime_of(const std::string& host) const {
 // ------------------------------------------------------------------------------------------------------------
 
 bool Placement::serves(const Host& host, const std::string& tenant) {
-  return host.known && !host.doubted && host.room && host.room->state == RoomRecord::State::serving &&
+  return host.there && !host.doubted && host.room && host.room->state == RoomRecord::State::serving &&
          (!host.record.names_tenants || host.record.tenants.contains(tenant));
 }
 
@@ -248,7 +265,7 @@ void Placement::prepare() {
     if (place == hosts_.end()) continue;
     Host& host = place->second;
     host.spare = {};
-    if (host.known && host.room) {
+    if (host.there && host.room) {
       host.spare.sessions = host.room->sessions;
       host.spare.load = host.room->load;
       host.spare.devices.resize(std::min(host.record.devices.size(), host.room->devices.size()));
@@ -272,13 +289,18 @@ void Placement::take(const std::string& name, Host& host, unsigned devices, cons
 }
 
 unsigned Placement::can_give(const Host& host, const RequestRecord& wish, Taken taken) const {
-  const bool now = taken == Taken::all;
+  return fit(host, wish, taken).within_limits;
+}
+
+Placement::Fit Placement::fit(const Host& host, const RequestRecord& wish, Taken taken) const {
+  const bool now = taken == Taken::all, unused = taken == Taken::nothing || taken == Taken::absence;
   if (now && (host.spare.most_bytes < std::max<std::uint64_t>(wish.memory_bytes, 1) ||
               host.spare.most_percent < wish.compute_percent || host.spare.sessions == 0))
-    return 0;
-  if (taken == Taken::nothing ? !host.known : !serves(host, wish.tenant)) return 0;
+    return {};
+  const bool counts = unused ? host.there || (host.known && taken == Taken::absence) : serves(host, wish.tenant);
+  if (!counts) return {};
   const auto limited = host.record.tenants.find(wish.tenant);
-  if (host.record.names_tenants && limited == host.record.tenants.end()) return 0;
+  if (host.record.names_tenants && limited == host.record.tenants.end()) return {};
   unsigned fit = 0, all = 0;
   const std::uint64_t bytes = std::max<std::uint64_t>(wish.memory_bytes, 1);
   const auto look_at = [&](unsigned device) {
@@ -293,26 +315,47 @@ unsigned Placement::can_give(const Host& host, const RequestRecord& wish, Taken 
     for (const unsigned device : limited->second.devices) look_at(device);
   else
     for (unsigned device = 0; device < host.record.devices.size(); ++device) look_at(device);
+  Fit result{fit, fit};
   if (limited != host.record.tenants.end()) {
     Use use;
-    if (const auto has = host.uses.find(wish.tenant); taken != Taken::nothing && has != host.uses.end())
-      use = has->second;
+    if (const auto has = host.uses.find(wish.tenant); !unused && has != host.uses.end()) use = has->second;
     ++use.leases;
-    while (fit > 0) {
+    for (unsigned& gpus = result.within_limits; gpus > 0; --gpus) {
       Use with = use;
-      with.memory_bytes += wish.memory_bytes * fit;
-      with.compute_percent += std::uint64_t{wish.compute_percent} * fit;
+      with.memory_bytes += wish.memory_bytes * gpus;
+      with.compute_percent += std::uint64_t{wish.compute_percent} * gpus;
       if (!exceeds(limited->second.limits, with)) break;
-      --fit;
     }
   }
   // All GPUs of a host, or none of it.
-  return wish.gpus == 0 && fit < all ? 0 : fit;
+  for (unsigned* const gpus : {&result.devices, &result.within_limits})
+    if (wish.gpus == 0 && *gpus < all) *gpus = 0;
+  return result;
+}
+
+std::string Placement::limit_in_the_way(const RequestRecord& wish, Taken taken) const {
+  const unsigned enough = wish.hosts > 1 ? 1 : std::max(wish.gpus, 1u);
+  for (const auto& [name, host] : hosts_) {
+    if (!host.record.tenants.contains(wish.tenant) || !suits(name, wish)) continue;
+    const Fit here = fit(host, wish, taken);
+    if (here.devices < enough || here.within_limits >= enough) continue;
+    const Limits& limits = host.record.tenants.at(wish.tenant).limits;
+    const auto has = host.uses.find(wish.tenant);
+    const Use use = has == host.uses.end() ? Use() : has->second;
+    const std::string has_there =
+        taken == Taken::all ? ", and has " + use_text(limits, use.memory_bytes, use.compute_percent, use.leases) : "";
+    return fmt::format("; by the settings of host {}, tenant '{}' may have {} there{}", name, wish.tenant,
+                       limits_text(limits), has_there);
+  }
+  return "";
 }
 
 bool Placement::suits(const std::string& name, const RequestRecord& wish) const {
   if (wish.only_front && name != wish.front) return false;
-  return std::find(wish.avoid.begin(), wish.avoid.end(), name) == wish.avoid.end();
+  const auto lacks = [&](const std::vector<std::string>& names) {
+    return std::ranges::find(names, name) == names.end();
+  };
+  return lacks(wish.avoid) && lacks(wish.unreached);
 }
 
 // --- deciding
@@ -377,21 +420,23 @@ bool Placement::choose(const RequestRecord& wish, Taken taken, Verdict& verdict)
     verdict.parts.clear();
     verdict.names.clear();
   }
-  verdict.text = taken == Taken::nothing
-                     ? fmt::format("no host of the pool could ever give {}; ask for less, or for GPUs of more hosts",
-                                   wish_text(wish))
-                     : fmt::format("{} {} asked for, but the hosts of the pool have {} free that would do{}; try later",
-                                   wish_text(wish), wish.gpus == 1 ? "is" : "are", so_many(all, "GPU"),
-                                   all >= std::max(wish.gpus, 1u) ? ", on too many hosts" : "");
+  const std::string limit = limit_in_the_way(wish, taken);
+  verdict.text =
+      taken == Taken::nothing
+          ? fmt::format("no host of the pool could ever give {}{}; ask for less, or for GPUs of more hosts",
+                        wish_text(wish), limit)
+          : fmt::format("{} {} asked for, but the hosts of the pool have {} free that would do{}{}; try later",
+                        wish_text(wish), wish.gpus == 1 ? "is" : "are", so_many(all, "GPU"),
+                        all >= std::max(wish.gpus, 1u) ? ", on too many hosts" : "", limit);
   if (wish.only_front) verdict.text += fmt::format(" (at {} alone, which was asked)", wish.front);
   return false;
 }
 
 Placement::Shape Placement::shape_of(const RequestRecord& wish) {
-  return {wish.tenant,         wish.only_front ? wish.front : std::string(),
-          wish.avoid,          wish.gpus,
-          wish.hosts,          wish.memory_bytes,
-          wish.compute_percent};
+  return {wish.tenant,       wish.only_front ? wish.front : std::string(),
+          wish.avoid,        wish.unreached,
+          wish.gpus,         wish.hosts,
+          wish.memory_bytes, wish.compute_percent};
 }
 
 Placement::Verdict Placement::too_many_wishes(const RequestRecord& wish) {
@@ -402,13 +447,25 @@ Placement::Verdict Placement::too_many_wishes(const RequestRecord& wish) {
           {}};
 }
 
-// Empty if some hosts could give it if nobody used them.
-const std::string& Placement::why_never(const RequestRecord& wish) {
-  if (impossible_.size() >= impossible_max) impossible_.clear();
-  const auto [place, fresh] = impossible_.try_emplace(shape_of(wish));
-  Verdict ever;
-  if (fresh && !choose(wish, Taken::nothing, ever)) place->second = ever.text;
-  return place->second;
+// None if some hosts could give it if nobody used them.
+const Placement::Obstacle& Placement::obstacle(const RequestRecord& wish) {
+  if (obstacles_.size() >= obstacles_max) obstacles_.clear();
+  const auto [place, fresh] = obstacles_.try_emplace(shape_of(wish));
+  Obstacle& obstacle = place->second;
+  Verdict ever, lately;
+  if (!fresh || choose(wish, Taken::nothing, ever)) return obstacle;
+  if (!choose(wish, Taken::absence, lately)) {
+    obstacle.never = ever.text;
+    return obstacle;
+  }
+  std::vector<std::string> away;
+  for (std::size_t i = 0; i < lately.parts.size(); ++i)
+    if (!lately.parts[i].first->there) away.push_back(lately.names[i]);
+  obstacle.away =
+      fmt::format("{} {} asked for, which {} could give: {} away now; try later", wish_text(wish),
+                  wish.gpus == 1 ? "is" : "are", fmt::join(away, " and "),
+                  away.size() == 1 ? "it was in the pool lately, and is" : "they were in the pool lately, and are");
+  return obstacle;
 }
 
 Placement::Verdict Placement::judge(const RequestRecord& wish, const std::map<std::string, Use>& uses) {
@@ -433,9 +490,11 @@ Placement::Verdict Placement::judge(const RequestRecord& wish, const std::map<st
   const bool room = choose(wish, Taken::all, verdict);
   if (!room) {
     verdict.shortage = Shortage::room;
-    if (const std::string& why = why_never(wish); !why.empty()) {
+    if (const Obstacle& why = obstacle(wish); !why.never.empty()) {
       verdict.shortage = Shortage::never;
-      verdict.text = why;
+      verdict.text = why.never;
+    } else if (!why.away.empty()) {
+      verdict.text = why.away;
     }
   }
   // Where it does not fit now, as much is asked for as would be given.
@@ -568,7 +627,9 @@ std::vector<Placement::Decision> Placement::decide(std::size_t most, Clock::time
       decisions.push_back(std::move(decision));
       continue;
     }
-    const bool hopeless = verdict.shortage == Shortage::never && now - waiting.since >= hopeless_max;
+    // A client that has been sent to hosts in vain is told at once.
+    const bool hopeless =
+        verdict.shortage == Shortage::never && (now - waiting.since >= hopeless_max || !wish.unreached.empty());
     if (!wish.waits || hopeless) {
       decision.answer.may_change = verdict.shortage != Shortage::never;
       decision.answer.text = verdict.text;

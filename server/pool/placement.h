@@ -29,13 +29,16 @@ class Placement {
   static constexpr std::chrono::seconds claim_again{1};
   /// Different wishes of one tenant that are looked at in a round.
   static constexpr std::size_t wishes_max = 128;
-  static constexpr std::size_t impossible_max = 10'000;
+  static constexpr std::size_t obstacles_max = 10'000;
 
   // What the registry says, in the order of its revisions.
   void set_host(const std::string& name, HostRecord record, std::int64_t lifetime);
   void set_room(const std::string& name, RoomRecord room);
   void erase_host(const std::string& name);
   void erase_room(const std::string& name);
+  /// What is remembered of a host, also while it is away.
+  void set_known(const std::string& name, HostRecord record);
+  void erase_known(const std::string& name);
   void set_lease(const std::string& host, const std::string& id, LeaseRecord lease, std::int64_t created);
   void erase_lease(const std::string& host, const std::string& id);
   void set_tenant(const std::string& name, TenantRecord record);
@@ -59,7 +62,7 @@ class Placement {
   bool worth_deciding() const { return fresh_; }
 
   std::size_t waiting() const { return requests_.size(); }
-  std::size_t hosts() const { return hosts_.size(); }
+  std::size_t hosts() const { return there_; }
   std::size_t leases() const { return leases_; }
   std::int64_t lifetime_of(const std::string& host) const;
 
@@ -90,8 +93,9 @@ class Placement {
     HostRecord record;
     std::optional<RoomRecord> room;
     std::int64_t lifetime = 0;
-    bool known = false;  ///< it has a record
+    bool there = false;  ///< it has a record
     bool doubted = false;
+    bool known = false;  ///< it was there lately: `record` is the last one then
     std::map<std::string, PlacedLease> leases;
     std::map<std::string, Use> uses;  ///< by tenant
     Spare spare;                      ///< of the present decisions
@@ -114,8 +118,8 @@ class Placement {
   };
 
   /// What of a request tells where it finds room, if it finds any.
-  using Shape = std::tuple<std::string, std::string, std::vector<std::string>, std::uint32_t, std::uint32_t,
-                           std::uint64_t, std::uint32_t>;
+  using Shape = std::tuple<std::string, std::string, std::vector<std::string>, std::vector<std::string>, std::uint32_t,
+                           std::uint32_t, std::uint64_t, std::uint32_t>;
   static Shape shape_of(const RequestRecord& wish);
 
   static Use use_of(const LeaseRecord& lease);
@@ -135,11 +139,24 @@ class Placement {
     all,        ///< what everybody has there now
     of_tenant,  ///< what the tenant has there now, as if what others have had ended
     nothing,    ///< as if nobody used the host, and it served
+    absence,    ///< not even that: as if a host that was there lately were back
   };
   /// How many devices a host can give to a request.
   unsigned can_give(const Host& host, const RequestRecord& wish, Taken taken) const;
+  /// Of which devices without its own limits of the tenant, and of these by those limits.
+  struct Fit {
+    unsigned devices = 0, within_limits = 0;
+  };
+  Fit fit(const Host& host, const RequestRecord& wish, Taken taken) const;
+  /// The limit of a host that is in the way of a request, if one is; for people.
+  std::string limit_in_the_way(const RequestRecord& wish, Taken taken) const;
   bool suits(const std::string& name, const RequestRecord& wish) const;
-  const std::string& why_never(const RequestRecord& wish);
+  /// Why a request cannot be served now, beyond what others have.
+  struct Obstacle {
+    std::string never;  ///< no host could ever serve it
+    std::string away;   ///< hosts could that were there lately
+  };
+  const Obstacle& obstacle(const RequestRecord& wish);
   static Verdict too_many_wishes(const RequestRecord& wish);
   Verdict judge(const RequestRecord& wish, const std::map<std::string, Use>& uses);
   bool choose(const RequestRecord& wish, Taken taken, Verdict& verdict);
@@ -154,10 +171,10 @@ class Placement {
   std::map<std::string, Waiting> requests_;
   std::set<std::pair<std::pair<std::uint64_t, std::int64_t>, std::string>> order_;  // tag, revision, id
   std::map<std::string, std::uint64_t> last_tag_;                                   // by tenant
-  std::map<Shape, std::string> impossible_;  // why, of what was asked for since hosts changed; empty: it is possible
+  std::map<Shape, Obstacle> obstacles_;  // of what was asked for since hosts changed
   bool fresh_ = true;
   std::uint64_t virtual_time_ = 0;
-  std::size_t leases_ = 0;
+  std::size_t leases_ = 0, there_ = 0;
 };
 
 }  // namespace fargpu::server::pool

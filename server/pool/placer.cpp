@@ -140,6 +140,10 @@ void Placer::enter(const Entry& entry) {
     auto record = read<RoomRecord>(entry.value);
     if (!record || !is_name(*name)) return bad();
     placement_.set_room(*name, std::move(*record));
+  } else if (const auto name = rest_of(entry.key, keys_.known_hosts())) {
+    auto record = read<HostRecord>(entry.value);
+    if (!record || !is_name(*name)) return bad();
+    placement_.set_known(*name, std::move(*record));
   } else if (const auto name = rest_of(entry.key, keys_.tenants())) {
     const auto record = read<TenantRecord>(entry.value);
     if (!record) return bad();
@@ -160,6 +164,7 @@ void Placer::enter(const Entry& entry) {
 void Placer::forget(const std::string& key) {
   if (const auto name = rest_of(key, keys_.hosts())) placement_.erase_host(*name);
   else if (const auto name = rest_of(key, keys_.rooms())) placement_.erase_room(*name);
+  else if (const auto name = rest_of(key, keys_.known_hosts())) placement_.erase_known(*name);
   else if (const auto name = rest_of(key, keys_.tenants())) placement_.erase_tenant(*name);
   else if (const auto id = rest_of(key, keys_.requests())) placement_.erase_request(*id);
   else if (const auto rest = rest_of(key, keys_.everybody()))

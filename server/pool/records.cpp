@@ -13,7 +13,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t text_bytes_max = 2048;
-constexpr std::size_t avoid_max = 64;
 
 template <class Type>
 constexpr bool is_list = false;
@@ -196,6 +195,7 @@ void fields(Visitor& visit, std::type_identity<RequestRecord>) {
   visit("only_front", &RequestRecord::only_front);
   visit("prefers_front", &RequestRecord::prefers_front);
   visit("avoid", &RequestRecord::avoid, avoid_max);
+  visit("unreached", &RequestRecord::unreached, avoid_max);
   visit("program", &RequestRecord::program);
   visit("client", &RequestRecord::client);
   visit("since", &RequestRecord::since);
@@ -238,7 +238,8 @@ bool sound(const Record&) {
 bool sound(const HostRecord& record) { return is_name(record.identity) && !record.address.empty(); }
 bool sound(const RequestRecord& record) {
   return is_name(record.front) && is_name(record.tenant) && is_job(record.job) && record.compute_percent <= 100 &&
-         record.hosts >= 1 && std::all_of(record.avoid.begin(), record.avoid.end(), is_name);
+         record.hosts >= 1 && std::all_of(record.avoid.begin(), record.avoid.end(), is_name) &&
+         std::all_of(record.unreached.begin(), record.unreached.end(), is_name);
 }
 bool sound(const LeaseRecord& record) {
   return is_name(record.tenant) && is_job(record.job) && record.compute_percent <= 100 && record.gpus <= devices_max;

@@ -16,6 +16,7 @@ inline constexpr std::size_t devices_max = 64;    ///< of a host
 inline constexpr std::size_t tenants_max = 1000;  ///< that a host names
 inline constexpr std::size_t parts_max = 8;       ///< hosts of one lease
 inline constexpr std::size_t name_bytes_max = 64;
+inline constexpr std::size_t avoid_max = 64;  ///< hosts that a request is not to be placed at
 
 /// Keys of a pool. Names of hosts, tenants and requests have no slash.
 class Keys {
@@ -27,6 +28,9 @@ class Keys {
   std::string host(const std::string& host) const { return hosts() + host; }
   std::string rooms() const { return root_ + "rooms/"; }
   std::string room(const std::string& host) const { return rooms() + host; }
+  /// What is remembered of hosts, for some time after they are gone.
+  std::string known_hosts() const { return root_ + "known/"; }
+  std::string known(const std::string& host) const { return known_hosts() + host; }
   std::string requests() const { return root_ + "requests/"; }
   std::string request(const std::string& id) const { return requests() + id; }
   std::string tenants() const { return root_ + "tenants/"; }
@@ -109,13 +113,14 @@ struct RequestRecord {
   std::uint32_t hosts = 1;  ///< over which they may be spread
   std::uint64_t memory_bytes = 0;
   std::uint32_t compute_percent = 0;
-  std::string priority;            ///< empty: the tenant's
-  bool waits = false;              ///< not: be refused at once
-  bool only_front = false;         ///< at the host that was asked, or nowhere
-  bool prefers_front = false;      ///< there if it has room
-  std::vector<std::string> avoid;  ///< hosts that had no room although they seemed to
-  std::string program, client;     ///< for people: its file name, host name and process id
-  std::uint64_t since = 0;         ///< for people: Unix time
+  std::string priority;                ///< empty: the tenant's
+  bool waits = false;                  ///< not: be refused at once
+  bool only_front = false;             ///< at the host that was asked, or nowhere
+  bool prefers_front = false;          ///< there if it has room
+  std::vector<std::string> avoid;      ///< hosts that had no room although they seemed to
+  std::vector<std::string> unreached;  ///< hosts that do not answer this client
+  std::string program, client;         ///< for people: its file name, host name and process id
+  std::uint64_t since = 0;             ///< for people: Unix time
   bool operator==(const RequestRecord&) const = default;
 };
 

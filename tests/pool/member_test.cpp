@@ -123,6 +123,24 @@ TEST_CASE("a request that is taken back is served no more") {
   CHECK(pool["h1"].host.leases().empty());
 }
 
+TEST_CASE("a host that leaves to its next broker takes back what waits, and nothing else") {
+  Pool pool({1});
+  const auto first = pool["h1"].ask(1);
+  REQUIRE(pool.answered(first));
+  const auto second = pool["h1"].ask(1);
+  REQUIRE(comes(pool.io, [&] { return pool.keys("/requests/").size() == 1; }));
+  const auto third = pool["h1"].ask(1);  // which is about to be put
+  std::optional<std::size_t> left;
+  pool["h1"].member.withdraw_requests([&] { left = pool.keys("/requests/").size(); });
+  REQUIRE(comes(pool.io, [&] { return left.has_value(); }));
+  CHECK(*left == 0);
+  const auto fourth = pool["h1"].ask(1);
+  go_on(pool.io, 50ms);
+  CHECK(pool.keys("/requests/").empty());
+  CHECK(pool.keys("/lease/").size() == 1);
+  CHECK(pool.keys("/hosts/").size() == 1);
+}
+
 TEST_CASE("a client that goes before its answer leaves no lease") {
   Pool pool({1, 1});
   Host& front = pool["h1"];
@@ -352,21 +370,71 @@ TEST_CASE("a host whose stay has failed does not keep its lifetime for ever") {
   Pool pool({1, 1});
   Host& away = pool.other_than(pool.placer());
   const std::size_t before = pool.store->lifetimes().size();
-  CHECK(before == 2);
-  // It joins anew: one lifetime of each host lasts.
+  CHECK(before == 4);
+  // It joins anew: two lifetimes of each host last, of which one is that of what the pool remembers.
   away.registry.fail(RegistryError::Kind::compacted, 1);
   away.host.member().changed();
   const auto request = away.ask(1);
   REQUIRE(pool.answered(request));
   REQUIRE(comes(
-      pool.io, [&] { return away.host.told("joined pool") == 2 && pool.store->lifetimes().size() == 2; }, 15s));
+      pool.io, [&] { return away.host.told("joined pool") == 2 && pool.store->lifetimes().size() == 4; }, 15s));
   CHECK(pool.whole(2));
   // It cannot: after a while the pool counts it no more.
   away.registry.fail(RegistryError::Kind::full, 1000);
   away.ask(1);
   CHECK(comes(
-      pool.io, [&] { return pool.store->lifetimes().size() == 1; }, 25s));
+      pool.io, [&] { return pool.store->lifetimes().size() == 3; }, 25s));
   CHECK(pool.keys("/hosts/").size() == 1);
+  CHECK(pool.keys("/known/").size() == 2);
+}
+
+TEST_CASE("a host that is away is remembered, and one that is drained or has left is not") {
+  Pool pool({1, 2});
+  const auto known = [&](std::size_t number) {
+    return comes(pool.io, [&] { return pool.keys("/known/").size() == number; });
+  };
+  REQUIRE(known(2));
+  Host& away = pool["h2"];
+  away.host.drain(true);
+  CHECK(known(1));
+  away.host.drain(false);
+  REQUIRE(known(2));
+  // It dies: what is bound to its lifetime goes.
+  away.registry.cut_off(true);
+  for (const auto& [key, entry] : pool.store->copy().entries)
+    if (key.ends_with("/hosts/h2")) pool.store->end_lifetime(entry.lifetime);
+  REQUIRE(comes(
+      pool.io,
+      [&] {
+        const auto* const counts = pool["h1"].member.counts();
+        return counts && counts->hosts == 1;
+      },
+      15s));
+  const auto request = pool["h1"].ask(2, 1, /*waits=*/false);
+  REQUIRE(pool.answered(request));
+  CHECK(
+      parts(request) ==
+      "refused: 2 GPUs with 100% of compute are asked for, which h2 could give: it was in the pool lately, and is away "
+      "now; try later");
+  CHECK(std::get<Refusal>(*request->answer()).may_change);
+}
+
+TEST_CASE("a host that leaves in good order is not remembered") {
+  Pool pool({1, 2});
+  REQUIRE(comes(pool.io, [&] { return pool.keys("/known/").size() == 2; }));
+  bool left = false;
+  pool["h2"].member.stop([&] { left = true; });
+  REQUIRE(comes(pool.io, [&] { return left; }));
+  CHECK(pool.keys("/known/").size() == 1);
+}
+
+TEST_CASE("leases that a client has given up end at once") {
+  Pool pool({1, 1});
+  const auto request = pool["h1"].ask(2, 2);
+  REQUIRE(pool.answered(request));
+  REQUIRE(comes(pool.io, [&] { return pool["h2"].taken() == 1; }));
+  pool["h1"].member.given_up(request->id(), {"h1", "h2"});
+  CHECK(comes(pool.io, [&] { return pool["h1"].taken() + pool["h2"].taken() == 0; }));
 }
 
 TEST_CASE("hosts that live are not given up with one that has died") {

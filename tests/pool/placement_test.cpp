@@ -448,6 +448,71 @@ TEST_CASE("what no host could ever give is refused, after the time in which one 
   CHECK(pool.round() == Pool::Results{{other, "b:2"}});
 }
 
+TEST_CASE("a host that is away may be back") {
+  Pool pool;
+  pool.host("a", 1);
+  HostRecord large;
+  large.identity = "b";
+  large.address = "b:1";
+  large.devices = {{"GPU-b-0", "model", 80 * gib}, {"GPU-b-1", "model", 80 * gib}};
+  pool.placement.set_known("b", large);
+  CHECK(pool.placement.hosts() == 1);
+  const auto waits = pool.ask(pool.wish(2));
+  RequestRecord wish = pool.wish(2);
+  wish.waits = false;
+  const auto asks = pool.ask(wish);
+  pool.now += 20s;
+  CHECK(pool.round() == Pool::Results{{asks,
+                                       "refused: 2 GPUs with 100% of compute are asked for, which b could give: it was "
+                                       "in the pool lately, and is away now; try later"}});
+  // One that this client does not reach is of no use to it, there or not.
+  wish.unreached = {"b"};
+  CHECK(pool.round().empty());
+  const auto in_vain = pool.ask(wish);
+  CHECK(pool.round().at(in_vain).find("no host of the pool could ever give") != std::string::npos);
+  pool.placement.erase_known("b");
+  CHECK(pool.round().at(waits).find("no host of the pool could ever give") != std::string::npos);
+  CHECK(pool.placement.hosts() == 1);
+}
+
+TEST_CASE("a host that its client does not reach is passed over") {
+  Pool pool;
+  pool.host("a", 1);
+  pool.host("b", 1);
+  RequestRecord wish = pool.wish(1, 50);
+  wish.unreached = {"a"};
+  const auto first = pool.ask(wish), second = pool.ask(wish);
+  CHECK(pool.round() == Pool::Results{{first, "b:1"}, {second, "b:1"}});
+  // The others may have room later, so it waits; none ever could, so it does not.
+  const auto third = pool.ask(wish);
+  CHECK(pool.round().empty());
+  wish.unreached = {"a", "b"};
+  const auto fourth = pool.ask(wish);
+  CHECK(pool.round().contains(fourth));
+  pool.placement.erase_request(third);
+}
+
+TEST_CASE("the limit of one host is named where it is in the way") {
+  Pool pool;
+  HostRecord::Tenant lab;
+  lab.limits.memory_bytes = 40 * gib;
+  pool.host("a", 1, {{"t", lab}});
+  RequestRecord wish = pool.wish(1, 0);
+  wish.memory_bytes = 30 * gib;
+  wish.waits = false;
+  const auto first = pool.ask(wish);
+  CHECK(pool.round() == Pool::Results{{first, "a:1"}});
+  const auto second = pool.ask(wish);
+  CHECK(pool.round().at(second) ==
+        "refused: 1 GPU with 30.0 GiB is asked for, but the hosts of the pool have 0 GPUs free that would do; by the "
+        "settings of host a, tenant 't' may have 40.0 GiB there, and has 30.0 GiB; try later");
+  wish.memory_bytes = 60 * gib;
+  const auto never = pool.ask(wish);
+  CHECK(pool.round().at(never) ==
+        "refused: no host of the pool could ever give 1 GPU with 60.0 GiB; by the settings of host a, tenant 't' may "
+        "have 40.0 GiB there; ask for less, or for GPUs of more hosts");
+}
+
 TEST_CASE("hosts that drain, stop, are gone or are doubted get nothing") {
   Pool pool;
   pool.host("a", 1);

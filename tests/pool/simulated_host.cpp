@@ -86,6 +86,7 @@ std::vector<SimulatedHost::Device> SimulatedHost::left() const {
 
 RoomRecord SimulatedHost::room() const {
   RoomRecord record;
+  if (drains_) record.state = RoomRecord::State::draining;
   record.load = static_cast<std::uint32_t>(leases_.size());
   record.sessions = sessions_max - record.load;
   for (const Device& device : left()) record.devices.push_back({device.bytes, device.percent, device.percent == 100});

@@ -38,6 +38,10 @@ class SimulatedHost {
   std::uint64_t refusals() const { return refusals_; }
 
   void refuse_all() { refuses_ = true; }
+  void drain(bool drains) {
+    drains_ = drains;
+    member_.changed();
+  }
   /// Clients have come to all leases: the host keeps them whatever the registry says.
   void clients_come() { come_ = true; }
   /// A lease without the registry.
@@ -61,7 +65,7 @@ class SimulatedHost {
   std::map<std::string, server::pool::LeaseRecord> leases_;
   std::map<std::string, unsigned> events_;
   std::uint64_t refusals_ = 0;
-  bool refuses_ = false, come_ = false;
+  bool refuses_ = false, come_ = false, drains_ = false;
   server::pool::Member member_;
 };
 

@@ -187,8 +187,9 @@ class Quotas(Operating):
         self.assertNotIn("ops", table)
         listed = json.loads(self.must("ls", "-o", "json", host=host, env=lab))[0]
         self.assertIn("the only session of tenant 'lab' is taken", listed["waiting"][0]["reason"])
-        self.assertRegex(self.must("ls", host=host, env=lab),
-                         r"waiting since \d+ s: lab, fargpu of \d+ on .*: the only session")
+        for verb in (("ls",), ("top", "--once", "-d", "0.1")):
+            self.assertRegex(self.must(*verb, host=host, env=lab),
+                             r"waiting since \d+ s: lab, fargpu of \d+ on .*: the only session")
         waiting.kill()
         self.assertEqual(fargpu("quota", "--weight", "3", pool=host.pool).code, 125)
 

@@ -31,24 +31,50 @@ def free_port():
 
 
 class Etcd:
-    """An etcd of one member on this machine; it can be stopped and started again."""
+    """A member of an etcd on this machine, which is the only one if no other peers are named; it can be stopped and
+    started again."""
 
-    def __init__(self, *options, scheme="http"):
+    def __init__(self, *options, scheme="http", peers=None, place=0):
         base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.folder = tempfile.TemporaryDirectory(dir=base)
-        self.client, self.peer = free_port(), free_port()
+        self.client = free_port()
         self.url = f"{scheme}://127.0.0.1:{self.client}"
         self.options = options
+        self.peers, self.place = peers or [free_port()], place
         self.process = None
-        self.start()
+        if not peers:
+            self.start()
+
+    @classmethod
+    def three(cls):
+        """Members of one etcd."""
+        peers = [free_port() for _ in range(3)]
+        members = [cls(peers=peers, place=place) for place in range(3)]
+        for member in members:
+            member.begin()
+        for member in members:
+            member.serves()
+        return members
+
+    def begin(self):
+        peers = [f"http://127.0.0.1:{peer}" for peer in self.peers]
+        own = peers[self.place]
+        self.process = Process([
+            ETCD, "--data-dir", self.folder.name, "--name", f"m{self.place}", "--listen-client-urls", self.url,
+            "--advertise-client-urls", self.url, "--listen-peer-urls", own, "--initial-advertise-peer-urls", own,
+            "--initial-cluster", ",".join(f"m{i}={peer}" for i, peer in enumerate(peers)), *self.options])
+
+    def serves(self):
+        self.process.err.find(lambda line: "ready to serve client requests" in line or "serving client" in line)
 
     def start(self):
-        peer = f"http://127.0.0.1:{self.peer}"
-        self.process = Process([
-            ETCD, "--data-dir", self.folder.name, "--name", "one", "--listen-client-urls", self.url,
-            "--advertise-client-urls", self.url, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-            "--initial-cluster", f"one={peer}", *self.options])
-        self.process.err.find(lambda line: "ready to serve client requests" in line or "serving client" in line)
+        self.begin()
+        self.serves()
+
+    def leads(self):
+        done = run(["etcdctl", "--endpoints", self.url, "endpoint", "status", "-w", "json"], env={"ETCDCTL_API": "3"})
+        status = json.loads(done.out)[0]["Status"]
+        return status["leader"] == status["header"]["member_id"]
 
     def kill(self):
         self.process.kill()
@@ -179,24 +205,45 @@ class Placing(RegistryTest):
         for gang in gangs:
             self.assertEqual(gang.wait(seconds=60), 0, gang.err.text())
 
-    def test_a_host_that_clients_do_not_reach_is_named(self):
+    def test_a_host_that_clients_do_not_reach_is_passed_over_and_named(self):
         nobody = f"127.0.0.1:{free_port()}"
-        one, _ = self.member("h1"), self.member("h2", "--pool-address", nobody)
+        one, _ = self.member("h1"), self.member("h2", "--pool-address", nobody, devices=2)
         self.seen(one, 2)
+        in_vain = (rf"the pool has placed this job at h2, but in vain: cannot connect to {nobody} \(Connection "
+                   r"refused\); start its fargpud, open that port for this machine, or have its pool_address corrected")
+        for options in (("-n", "2"), ("-n", "2", "--wait", "60s"), ("-n", "3", "--hosts", "2")):
+            begin = time.monotonic()
+            done = fargpu("run", *options, "--", "true", pool=one.pool)
+            self.assertEqual(done.code, 125, done.err)
+            self.assertRegex(done.err, f"^fargpu: {in_vain} \\(no other host of the pool could ever serve it\\)\n$")
+            self.assertLess(time.monotonic() - begin, 5)
+            wait_until(lambda: not [key for key in self.etcd.keys() if "/lease/" in key],
+                       "the lease is given back", seconds=2)
         job = self.job(one, "-n", "1", "-c", "100%")
-        wait_until(lambda: job.out.text() or "asked again" in job.err.text() or not job.running(), "an answer")
-        if not job.out.text():  # it was placed at the other one
-            job.kill()
-            job.wait()
-            job = self.job(one, "-n", "1", "-c", "100%")
         self.assertEqual(self.where(job), [one.pool])
-        for options in ((), ("--hosts", "2")):
-            done = fargpu("run", "-n", "1", "-c", "100%", "--wait", "40s", *options, "--", "true", pool=one.pool,
-                          seconds=90)
+        for options in ((), ("--hosts", "2"), ("--wait", "3s")):
+            done = fargpu("run", "-n", "1", "-c", "100%", *options, "--", "true", pool=one.pool)
             self.assertEqual(done.code, 75, done.err)
-            self.assertRegex(done.err, rf"the pool has placed this job at {nobody}, but in vain: cannot connect to "
-                                       rf"{nobody} \(Connection refused\)")
+            self.assertRegex(done.err, f"try later.*; before that, {in_vain}\n$")
+        waiting = self.job(one, "-n", "1", "-c", "100%", "--wait", "60s")
+        wait_until(lambda: self.pool_of(one)["waiting"], "it waits")
         self.end(job)
+        self.assertEqual(self.where(waiting), [one.pool])
+        self.end(waiting)
+
+    def test_doctor_names_a_host_that_clients_do_not_reach(self):
+        nobody = f"127.0.0.1:{free_port()}"
+        one, two = self.members(2)
+        done = fargpu("doctor", pool=f"{one.pool},{two.pool}", seconds=60)
+        self.assertEqual(done.code, 0, done.out)
+        self.assertEqual(done.out.count("  ok    2 serving hosts of the pool answer this machine\n"), 1)
+        self.member("h3", "--pool-address", nobody)
+        self.seen(one, 3)
+        done = fargpu("doctor", pool=one.pool, seconds=60)
+        self.assertEqual(done.code, 1, done.out)
+        self.assertIn(f"  FAIL  host 'h3' of the pool, at {nobody}, does not answer this machine: cannot connect to "
+                      f"{nobody} (Connection refused)\n        start its fargpud, open that port for this machine, or "
+                      "have its pool_address corrected\n", done.out)
 
     def test_a_queue_has_an_order(self):
         one, = self.members(1)
@@ -245,6 +292,19 @@ class Limits(RegistryTest):
             return [tenant["leases_limit"] for tenant in tenants if tenant["name"] == "default"]
         wait_until(lambda: limits() == [], "the limit is gone")
 
+    def test_the_limit_of_one_host_is_named(self):
+        with settings_file('[tenant.default]\nmemory = "600MiB"\n') as file:
+            one = self.member("h1", config=file)
+        self.seen(one, 1)
+        job = self.job(one, "-n", "1", "-m", "400MiB")
+        self.where(job)
+        limit = "; by the settings of host h1, tenant 'default' may have 600.0 MiB there"
+        for memory, code, has in (("400MiB", 75, ", and has 400.0 MiB;"), ("700MiB", 126, ";")):
+            done = fargpu("run", "-n", "1", "-m", memory, "--", "true", pool=one.pool)
+            self.assertEqual(done.code, code, done.err)
+            self.assertIn(limit + has, done.err)
+        self.end(job)
+
     def test_a_tenant_that_the_host_does_not_name_is_told_of_as_it_may_be_a_slip(self):
         with settings_file("[tenant.default]\nadministrator = true\n[tenant.lab]\n") as file:
             one = self.member("h1", config=file)
@@ -266,13 +326,51 @@ class Limits(RegistryTest):
             job = self.job(one, "-n", "1")
             self.assertEqual(self.where(job), [two.pool])
             self.end(job)
-        wait_until(lambda: [host["state"] for host in self.pool_of(one)["hosts"]] == ["draining", "serving"],
-                   "one of them drains")
-        self.assertEqual(fargpu("resume", "--host", one.pool).code, 0)
-        wait_until(lambda: self.pool_of(two)["hosts"][0]["state"] == "serving", "it serves again")
+        for verb, state in (("resume", "serving"), ("drain", "draining")) * 2:
+            for host in (one, two):  # which know what was before
+                self.pool_of(host)
+            self.assertEqual(fargpu(verb, "--host", one.pool).code, 0)
+            for host in (one, two):
+                self.assertEqual([host["state"] for host in self.pool_of(host)["hosts"]], [state, "serving"])
+
+    def test_limits_that_are_none_are_refused_with_the_reason(self):
+        one, = self.members(1)
+        for options, reason in (
+                (("--mem", "12"), "--mem is '12'; give an amount of memory with its unit, at least 1MiB, for example "
+                                  "8GiB"),
+                (("--leases", "0"), "--leases is 0; give a number of leases from 1 on, or leave it out for no limit"),
+                (("--mem", "1GiB", "--forget"), "--forget drops all limits of the tenant; leave out --mem, --compute, "
+                                                "--leases and --weight, or --forget"),
+                ((), "say what the tenant may have of the pool: --mem, --compute, --leases or --weight; or --forget")):
+            done = fargpu("pool", "set", "default", *options, pool=one.pool)
+            self.assertEqual((done.code, done.err), (125, f"fargpu: {reason}\n"))
+        self.assertEqual(fargpu("run", "-n", "1", "--", "true", pool=one.pool).code, 0)
 
 
 class Seeing(RegistryTest):
+    def test_what_waits_is_shown(self):
+        one, = self.members(1)
+        first = self.job(one, "-n", "1", "-c", "100%")
+        self.where(first)
+        waiting = self.job(one, "-n", "1", "-m", "64MiB", "-c", "10%", "--wait", "60s")
+        wait_until(lambda: self.pool_of(one)["waiting"], "it waits")
+        for verb in (("ls",), ("top", "--once", "-d", "0.1")):
+            self.assertRegex(fargpu(*verb, pool=one.pool).out,
+                             r"(?m)^  waiting since \d+ s: default, fargpu of \d+ on .*: 1 GPU, 64 MiB of each, 10%, "
+                             r"asked at h1$")
+            host, = json.loads(fargpu(*verb, "-o", "json", pool=one.pool).out)
+            self.assertEqual([waiter["gpus"] for waiter in host["pool"]["waiting"]], [1])
+        self.end(first)
+        self.end(waiting)
+
+    def test_a_pool_is_summed_up_once(self):
+        one, two = self.members(2)
+        two.process.kill()
+        two.wait(output=False)
+        text = fargpu("ls", pool=f"{one.pool},{two.pool}").out
+        self.assertIn(f"{two.pool}  ! cannot connect", text)
+        self.assertEqual(re.findall(r"(?m)^(?:the )?pool\b", text), ["pool"])
+
     def lines(self, host, *options):
         """Hosts of the pool in what `fargpu ls` shows."""
         text = fargpu("ls", *options, pool=host.pool).out.split("pool p:")[1]
@@ -436,12 +534,65 @@ class Failures(RegistryTest):
         two.process.kill()
         wait_until(lambda: len(self.pool_of(survivor)["hosts"]) == 1 and self.pool_of(survivor)["placer"],
                    "the dead host is gone, and somebody places", seconds=30)
-        self.assertFalse([key for key in self.etcd.keys() if "/h2" in key or "/requests/" in key])
+        self.assertFalse([key for key in self.etcd.keys()
+                          if ("/h2" in key and "/known/" not in key) or "/requests/" in key])
         self.assertNotEqual(waiting.wait(seconds=30), 0)
         self.assertTrue(on_it.running())
         self.end(on_it)
         done = fargpu("run", "-n", "1", "-c", "100%", "--wait", "10s", "--", *SHOW, pool=one.pool)
         self.assertEqual((done.code, self.hosts_of(done.out.strip())), (0, [one.pool]), done.err)
+
+    def test_a_host_that_is_away_for_a_while_may_be_back(self):
+        one, two, drained = self.member("h1"), self.member("h2", devices=2), self.member("h3", devices=3)
+        self.seen(one, 3)
+        self.assertEqual(fargpu("drain", "--host", drained.pool).code, 0)
+        for host in (two, drained):
+            host.process.kill()
+            host.wait(output=False)
+        wait_until(lambda: len(self.pool_of(one)["hosts"]) == 1 and self.pool_of(one)["placer"],
+                   "the dead hosts are gone, and somebody places", seconds=30)
+        away = ("fargpu: {}: 2 GPUs are asked for, which h2 could give: it was in the pool lately, and is away now; "
+                "try later{}\n")
+        done = fargpu("run", "-n", "2", "--", "true", pool=one.pool)
+        self.assertEqual((done.code, done.err), (75, away.format(one.pool, " or wait with --wait")))
+        begin = time.monotonic()
+        done = fargpu("run", "-n", "2", "--wait", "17s", "--", "true", pool=one.pool, seconds=40)
+        self.assertEqual((done.code, done.err), (75, away.format(one.pool, "")))
+        self.assertGreater(time.monotonic() - begin, 16)
+        done = fargpu("run", "-n", "3", "--", "true", pool=one.pool)  # it was drained before
+        self.assertEqual(done.code, 126, done.err)
+        waiting = self.job(one, "-n", "2", "--wait", "60s")
+        wait_until(lambda: self.pool_of(one)["waiting"], "it waits")
+        again = self.member("h2", devices=2)
+        self.assertEqual(self.where(waiting), [again.pool])
+        self.end(waiting)
+        again.terminate()
+        again.wait(output=False)
+        done = fargpu("run", "-n", "2", "--", "true", pool=one.pool)  # it has left in good order
+        self.assertEqual(done.code, 126, done.err)
+
+    def test_a_broker_that_stops_takes_back_what_waits_at_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for options in ((), ("--runtime-folder", str(Path(folder, "sessions")))):
+                one, two = self.member("h1", *options), self.member("h2")
+                self.seen(two, 2)
+                held = [self.job(two, "-n", "1", "-c", "100%") for _ in range(2)]
+                for job in held:
+                    self.where(job)
+                waiting = self.job(one, "-n", "1", "-c", "100%", "--wait", "60s")
+                wait_until(lambda: self.pool_of(two)["waiting"], "it waits")
+                one.terminate()
+                one.wait(output=False)
+                self.assertFalse([key for key in self.etcd.keys() if "/requests/" in key], options)
+                if not options:  # nobody takes over what it had
+                    self.assertFalse([key for key in self.etcd.keys() if "/at/h1/" in key])
+                    wait_until(lambda: self.pool_of(two)["placer"] == "h2", "the other one places", seconds=3)
+                self.assertEqual(waiting.wait(), 75)
+                for job in held:
+                    job.kill()
+                    job.wait()
+                two.terminate()
+                two.wait(output=False)
 
     def test_a_broker_that_takes_over_enters_its_leases_again(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -477,6 +628,11 @@ class Failures(RegistryTest):
         second = self.member("h1", joined=False)
         self.assertIn("another host is a member under the name 'h1'", second.log("pool out of reach")["reason"])
         self.assertEqual(len(self.pool_of(one)["hosts"]), 1)
+        done = fargpu("doctor", pool=second.pool, seconds=60)
+        self.assertRegex(done.out, r"  FAIL  it is 'h1' of pool 'p', but no member of it: another host is a member "
+                                   rf"under the name 'h1', at \S+{one.port}; give this one another name by pool_host\n"
+                                   rf"        give {second.pool} or that host another name by pool_host, and restart "
+                                   r"its fargpud\n")
         one.terminate()
         one.wait()
         second.log("joined pool", seconds=30)
@@ -553,6 +709,59 @@ class Failures(RegistryTest):
         self.assertNotEqual(done.code, 0)
         self.assertIn("the registry of pool 'p' cannot be reached", done.err)
         self.assertLess(time.monotonic() - begin, 3)
+
+
+class ThreeMembersOfEtcd(RegistryTest):
+    def setUp(self):
+        self.three = Etcd.three()
+        for member in self.three:
+            self.addCleanup(member.close)
+        self.etcd = SimpleNamespace(url=",".join(member.url for member in self.three))
+
+    def host_by_proxies(self):
+        ways = [Proxy(SimpleNamespace(port=member.client)) for member in self.three]
+        for way in ways:
+            self.addCleanup(way.close)
+        host = self.broker("--pool", "p", "--pool-registry", ",".join(f"http://{way.pool}" for way in ways),
+                           "--pool-host", "h1", env={"FARGPU_FAKE_DEVICES": 1})
+        host.log("joined pool")
+        return host, ways
+
+    @staticmethod
+    def silence(ways):
+        """Of the member that the host uses."""
+        used = max(ways, key=lambda way: way.moved)
+        used.mute()
+        used.refuse()
+        return used
+
+    def runs(self, host):
+        """A job that waits for no room has a lease, though it may take a few seconds."""
+        done = fargpu("run", "-n", "1", "--", "true", pool=host.pool, seconds=30)
+        self.assertEqual(done.code, 0, done.err)
+
+    def test_one_falls_silent(self):
+        host, ways = self.host_by_proxies()
+        other = self.member("h2")
+        self.seen(other, 2)
+        used = self.silence(ways)
+        self.runs(host)
+        self.assertIn(f"etcd at {used.pool}: no answer in time", host.log("pool out of reach")["reason"])
+
+    def test_its_leader_dies(self):
+        hosts = self.members(2)
+        leader, = [member for member in self.three if member.leads()]
+        leader.kill()
+        for host in hosts:
+            self.runs(host)
+
+    def test_limits_are_set_while_one_is_silent(self):
+        host, ways = self.host_by_proxies()
+        self.seen(host, 1)
+        self.silence(ways)
+        done = fargpu("pool", "set", "default", "--leases", "3", pool=host.pool)
+        self.assertEqual(done.code, 0, done.err)
+        self.assertRegex(done.out, r"default .* of 3 ")
 
 
 if __name__ == "__main__":

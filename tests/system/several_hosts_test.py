@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import tempfile
 import time
 import unittest
@@ -91,6 +92,32 @@ class SeveralHosts(SystemTest):
         self.assertEqual(done.code, 75, done.err)
 
     @unittest.skipIf(paths.SANITIZED, "its workers place nothing anywhere in particular")
+    def test_a_host_that_is_named_twice_is_used_once(self):
+        one, two = self.hosts(devices=1)
+        other = f"localhost:{one.port}"
+        for pool, line in ((f"{one.pool},{one.pool}", f"{one.pool} stands in FARGPU_POOL twice, and is used once"),
+                           (f"{one.pool},{other}", None)):
+            done = fargpu("run", "-n", "2", "--hosts", "2", "-c", "100%", "--", "true", pool=pool)
+            self.assertEqual(done.code, 126, done.err)
+            listed = fargpu("ls", pool=pool)
+            self.assertEqual((listed.code, len(re.findall(r" fargpud \d", listed.out))), (0, 1), listed.out)
+            for told in (done, listed):
+                warnings = [text for text in told.err.splitlines() if " used once" in text]
+                self.assertEqual(len(warnings), 1, told.err)
+                self.assertIn(line or f"{other}", warnings[0])
+            self.assertIn("leads to this host too: it is used once",
+                          fargpu("doctor", pool=pool, seconds=60).out)
+        done = fargpu("run", "-n", "2", "--hosts", "2", "--", "true", pool=f"{one.pool},{one.pool},{two.pool}")
+        self.assertEqual(done.code, 0, done.err)
+
+    def test_a_host_that_is_silent_is_named(self):
+        one, = self.hosts(1, devices=1)
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            silent = f"127.0.0.1:{mute.getsockname()[1]}"
+            done = fargpu("run", "-n", "2", "--hosts", "2", "--", "true", pool=f"{one.pool},{silent}")
+        self.assertEqual(done.code, 75, done.err)
+        self.assertIn(f"{silent} has not answered yet", done.err)
+
     def test_a_session_that_cannot_be_used_is_ended_before_another_one_is_asked_for(self):
         with settings_file("[tenant.default]\nsessions = 1\n") as file:
             hosts = self.hosts(options=("--resume-seconds", "60"), config=file)

@@ -280,7 +280,7 @@ void Store::connect() {
     if (status.error_code() == grpc::StatusCode::PERMISSION_DENIED) joined(0);
     else if (!status.ok()) mark(trouble_of(status, endpoint().address));
     else if (response.leader() == 0)
-      mark({Failure::unavailable, at + ": it has no leader; most of its members cannot be reached", true, true});
+      mark({Failure::unavailable, at + ": no leader: most of its members cannot be reached", true, true});
     else if (response.islearner()) mark({Failure::unavailable, at + ": it only learns", true, true});
     else joined(response.header().cluster_id());
   };

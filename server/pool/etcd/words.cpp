@@ -93,6 +93,7 @@ Failure failure_of_text(const std::string& text) {
 std::string advice_for(const std::string& message, const Address& address) {
   if (has(message, "database space exceeded"))
     return ": it is full; compact and defragment it and disarm its alarm, or give it more by --quota-backend-bytes";
+  if (has(message, "no leader")) return ": most of its members cannot be reached";
   if (has(message, "permission denied")) return ": the user of this certificate has no role for the keys of this pool";
   if (has_one(message, std::array{"user name is empty", "user name not found"}))
     return ": it knows no user by this certificate; its user is the certificate's common name";
