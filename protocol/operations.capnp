@@ -155,6 +155,21 @@ struct Fence {
   stream @1 :UInt64;
 }
 
+struct ElapsedTimes {
+  # cuEventElapsedTime_v2 for each pair: at most 512.
+  pairs @0 :List(EventPair);
+}
+
+struct EventPair {
+  start @0 :UInt64;
+  end @1 :UInt64;
+}
+
+struct ElapsedTimesReply {
+  first @0 :Int32;                # CUresult of the first pair
+  milliseconds @1 :List(Float32); # of each pair; not a number where the driver tells no time
+}
+
 struct HostFunction {
   # Runs a function of the client when the stream gets here (Control.callback).
   stream @0 :UInt64;

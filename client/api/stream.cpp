@@ -92,6 +92,8 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
     recorded->stream = &*use;
     recorded->stream_handle = use->handle.value();
     recorded->recorded = call.number();
+    if (!(recorded->flags & CU_EVENT_DISABLE_TIMING))
+      session.elapsed_times.recorded({.call = call.number(), .event = recorded->handle});
   }
   return CUDA_SUCCESS;
 }
@@ -416,6 +418,61 @@ CUresult cuEventQuery(Thread& thread, CUevent event) {
         }
         return std::nullopt;
       });
+}
+
+namespace {
+
+CUresult ask_elapsed(Thread& thread, float& milliseconds, CUevent start, CUevent end) {
+  RemoteCall<wire::CuEventElapsedTimeV2> call(thread);
+  if (!call) return call.error();
+  call.in().setHStart(handle_of(start).value());
+  call.in().setHEnd(handle_of(end).value());
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) milliseconds = call.out().getPMilliseconds();
+  return result;
+}
+
+// The time of the first pair; the others are remembered.
+CUresult ask_elapsed(Thread& thread, float& milliseconds, const std::vector<ElapsedTimes::Pair>& pairs) {
+  RemoteCall<wire::ElapsedTimes> call(thread);
+  if (!call) return call.error();
+  auto list = call.in().initPairs(static_cast<unsigned>(pairs.size()));
+  for (unsigned i = 0; i < list.size(); ++i) {
+    list[i].setStart(pairs[i].start.event.value());
+    list[i].setEnd(pairs[i].end.event.value());
+  }
+  if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
+  const auto out = call.out();
+  std::vector<float> times;
+  for (const float time : out.getMilliseconds()) times.push_back(time);
+  if (times.size() != pairs.size()) throw ProtocolError("times of other pairs of events than were asked for");
+  const auto first = static_cast<CUresult>(out.getFirst());
+  if (first == CUDA_SUCCESS) milliseconds = times.front();
+  session_of(thread).elapsed_times.learn(pairs, times);
+  return first;
+}
+
+}  // namespace
+
+CUresult cuEventElapsedTime_v2(Thread& thread, float* milliseconds, CUevent start, CUevent end) {
+  if (!milliseconds) return CUDA_ERROR_INVALID_HANDLE;
+  Session& session = session_of(thread);
+  Event* const from = session.events.find(handle_of(start));
+  Event* const to = session.events.find(handle_of(end));
+  if (!from || !to) return CUDA_ERROR_INVALID_HANDLE;
+  // Of what work or a capture records, only the worker knows.
+  const auto known_here = [](const Event& event) {
+    return !event.recorded_by_work && !event.shared() && event.capture == 0;
+  };
+  if (!known_here(*from) || !known_here(*to)) return ask_elapsed(thread, *milliseconds, start, end);
+  std::vector<ElapsedTimes::Pair> pairs{{{from->recorded, from->handle}, {to->recorded, to->handle}}};
+  if (const auto known = session.elapsed_times.ask(pairs.front(), pairs)) {
+    *milliseconds = *known;
+    return CUDA_SUCCESS;
+  }
+  if (pairs.size() == 1 || !session.calls.serves(Opcode::elapsedTimes))
+    return ask_elapsed(thread, *milliseconds, start, end);
+  return ask_elapsed(thread, *milliseconds, pairs);
 }
 
 CUresult cuEventSynchronize(Thread& thread, CUevent event) {

@@ -32,6 +32,7 @@
 #include "client/memory/shared_staging.h"
 #include "client/objects/capture.h"
 #include "client/objects/contexts.h"
+#include "client/objects/elapsed_times.h"
 #include "client/objects/graph_parts.h"
 #include "client/objects/graphs.h"
 #include "client/stream/callbacks.h"
@@ -78,7 +79,8 @@ struct Terms {
 ///     managed  device_memory  peers  map  reservations
 ///     callbacks  stream_waits  fences  streams            order
 ///     calls  lanes                                        the way to the worker
-///     contexts  events  captures  graphs  graph_parts     objects: tables that call nobody
+///     contexts  events  elapsed_times  captures           objects: tables that call nobody
+///     graphs  graph_parts
 ///
 /// Upwards a part speaks through CallEvents (calls), PushHandler (the receiver) and Settler (memory that waits for
 /// work). A session lives as long as the process. Its parts are thread-safe by themselves; locks are taken in this
@@ -121,6 +123,7 @@ class Session final : CallEvents {
  public:
   Captures captures;
   HandleMap<Event> events;
+  ElapsedTimes elapsed_times;
   GraphParts graph_parts;
   Graphs graphs;
   Contexts contexts;

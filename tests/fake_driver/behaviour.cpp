@@ -1114,7 +1114,11 @@ CUresult cuEventQuery(CUevent event) {
 }
 CUresult cuEventElapsedTime_v2(float* ms, CUevent begin, CUevent end) {
   const Lock lock(state().mutex);
-  if (!live<Event>(begin) || !live<Event>(end)) return CUDA_ERROR_INVALID_HANDLE;
+  const Event* const events[] = {live<Event>(begin), live<Event>(end)};
+  for (const Event* const event : events) {
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (state().paused && event->recorded_at == state().round) return CUDA_ERROR_NOT_READY;
+  }
   *ms = 1.5F;
   return CUDA_SUCCESS;
 }

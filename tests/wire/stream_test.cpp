@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <future>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/call/stats.h"
@@ -254,6 +255,51 @@ TEST_CASE("events: an unrecorded one is complete, times need two records, destro
   CHECK(cuEventQuery(begin) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(cuStreamWaitEvent(nullptr, begin, 0) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(cuEventCreate(nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("times of many pairs of events are asked for together") {
+  RemoteContext remote;
+  constexpr std::size_t pairs = 300;
+  std::vector<std::pair<CUevent, CUevent>> events(pairs);
+  for (auto& [begin, end] : events) {
+    REQUIRE(cuEventCreate(&begin, CU_EVENT_DEFAULT) == CUDA_SUCCESS);
+    REQUIRE(cuEventCreate(&end, CU_EVENT_DEFAULT) == CUDA_SUCCESS);
+  }
+  const auto record = [&](std::size_t i) {
+    REQUIRE(cuEventRecord(events[i].first, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuEventRecord(events[i].second, nullptr) == CUDA_SUCCESS);
+  };
+  float milliseconds = 0;
+  const auto trips = [&](std::size_t i, CUresult wanted = CUDA_SUCCESS) {
+    const auto before = client::stats::round_trips();
+    milliseconds = 0;
+    CHECK(cuEventElapsedTime_v2(&milliseconds, events[i].first, events[i].second) == wanted);
+    CHECK(milliseconds == (wanted == CUDA_SUCCESS ? 1.5F : 0));
+    return client::stats::round_trips() - before;
+  };
+  for (std::size_t i = 0; i < pairs; ++i) record(i);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  const auto before = client::stats::round_trips();
+  for (std::size_t i = 0; i < pairs; ++i) trips(i);
+  CHECK(client::stats::round_trips() - before == 3);
+  CHECK(trips(pairs - 1) == 0);
+  record(pairs - 1);
+  CHECK(trips(pairs - 1) == 1);
+
+  SECTION("what has not happened is asked for again") {
+    remote.driver->pause(true);
+    for (std::size_t i = 0; i < 4; ++i) record(i);
+    CHECK(trips(0, CUDA_ERROR_NOT_READY) == 1);
+    CHECK(trips(1, CUDA_ERROR_NOT_READY) == 1);
+    CHECK(trips(2, CUDA_ERROR_NOT_READY) == 1);
+    remote.driver->pause(false);
+    CHECK(trips(2) == 1);
+    CHECK(trips(3) == 1);
+  }
+  SECTION("an event that is gone has no time") {
+    CHECK(cuEventDestroy_v2(events[0].second) == CUDA_SUCCESS);
+    CHECK(trips(0, CUDA_ERROR_INVALID_HANDLE) == 0);
+  }
 }
 
 TEST_CASE("stale, foreign and made-up handles are refused where they are used") {

@@ -1,5 +1,7 @@
 // Streams, events and host functions: waiting without blocking, and what only the client can do.
 
+#include <limits>
+
 #include "node_params.h"
 #include "server/worker/code/launch_attributes.h"
 #include "server/worker/session/session.h"
@@ -71,6 +73,28 @@ Outcome cuEventQuery(Session& session, Call& call, wire::CuEventQuery::Reader, K
   if (result != CUDA_SUCCESS) return result;
   answer_after(session, call.id(), event.value(), event.cuda());
   return Outcome::later();
+}
+
+Outcome elapsedTimes(Session& session, Call& call, wire::ElapsedTimes::Reader in) {
+  constexpr unsigned pairs_max = 512;
+  const auto pairs = in.getPairs();
+  if (pairs.size() == 0 || pairs.size() > pairs_max) return CUDA_ERROR_INVALID_VALUE;
+  auto out = call.out<wire::ElapsedTimesReply>();
+  auto times = out.initMilliseconds(pairs.size());
+  for (unsigned i = 0; i < pairs.size(); ++i) {
+    const auto start = session.objects().find<HandleKind::event>(pairs[i].getStart());
+    const auto end = session.objects().find<HandleKind::event>(pairs[i].getEnd());
+    float milliseconds = 0;
+    CUresult result = CUDA_ERROR_INVALID_HANDLE;
+    if (start && end) {
+      const bool held = session.ordering().record_held(start->value()) || session.ordering().record_held(end->value());
+      result = held ? CUDA_ERROR_NOT_READY
+                    : session.driver().cuEventElapsedTime_v2(&milliseconds, start->cuda(), end->cuda());
+    }
+    if (i == 0) out.setFirst(result);
+    times.set(i, result == CUDA_SUCCESS ? milliseconds : std::numeric_limits<float>::quiet_NaN());
+  }
+  return CUDA_SUCCESS;
 }
 
 Outcome cuEventSynchronize(Session& session, Call& call, wire::CuEventSynchronize::Reader,

@@ -1,6 +1,7 @@
 #include "displacement.h"
 
 #include <pthread.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -16,10 +17,12 @@
 namespace fargpu::server {
 
 // The kernel places mappings below the largest possible stack. With a limit of 48 TiB they begin near 0x4fff_0000_0000
-// instead of 0x7fff_0000_0000, where a client process has its own. Takes effect at exec.
+// instead of 0x7fff_0000_0000, where a client process has its own. It varies that by 1 TiB, in which the bands of many
+// hosts would meet in one client, so the limit varies too. Takes effect at exec.
 void displace(char** arguments) {
   if (sanitized) return;
-  constexpr rlim_t displacement = 0x3000'0000'0000;
+  constexpr rlim_t displacement = 0x3000'0000'0000, step = rlim_t{1} << 40;
+  constexpr unsigned steps = 8;
   constexpr const char* mark = "FARGPU_WORKER_DISPLACED";
   constexpr std::size_t thread_stack_bytes = 8u << 20;
   if (std::getenv(mark)) {
@@ -34,7 +37,9 @@ void displace(char** arguments) {
     ::setrlimit(RLIMIT_STACK, &usual);
     return;
   }
-  const rlimit large{displacement, RLIM_INFINITY};
+  unsigned random = 0;
+  if (::getrandom(&random, sizeof(random), 0) != sizeof(random)) random = static_cast<unsigned>(::getpid());
+  const rlimit large{displacement + random % steps * step, RLIM_INFINITY};
   if (::setrlimit(RLIMIT_STACK, &large) != 0) return;  // a hard limit: globals may then meet the client's mappings
   ::setenv(mark, "1", 1);
   ::execv("/proc/self/exe", arguments);
