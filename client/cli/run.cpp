@@ -112,15 +112,11 @@ void warn_of_names(const std::vector<DialError>& errors) {
     if (error.unknown_name) std::cerr << "fargpu: warning: " << error.what() << "\n";
 }
 
-/// One line that says of each host what was wrong. Of several exit codes the one counts that waiting mends, then one
-/// that is meant.
+/// One line that says of each host what was wrong.
 int refused(const std::vector<DialError>& errors) {
-  const auto rank = [](int code) { return code == exit_no_capacity ? 2 : code == exit_denied ? 1 : 0; };
-  int worst = exit_own_error;
-  for (const DialError& error : errors)
-    if (const int code = exit_code_of(error); rank(code) > rank(worst)) worst = code;
-  std::cerr << "fargpu: " << (errors.size() == 1 ? errors[0].what() : none_usable(errors).what()) << "\n";
-  return worst;
+  const DialError all = none_usable(errors);
+  std::cerr << "fargpu: " << all.what() << "\n";
+  return exit_code_of(all);
 }
 
 /// Gets the job's lease from the pool before a program is started for nothing: 0, or the exit code. The lease lasts as

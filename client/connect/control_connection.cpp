@@ -96,7 +96,12 @@ DialError none_usable(const std::vector<DialError>& errors) {
     text += one;
   }
   if (hint) text += doctor_hint;
-  return DialError(errors.front().result, text, errors.front().reason);
+  // A host that refuses for good says nothing of one that is full, or silent.
+  const auto hope = [](const DialError& error) {
+    if (error.reason == wire::Failure::Reason::NO_CAPACITY || error.reason == wire::Failure::Reason::DRAINING) return 2;
+    return error.result == CUDA_ERROR_NOT_PERMITTED ? 0 : 1;
+  };
+  return std::ranges::max_element(errors, {}, hope)->told_as(text);
 }
 
 std::string pool_text(const PoolHost& host) {

@@ -28,6 +28,8 @@ using Check = std::function<void(ControlConnection&)>;
 constexpr std::chrono::milliseconds hold_max = 2s;
 // A refusal does not advise a client to wait that asks with a wait, however short.
 constexpr std::chrono::milliseconds least_wait = 1ms;
+// After that long a host that did not answer may be back.
+constexpr std::chrono::milliseconds back_max = 1s;
 
 struct Part {
   PoolContacts::Contact contact;
@@ -214,8 +216,14 @@ std::vector<GangMember> take_of_pool(PoolContacts::Contact contact, LeaseOptions
                                    },
                                    {});
     } catch (const DialError& error) {
-      if (const DialError last = no_other_host(in_vain, error); !last.unreached.empty()) throw last;
-      throw told_with(in_vain, told_of_outage(contact.host, wish, error));
+      const DialError last = no_other_host(in_vain, error);
+      if (last.unreached.empty()) throw told_with(in_vain, told_of_outage(contact.host, wish, error));
+      if (Clock::now() + back_max >= until) throw last;
+      std::this_thread::sleep_for(back_max);
+      unreached.clear();
+      contact.broker = std::make_unique<ControlConnection>(contact.host);
+      placements = 0;
+      continue;
     }
     if (!placement) {
       member.gpus = static_cast<std::uint32_t>(member.facts.devices.size());

@@ -184,6 +184,18 @@ std::size_t PoolContacts::hosts() const {
   return static_cast<std::size_t>(std::ranges::count(state_->hosts, false, &State::Host::twin));
 }
 
+std::vector<std::size_t> PoolContacts::silent() const {
+  const std::lock_guard lock(state_->mutex);
+  std::vector<std::size_t> places;
+  for (std::size_t place = 0; place < called_; ++place) {
+    const State::Host& host = state_->hosts[place];
+    const bool failed = host.error && host.error->result == CUDA_ERROR_SYSTEM_NOT_READY &&
+                        host.error->reason == wire::Failure::Reason::NONE;
+    if (!host.answered || failed) places.push_back(place);
+  }
+  return places;
+}
+
 std::vector<DialError> PoolContacts::errors() const {
   const std::lock_guard lock(state_->mutex);
   std::vector<DialError> errors;

@@ -47,6 +47,8 @@ class PoolContacts {
   std::size_t hosts() const;
   /// The host of this place serves no session, although it has answered.
   void failed(std::size_t place, DialError error);
+  /// Places of those that were called and do not answer.
+  std::vector<std::size_t> silent() const;
   /// Of each host what was wrong, in the order of the pool; one that was called and is silent until now is among them.
   std::vector<DialError> errors() const;
 

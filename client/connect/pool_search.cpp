@@ -1,9 +1,11 @@
 #include "pool_search.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "client/base/log.h"
+#include "client/base/threads.h"
 
 namespace fargpu::client {
 namespace {
@@ -44,10 +46,25 @@ std::optional<PoolSearch::Found> PoolSearch::next() {
   return hosts_.size() == 1 ? std::nullopt : queue();
 }
 
-// Nothing if the host gives no lease, or if `meanwhile` has found something better.
+// Nothing if the host gives no lease, or if `meanwhile` has found something better. Hosts of its pool that do not
+// answer may be back before the wait is over.
 std::optional<PoolSearch::Found> PoolSearch::ask(PoolContacts::Contact contact, std::chrono::milliseconds wait,
                                                  const ControlConnection::Meanwhile& meanwhile) {
-  answered_ = false;
+  const auto until = Clock::now() + wait;
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+    auto found = ask_once(contact, std::max(left, std::min(wait, shortest_wait)), meanwhile);
+    if (found || !out_of_reach_ || Clock::now() + look_interval >= until) return found;
+    std::this_thread::sleep_for(look_interval);
+    unreached_.clear();
+    contact.broker = connect(contact.place);
+    if (!contact.broker) return std::nullopt;
+  }
+}
+
+std::optional<PoolSearch::Found> PoolSearch::ask_once(PoolContacts::Contact& contact, std::chrono::milliseconds wait,
+                                                      const ControlConnection::Meanwhile& meanwhile) {
+  answered_ = out_of_reach_ = false;
   const auto until = Clock::now() + wait;
   const bool of_pool = !contact.broker->pool().empty();
   std::optional<DialError> in_vain;
@@ -91,7 +108,9 @@ std::optional<PoolSearch::Found> PoolSearch::ask(PoolContacts::Contact contact, 
     log::info("{}", error.what());
     answered_ = error.reason == wire::Failure::Reason::NO_CAPACITY || error.reason == wire::Failure::Reason::DENIED ||
                 !error.unreached.empty();
-    if (error.reason == wire::Failure::Reason::NO_CAPACITY) full_.push_back({contact.place, contact.offer});
+    out_of_reach_ = !error.unreached.empty();
+    if (error.reason == wire::Failure::Reason::NO_CAPACITY || out_of_reach_)
+      full_.push_back({contact.place, contact.offer});
     contacts_.failed(contact.place, error);
     return std::nullopt;
   }
@@ -114,6 +133,7 @@ PoolSearch::Found PoolSearch::go_to(const Placement& placement, std::size_t plac
 
 // One host's queue at a time: a place in several would keep devices from others that nobody uses in the end.
 std::optional<PoolSearch::Found> PoolSearch::queue() {
+  for (const std::size_t place : contacts_.silent()) away_.push_back({place, nullptr});
   while (!full_.empty() && Clock::now() < give_up_) {
     const auto sooner = [this](const Full& one, const Full& other) {
       return order_ == PoolContacts::Order::load ? better(one.offer, other.offer) : one.place < other.place;
@@ -123,14 +143,17 @@ std::optional<PoolSearch::Found> PoolSearch::queue() {
     auto broker = connect(chosen.place);
     if (!broker) continue;
     const std::string pool = broker->pool();
-    log::info("waiting at {}, and watching {} other hosts", broker->name(), full_.size());
+    log::info("waiting at {}, and watching {} other hosts", broker->name(), full_.size() + away_.size());
     std::optional<Found> elsewhere;
     std::size_t looks = 0;
     ControlConnection::Meanwhile meanwhile;
-    if (!full_.empty()) {
-      meanwhile.interval = std::max(look_interval / static_cast<int>(full_.size()), look_interval_min);
+    if (const std::size_t others = full_.size() + away_.size(); others > 0) {
+      meanwhile.interval = std::max(look_interval / static_cast<int>(others), look_interval_min);
       meanwhile.go_on = [&] {
-        if (!full_.empty()) elsewhere = look_at(full_[looks++ % full_.size()].place);
+        const std::size_t all = full_.size() + away_.size();
+        if (all == 0) return true;
+        const std::size_t next = looks++ % all;
+        elsewhere = next < full_.size() ? look_at(full_[next].place) : call_again(away_[next - full_.size()]);
         return !elsewhere;
       };
     }
@@ -164,6 +187,38 @@ std::optional<PoolSearch::Found> PoolSearch::look_at(std::size_t place) {
   const Offer offer = full->offer;
   forget(place);
   return ask({std::move(broker), hosts_[place], place, offer}, shortest_wait, {});
+}
+
+// A lease of a host that did not answer, if it does now and has room. If it is full it is looked at as others are.
+std::optional<PoolSearch::Found> PoolSearch::call_again(Away& away) {
+  if (!away.call) {
+    away.call = std::make_shared<Away::Call>();
+    start_thread("fargpu-contact", [call = away.call, host = hosts_[away.place]] {
+      std::unique_ptr<ControlConnection> broker;
+      try {
+        broker = std::make_unique<ControlConnection>(host);
+      } catch (const std::exception&) {  // it is called again
+      }
+      const std::lock_guard lock(call->mutex);
+      call->broker = std::move(broker);
+      call->over = true;
+    });
+    return std::nullopt;
+  }
+  std::unique_ptr<ControlConnection> broker;
+  {
+    const std::lock_guard lock(away.call->mutex);
+    if (!away.call->over) return std::nullopt;
+    broker = std::move(away.call->broker);
+  }
+  away.call.reset();
+  if (!broker) return std::nullopt;
+  const std::size_t place = away.place;
+  const bool of_pool = !broker->pool().empty();
+  std::erase_if(away_, [&](const Away& one) { return one.place == place; });
+  if (of_pool) return std::nullopt;  // another member of it is asked, which answers for this one too
+  full_.push_back({place, {}});
+  return look_at(place);
 }
 
 std::unique_ptr<ControlConnection> PoolSearch::connect(std::size_t place) {

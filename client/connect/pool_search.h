@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,11 +47,25 @@ class PoolSearch {
     Offer offer;
   };
 
+  /// A host that does not answer: it is called by another thread, since that takes seconds.
+  struct Away {
+    std::size_t place;
+    struct Call {
+      std::mutex mutex;
+      bool over = false;
+      std::unique_ptr<ControlConnection> broker;
+    };
+    std::shared_ptr<Call> call;
+  };
+
   std::optional<Found> ask(PoolContacts::Contact contact, std::chrono::milliseconds wait,
                            const ControlConnection::Meanwhile& meanwhile);
+  std::optional<Found> ask_once(PoolContacts::Contact& contact, std::chrono::milliseconds wait,
+                                const ControlConnection::Meanwhile& meanwhile);
   Found go_to(const Placement& placement, std::size_t place);
   std::optional<Found> queue();
   std::optional<Found> look_at(std::size_t place);
+  std::optional<Found> call_again(Away& away);
   std::unique_ptr<ControlConnection> connect(std::size_t place);
   void forget(std::size_t place);
 
@@ -62,7 +77,9 @@ class PoolSearch {
   const Clock::time_point give_up_;
   PoolContacts contacts_;
   bool answered_ = false;                                      // the host that was asked last has, and not by a lease
+  bool out_of_reach_ = false;                                  // it was none but hosts that do not answer
   std::vector<Full> full_;                                     // hosts that may have room later
+  std::vector<Away> away_;                                     // hosts that did not answer
   std::map<std::string, std::vector<std::string>> unreached_;  // by pool, hosts that it named and that did not answer
   std::map<std::string, std::vector<Full>> others_;            // members of pools of which one was asked
 };

@@ -211,7 +211,7 @@ class Placing(RegistryTest):
         self.seen(one, 2)
         in_vain = (rf"the pool has placed this job at h2, but in vain: cannot connect to {nobody} \(Connection "
                    r"refused\); start its fargpud, open that port for this machine, or have its pool_address corrected")
-        for options in (("-n", "2"), ("-n", "2", "--wait", "60s"), ("-n", "3", "--hosts", "2")):
+        for options in (("-n", "2"), ("-n", "2", "--wait", "3s"), ("-n", "3", "--hosts", "2", "--wait", "2s")):
             begin = time.monotonic()
             done = fargpu("run", *options, "--", "true", pool=one.pool)
             self.assertEqual(done.code, 125, done.err)
@@ -230,6 +230,21 @@ class Placing(RegistryTest):
         self.end(job)
         self.assertEqual(self.where(waiting), [one.pool])
         self.end(waiting)
+
+    def test_a_job_that_waits_sees_a_host_start_again(self):
+        for options in (("-n", "2"), ("-n", "3", "--hosts", "2")):
+            one, two = self.member("h1"), self.member("h2", devices=2)
+            self.seen(one, 2)
+            two.process.kill()
+            two.wait(output=False)
+            job = self.job(one, *options, "--wait", "60s")
+            time.sleep(2)
+            again = self.member("h2", devices=2, port=two.port)
+            self.assertIn(again.pool, self.where(job))
+            self.end(job)
+            for host in (one, again):
+                host.terminate()
+                host.wait(output=False)
 
     def test_doctor_names_a_host_that_clients_do_not_reach(self):
         nobody = f"127.0.0.1:{free_port()}"

@@ -90,6 +90,24 @@ class SeveralHosts(SystemTest):
         # One that does not answer may have them.
         done = fargpu("run", "-n", "5", "--hosts", "3", "--", "true", pool=self.pool(hosts) + ",127.0.0.1:1")
         self.assertEqual(done.code, 75, done.err)
+        done = fargpu("run", "-n", "5", "--", "true", pool=self.pool(hosts) + ",127.0.0.1:1")
+        self.assertEqual(done.code, 125, done.err)
+        self.assertIn("cannot connect to 127.0.0.1:1", done.err)
+
+    def test_a_host_that_did_not_answer_serves_a_job_that_waits(self):
+        one, two = self.hosts(devices=1)
+        two.close()
+        holds = self.start([paths.FARGPU, "run", "-n", "1", "-c", "100%", "--", "sh", "-c", "echo on; read line"],
+                           env={"FARGPU_POOL": one.pool})
+        self.line(holds)
+        job = self.start([paths.FARGPU, "run", "-n", "1", "-c", "100%", "--wait", "60s", "--", "sh", "-c",
+                          "echo $FARGPU_POOL"], env={"FARGPU_POOL": f"{one.pool},{two.pool}"})
+        wait_until(lambda: one.status()["waiting"], "it waits")
+        self.broker(env={"FARGPU_FAKE_DEVICES": 1, "FARGPU_FAKE_HOST": 1}, port=two.port)
+        self.assertEqual(job.wait(), 0, job.err.text())
+        self.assertIn(two.pool, job.out.text())
+        holds.send_line("on")
+        self.assertEqual(holds.wait(), 0)
 
     @unittest.skipIf(paths.SANITIZED, "its workers place nothing anywhere in particular")
     def test_a_host_that_is_named_twice_is_used_once(self):

@@ -101,7 +101,7 @@ class StrangeHosts(SystemTest):
                                        "the only session of this host is taken; try later"),
                                       (f"{full.pool},127.0.0.1:1", 75,
                                        "the only session of this host is taken; try later"),
-                                      (f"127.0.0.1:1,{denying}", 126, "no such tenant"),
+                                      (f"127.0.0.1:1,{denying}", 125, "no such tenant"),
                                       ("127.0.0.1:1,127.0.0.1:2", 125, "127.0.0.1:1")):
                 done = fargpu("run", "--", "true", pool=pool)
                 self.assertEqual(done.code, code, done.err)

@@ -149,7 +149,10 @@ Trouble trouble_of(const grpc::Status& status, const Address& address) {
       default: trouble.failure = Failure::strange;
     }
     if (trouble.failure == Failure::unavailable) {
-      if (has_one(message, std::array{"andshake", "certificate", "CERTIFICATE", "Peer name", "SSL", "peer name"})) {
+      if (has(message, "tcp handshaker shutdown")) {  // so gRPC calls an attempt to connect that it has given up
+        reason = "no connection in time (" + reason + ")";
+      } else if (has_one(message,
+                         std::array{"andshake", "certificate", "CERTIFICATE", "Peer name", "SSL", "peer name"})) {
         trouble.failure = Failure::denied;
         trouble.elsewhere = true;
         if (!has(reason, "TLS")) reason = "no TLS by these certificates (" + reason + ")";
