@@ -465,8 +465,9 @@ CUresult cuEventElapsedTime_v2(Thread& thread, float* milliseconds, CUevent star
     return !event.recorded_by_work && !event.shared() && event.capture == 0;
   };
   if (!known_here(*from) || !known_here(*to)) return ask_elapsed(thread, *milliseconds, start, end);
-  std::vector<ElapsedTimes::Pair> pairs{{{from->recorded, from->handle}, {to->recorded, to->handle}}};
-  if (const auto known = session.elapsed_times.ask(pairs.front(), pairs)) {
+  const ElapsedTimes::Pair asked{{from->recorded, from->handle}, {to->recorded, to->handle}};
+  std::vector<ElapsedTimes::Pair> pairs;
+  if (const auto known = session.elapsed_times.ask(asked, pairs)) {
     *milliseconds = *known;
     return CUDA_SUCCESS;
   }

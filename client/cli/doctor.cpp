@@ -18,6 +18,7 @@
 #include "client/connect/windows.h"
 #include "client/connect/control_connection.h"
 #include "client/connect/credentials.h"
+#include "client/connect/placement.h"
 #include "client/base/environment.h"
 #include "client/base/log_words.h"
 #include "client/base/rdma_options.h"
@@ -321,7 +322,7 @@ void check_reach(Findings& report, wire::PoolStatus::Reader pool) {
   for (const auto& [member, why] : found.silent)
     report.bad(
         fmt::format("host '{}' of the pool, at {}, does not answer this machine: {}", member.name, member.address, why),
-        "start its fargpud, open that port for this machine, or have its pool_address corrected");
+        unreached_repair);
   if (found.tried < members.size())
     report.note(fmt::format("{} of {} of the pool were called in time", found.tried, so_many(members.size(), "host")));
   else if (found.silent.empty())

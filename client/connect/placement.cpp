@@ -18,8 +18,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t parts_max = 8, name_bytes_max = 64, address_bytes_max = 300;
-constexpr const char* unreached_repair =
-    "start its fargpud, open that port for this machine, or have its pool_address corrected";
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 

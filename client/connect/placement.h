@@ -30,6 +30,10 @@ inline constexpr int placements_max = 5;
 std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const ControlConnection& broker,
                                         const LeaseOptions& wish);
 
+/// What mends that a host of a pool does not answer this machine.
+constexpr const char* unreached_repair =
+    "start its fargpud, open that port for this machine, or have its pool_address corrected";
+
 /// The failure of a host at which the pool has placed a job: the client has named another host perhaps, and is told of
 /// both. By the host's name in the pool, if it is known, the pool can be asked for others.
 DialError placed_there(const PoolHost& host, const DialError& error, const std::string& name = "");

@@ -54,7 +54,11 @@ std::optional<PoolSearch::Found> PoolSearch::ask(PoolContacts::Contact contact, 
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
     auto found = ask_once(contact, std::max(left, std::min(wait, shortest_wait)), meanwhile);
-    if (found || !out_of_reach_ || Clock::now() + look_interval >= until) return found;
+    if (found || !out_of_reach_) return found;
+    if (Clock::now() + look_interval >= until) {
+      full_.push_back({contact.place, contact.offer});
+      return std::nullopt;
+    }
     std::this_thread::sleep_for(look_interval);
     unreached_.clear();
     contact.broker = connect(contact.place);
@@ -109,8 +113,7 @@ std::optional<PoolSearch::Found> PoolSearch::ask_once(PoolContacts::Contact& con
     answered_ = error.reason == wire::Failure::Reason::NO_CAPACITY || error.reason == wire::Failure::Reason::DENIED ||
                 !error.unreached.empty();
     out_of_reach_ = !error.unreached.empty();
-    if (error.reason == wire::Failure::Reason::NO_CAPACITY || out_of_reach_)
-      full_.push_back({contact.place, contact.offer});
+    if (error.reason == wire::Failure::Reason::NO_CAPACITY) full_.push_back({contact.place, contact.offer});
     contacts_.failed(contact.place, error);
     return std::nullopt;
   }

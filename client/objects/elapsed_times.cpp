@@ -21,7 +21,8 @@ std::optional<std::size_t> ElapsedTimes::place_of(const Record& record) const {
   return forgotten_ + static_cast<std::size_t>(found - records_.begin());
 }
 
-std::optional<float> ElapsedTimes::ask(const Pair& pair, std::vector<Pair>& next) {
+std::optional<float> ElapsedTimes::ask(const Pair& pair, std::vector<Pair>& pairs) {
+  pairs.assign(1, pair);
   const std::lock_guard lock(mutex_);
   const auto start = place_of(pair.start), end = place_of(pair.end);
   const std::optional<Places> before = asked_;
@@ -32,8 +33,8 @@ std::optional<float> ElapsedTimes::ask(const Pair& pair, std::vector<Pair>& next
   if (!before || *start <= before->start || *start - before->start != *end - before->end) return std::nullopt;
   const std::size_t step = *start - before->start;
   const std::size_t beyond = forgotten_ + records_.size();
-  for (std::size_t ahead = step; next.size() < ahead_max && std::max(*start, *end) + ahead < beyond; ahead += step)
-    next.push_back({records_[*start + ahead - forgotten_], records_[*end + ahead - forgotten_]});
+  for (std::size_t ahead = step; pairs.size() < ahead_max && std::max(*start, *end) + ahead < beyond; ahead += step)
+    pairs.push_back({records_[*start + ahead - forgotten_], records_[*end + ahead - forgotten_]});
   return std::nullopt;
 }
 

@@ -29,9 +29,9 @@ class ElapsedTimes {
 
   /// An event with timing was recorded.
   void recorded(const Record& record);
-  /// The program asks for the time of a pair; what it is, if it is known. If not, `next` becomes the pairs that it asks
-  /// for next if it goes on through its records as it did: none the first time.
-  std::optional<float> ask(const Pair& pair, std::vector<Pair>& next);
+  /// The program asks for the time of a pair; what it is, if it is known. If not, `pairs` becomes this one and those
+  /// that it asks for next if it goes on through its records as it did: none the first time.
+  std::optional<float> ask(const Pair& pair, std::vector<Pair>& pairs);
   /// The times of such pairs, in place of those known before. Of one that is not known yet it is not a number.
   void learn(const std::vector<Pair>& pairs, const std::vector<float>& milliseconds);
 
