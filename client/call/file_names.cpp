@@ -25,8 +25,6 @@ constexpr int learning_niceness = 10;
 constexpr std::uint64_t second_ns = 1'000'000'000;
 constexpr std::uint64_t no_file_for_ns = second_ns, no_lease_for_ns = second_ns, slow_for_ns = second_ns;
 constexpr auto end_within = 1s;
-/// Of the processor's time; half of what hashing a chunk takes.
-constexpr std::uint64_t finding_most_ns = 300'000;
 constexpr std::size_t lessons_max = NameTable::records;
 /// So many of them have memory of their own. The name of the others is hashed once more.
 constexpr std::size_t copies_max = 16;
@@ -188,7 +186,7 @@ std::optional<FilePlace> FileNames::place_of(std::span<const std::byte> memory) 
   const auto now = now_ns(), used = clock_ns(CLOCK_THREAD_CPUTIME_ID);
   if (now < no_file_until_ns_ && address >= no_file_.begin && address < no_file_.end) return std::nullopt;
   const auto mapping = FileMapping::at(address);
-  if (clock_ns(CLOCK_THREAD_CPUTIME_ID) - used > finding_most_ns) {
+  if (clock_ns(CLOCK_THREAD_CPUTIME_ID) - used > finding_most_ns_) {
     no_file_ = {.begin = 0, .end = ~std::uint64_t{0}};
     no_file_until_ns_ = now + no_file_for_ns;
   }

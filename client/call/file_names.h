@@ -31,10 +31,16 @@ class FileNames {
   };
 
   static constexpr std::chrono::nanoseconds patience = std::chrono::milliseconds(20);
+  /// Of the processor's time; half of what hashing a chunk takes.
+  static constexpr std::chrono::nanoseconds finding_most = std::chrono::microseconds(300);
 
-  /// A question waits for its answer as long as this.
-  explicit FileNames(NameTable table, std::chrono::nanoseconds most = patience)
-      : table_(std::move(table)), patience_ns_(static_cast<std::uint64_t>(most.count())) {}
+  /// A question waits for its answer as long as `most`. Where finding a mapping takes more of the processor than
+  /// `finding`, none is looked for during the next second.
+  explicit FileNames(NameTable table, std::chrono::nanoseconds most = patience,
+                     std::chrono::nanoseconds finding = finding_most)
+      : table_(std::move(table)),
+        patience_ns_(static_cast<std::uint64_t>(most.count())),
+        finding_most_ns_(static_cast<std::uint64_t>(finding.count())) {}
   ~FileNames();
   /// As the destructor, but without a wait for a thread that hangs. That one keeps what it needs.
   static void end(std::unique_ptr<FileNames> names);
@@ -69,7 +75,7 @@ class FileNames {
   bool has_no_lease(const FilePlace& place);
 
   const NameTable table_;
-  const std::uint64_t patience_ns_;
+  const std::uint64_t patience_ns_, finding_most_ns_;
   std::mutex mutex_;
   std::condition_variable asked_, taught_, done_;
   Work questions_, lessons_;

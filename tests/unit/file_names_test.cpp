@@ -499,7 +499,7 @@ TEST_CASE("a file system in the place of another one, with equal numbers and tim
   enum Ended { well, wrong_name, none_learnt, not_possible };
   const int ended = child([&] {
     if (::unshare(CLONE_NEWNS) != 0 || ::mount("", "/", "", MS_REC | MS_PRIVATE, nullptr) != 0) return not_possible;
-    FileNames names(NameTable(at.path), 10s);
+    FileNames names(NameTable(at.path), 10s, 10s);
     struct stat first {};
     for (const std::string name : {"early", "late"}) {
       if (!run("cp " + name + ".image image && mount -o loop,ro,noload image mount")) return not_possible;
@@ -568,6 +568,18 @@ TEST_CASE("a path that hangs holds up one chunk for a moment, and no end") {
   CHECK((ended == well || ended == not_possible));
 }
 
+TEST_CASE("where finding a mapping takes too long, none is looked for during a second") {
+  const test::TemporaryFolder folder;
+  const TablePath at;
+  const Mapped mapped(folder.path);
+  if (!mapped.can_be_known()) return;
+  FileNames names(NameTable(at.path), 10s, 0ns);
+  CHECK(names.find(mapped.first()).place);
+  CHECK_FALSE(names.find(mapped.second()).place);
+  std::this_thread::sleep_for(1100ms);
+  CHECK(names.find(mapped.second()).place);
+}
+
 TEST_CASE("an answer that comes too late is of no use, and does no harm") {
   const test::TemporaryFolder folder;
   const TablePath at;
@@ -606,7 +618,7 @@ TEST_CASE("a file of which the kernel gives no lease is another user's, and is l
     const auto file = FileAtRest::open(place);
     if (!file || file->state() || !file->has_no_state()) return false;
     mapped.read();
-    FileNames names(NameTable(at.path), 10s);
+    FileNames names(NameTable(at.path), 10s, 10s);
     const bool first = names.find(mapped.first()).place.has_value();
     // From here on it would get one, and does not try for a while.
     if (::setresuid(0, 0, 0) != 0 || !file->state()) return false;
@@ -688,7 +700,7 @@ TEST_CASE("names that one program has learnt another one finds, as long as the f
   const TablePath at;
   const Mapped mapped(folder.path);
   if (!mapped.can_be_known()) {
-    FileNames names(NameTable(at.path), 10s);
+    FileNames names(NameTable(at.path), 10s, 10s);
     CHECK_FALSE(names.find(mapped.first()).place);
     return;
   }
@@ -698,7 +710,7 @@ TEST_CASE("names that one program has learnt another one finds, as long as the f
     return memory;
   };
   {
-    FileNames early(NameTable(at.path), 10s);
+    FileNames early(NameTable(at.path), 10s, 10s);
     const auto found = early.find(mapped.first());
     REQUIRE(found.place);
     CHECK_FALSE(found.name);
@@ -709,7 +721,7 @@ TEST_CASE("names that one program has learnt another one finds, as long as the f
   }
   std::this_thread::sleep_for(2100ms);
   {
-    FileNames names(NameTable(at.path), 10s);
+    FileNames names(NameTable(at.path), 10s, 10s);
     const auto found = names.find(mapped.first());
     REQUIRE(found.place);
     // What the program has is not what counts.
@@ -720,7 +732,7 @@ TEST_CASE("names that one program has learnt another one finds, as long as the f
     names.learn(mapped.second());
     names.finish();
   }
-  FileNames names(NameTable(at.path), 10s);
+  FileNames names(NameTable(at.path), 10s, 10s);
   CHECK(names.find(mapped.first()).name == hash_image(mapped.first()));
   CHECK(names.find(mapped.second()).name == hash_image(mapped.second()));
   CHECK_FALSE(names.find(mapped.part(page, half)).name);
@@ -764,7 +776,7 @@ TEST_CASE("a lock that the program has on the file, and descriptors that it clos
   struct flock lock {};
   lock.l_type = F_RDLCK;
   REQUIRE(::fcntl(file, F_SETLK, &lock) == 0);
-  FileNames names(NameTable(at.path), 10s);
+  FileNames names(NameTable(at.path), 10s, 10s);
   for (int i = 0; i < 3; ++i) names.find(mapped.first());
   const auto locked = [&] {  // as another process sees it
     const pid_t child = ::fork();
