@@ -121,6 +121,9 @@ struct Control {
     # --- control connection ------------------------------------------------------------------------------------------
     contentsRequest @35 :ContentsRequest;   # client -> broker
     contentsAnswer @36 :ContentsAnswer;     # broker -> client
+    giveUp @37 :Text;                 # client -> broker: a `placement` that this broker has named and that the client
+                                      # makes no use of. Its leases end; those that a client has come to go on
+    givenUp @38 :Void;                # broker -> client
   }
 }
 
@@ -209,8 +212,9 @@ struct LeaseRequest {
   hosts @11 :UInt32;          # over which the lease's devices may be spread; 0: one
   placement @12 :Text;        # as an answer with `places` gave it, to each host that it named
   unreached @13 :List(Text);  # names of at most 64 hosts of the pool that do not answer this client: none of them is
-                              # chosen. If no other host could ever serve it, the request is refused at once
-  unused @14 :Text;           # the placement of an answer before, which the client has given up: its leases end
+                              # chosen. If no other host could ever serve it, the request is refused at once. The
+                              # broker remembers them for ten minutes: for clients of the same machine they are the last
+                              # ones that are chosen
 }
 
 struct Variable {
@@ -239,6 +243,7 @@ struct LeasePlace {
   address @0 :Text;           # as in FARGPU_POOL
   gpus @1 :UInt32;
   host @2 :Text;              # its name in the pool
+  identity @3 :Text;          # `HelloAnswer.host` of it; empty: the placer is older than this
 }
 
 # --- attach ----------------------------------------------------------------------------------------------------------
@@ -541,6 +546,9 @@ struct PoolStatus {
   tenants @5 :List(TenantStatus); # what the pool allows and what they have of it; which ones, as in Status
   member @6 :Text;                # the host's own name in the pool
   more @7 :UInt32;                # hosts that are not told of, because there are too many
+  away @8 :List(PoolHost);        # hosts that were members lately
+  ageSeconds @9 :UInt32;          # while there is trouble: how long ago all this was so
+  nameTaken @10 :Bool;            # the trouble is another host of this one's name
 }
 
 struct PoolHost {
@@ -555,6 +563,7 @@ struct PoolHost {
   leases @8 :UInt32;
   sessionsMax @9 :UInt32;
   version @10 :Text;
+  identity @11 :Text;             # as in LeasePlace
 }
 
 struct Identity {

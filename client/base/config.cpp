@@ -116,8 +116,9 @@ std::vector<PoolHost> parse_pool(const std::string& text, std::string& error, co
       hosts.push_back(std::move(host));
       continue;
     }
-    if (item.find_first_of(" \t\n") != std::string::npos) {
-      complain("there is a space in '" + item + "'; hosts are separated by commas alone");
+    if (const auto at = item.find_first_of(" \t\n;"); at != std::string::npos) {
+      complain(std::string("there is a ") + (item[at] == ';' ? "semicolon" : "space") + " in '" + item +
+               "'; hosts are separated by commas alone");
       return hosts;
     }
     if (item.find("://") != std::string::npos) {

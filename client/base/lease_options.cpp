@@ -118,7 +118,6 @@ void write_lease_options(const LeaseOptions& options, wire::LeaseRequest::Builde
   request.setFollowsPlaces(options.follows);
   request.setHosts(options.hosts);
   if (!options.placement.empty()) request.setPlacement(options.placement);
-  if (!options.unused.empty()) request.setUnused(options.unused);
   auto unreached = request.initUnreached(static_cast<unsigned>(options.unreached.size()));
   for (unsigned i = 0; i < unreached.size(); ++i) unreached.set(i, options.unreached[i]);
   if (options.job) request.setJob({reinterpret_cast<const kj::byte*>(options.job->data()), options.job->size()});

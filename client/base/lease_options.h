@@ -25,7 +25,6 @@ struct LeaseOptions {
   bool follows = false;                ///< an answer that names other hosts of a pool is understood
   std::string placement;               ///< as such an answer named it, for those hosts
   std::vector<std::string> unreached;  ///< hosts of the pool that did not answer this process
-  std::string unused;                  ///< a placement that was given up for that
   std::optional<Job> job;              ///< FARGPU_JOB, set by `fargpu run`: all processes of it share one lease
 };
 

@@ -6,14 +6,38 @@
 
 #include <iostream>
 
+#include "client/connect/pool_contacts.h"
 #include "commands.h"
 #include "protocol/site/tokens.h"
 #include "protocol/text.h"
 
 namespace fargpu::client::cli {
 
+namespace {
+
+// Of a host that `fargpu ls` shows under this name, as a member of the pool that FARGPU_POOL names; empty if it shows
+// none.
+std::string address_in_pool(const std::string& name) {
+  if (name.empty() || name.find_first_of(":/,") != std::string::npos || config().hosts.empty()) return "";
+  std::string address;
+  try {
+    auto member = PoolContacts(config().hosts).next();
+    if (!member) return "";
+    member->broker->ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
+                        [&](wire::Control::Reader control) {
+                          for (const auto host : control.getStatus().getPool().getHosts())
+                            if (host.getName() == name.c_str()) address = printable(host.getAddress().cStr(), 300);
+                        });
+  } catch (const DialError&) {  // it may be the address of a host all the same
+  }
+  return address;
+}
+
+}  // namespace
+
 PoolHost one_host(const std::string& text) {
-  const auto hosts = pool_hosts(text);
+  const std::string address = address_in_pool(text);
+  const auto hosts = pool_hosts(address.empty() ? text : address);
   if (hosts.size() != 1)
     throw std::runtime_error(
         "name one GPU host with --host, such as 127.0.0.1:8470: this is about one, and the pool has several");

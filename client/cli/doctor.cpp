@@ -317,12 +317,12 @@ void check_reach(Findings& report, wire::PoolStatus::Reader pool) {
   std::vector<PoolMember> members;
   for (const auto host : pool.getHosts())
     if (host.getState() == wire::HostState::SERVING)
-      members.push_back({printable(host.getName().cStr()), printable(host.getAddress().cStr(), 300)});
+      members.push_back(
+          {printable(host.getName().cStr()), printable(host.getAddress().cStr(), 300), host.getIdentity().cStr()});
   const Reach found = reach(members);
   for (const auto& [member, why] : found.silent)
-    report.bad(
-        fmt::format("host '{}' of the pool, at {}, does not answer this machine: {}", member.name, member.address, why),
-        unreached_repair);
+    report.bad(fmt::format("host '{}' of the pool is not reached at {}: {}", member.name, member.address, why),
+               unreached_repair);
   if (found.tried < members.size())
     report.note(fmt::format("{} of {} of the pool were called in time", found.tried, so_many(members.size(), "host")));
   else if (found.silent.empty())
@@ -338,7 +338,7 @@ void check_pool(Findings& report, wire::Status::Reader status, const std::string
   report.fact("pool", pool);
   const auto text = [&](const char* key) { return pool[key].get<std::string>(); };
   const std::string of = fmt::format("it is '{}' of pool '{}'", text("member"), text("name"));
-  if (text("trouble").starts_with("another host ")) {
+  if (status.getPool().getNameTaken()) {
     report.bad(of + ", but no member of it: " + text("trouble"),
                fmt::format("give {} or that host another name by pool_host, and restart its fargpud", host));
     return;
@@ -354,6 +354,9 @@ void check_pool(Findings& report, wire::Status::Reader status, const std::string
   }
   std::string sums = pool_sums(pool, {});
   report.good(of + "; " + sums.substr(0, sums.find('\n')));
+  for (const auto away : status.getPool().getAway())
+    report.note(fmt::format("host '{}' of the pool, at {}, is away: it was there lately",
+                            printable(away.getName().cStr()), printable(away.getAddress().cStr(), 300)));
   if (seen.insert(text("name")).second) check_reach(report, status.getPool());
 }
 

@@ -14,8 +14,23 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* state_text(wire::HostState state) {
+const char* state_text(wire::PoolHost::Reader host) {
+  const auto state = host.getState();
   return state == wire::HostState::DRAINING ? "draining" : state == wire::HostState::STOPPING ? "stopping" : "serving";
+}
+
+Json describe_host(wire::PoolHost::Reader host, const char* state) {
+  return {{"name", printable(host.getName().cStr())},
+          {"address", printable(host.getAddress().cStr(), 300)},
+          {"state", state},
+          {"model", printable(host.getModel().cStr())},
+          {"devices", host.getDevices()},
+          {"free_devices", host.getFreeDevices()},
+          {"memory_bytes", host.getMemoryBytes()},
+          {"free_bytes", host.getFreeBytes()},
+          {"leases", host.getLeases()},
+          {"sessions_max", host.getSessionsMax()},
+          {"version", printable(host.getVersion().cStr())}};
 }
 
 std::uint64_t number(const Json& object, const char* key) { return object[key].get<std::uint64_t>(); }
@@ -29,24 +44,15 @@ Json describe_pool(wire::Status::Reader status, const Filter& filter) {
               {"member", printable(pool.getMember().cStr())},
               {"placer", printable(pool.getPlacer().cStr())},
               {"trouble", printable(pool.getTrouble().cStr(), 512)},
+              {"age_seconds", pool.getAgeSeconds()},
               {"more_hosts", pool.getMore()},
               {"all_hosts", pool.getHosts().size() + pool.getMore()}};
-  result["hosts"] = Json::array();
-  for (const auto host : pool.getHosts()) {
-    const std::string name = printable(host.getName().cStr()), model = printable(host.getModel().cStr());
-    if (!filter.shows_host(name) || !filter.shows_model(model)) continue;
-    result["hosts"].push_back({{"name", name},
-                               {"address", printable(host.getAddress().cStr(), 300)},
-                               {"state", state_text(host.getState())},
-                               {"model", model},
-                               {"devices", host.getDevices()},
-                               {"free_devices", host.getFreeDevices()},
-                               {"memory_bytes", host.getMemoryBytes()},
-                               {"free_bytes", host.getFreeBytes()},
-                               {"leases", host.getLeases()},
-                               {"sessions_max", host.getSessionsMax()},
-                               {"version", printable(host.getVersion().cStr())}});
-  }
+  for (const char* const list : {"hosts", "away"}) result[list] = Json::array();
+  const auto add = [&](const char* list, Json host) {
+    if (filter.shows_host(host["name"]) && filter.shows_model(host["model"])) result[list].push_back(std::move(host));
+  };
+  for (const auto host : pool.getHosts()) add("hosts", describe_host(host, state_text(host)));
+  for (const auto host : pool.getAway()) add("away", describe_host(host, "away"));
   result["waiting"] = describe_waiting(pool.getWaiting(), filter);
   result["tenants"] = Json::array();
   for (const auto tenant : pool.getTenants())
@@ -103,7 +109,8 @@ std::string pool_sums(const Json& pool, const Filter& filter) {
   }
   const auto more = number(pool, "more_hosts"), all = number(pool, "all_hosts"), shown = pool["hosts"].size() + more;
   std::string text;
-  if (pool["hosts"].empty() && all > more)
+  const auto away = pool["away"].size();
+  if (pool["hosts"].empty() && away == 0 && all > more)
     text = fmt::format("pool {}: no host matches {}; it has {}", pool["name"].get<std::string>(), filter.hosts_text(),
                        so_many(all, "host"));
   else
@@ -112,28 +119,34 @@ std::string pool_sums(const Json& pool, const Filter& filter) {
                        so_many(devices, "GPU"), memory_text(std::min(free, memory)), memory_text(memory),
                        so_many(leases, "lease"), pool["waiting"].size());
   if (const auto placer = pool["placer"].get<std::string>(); !placer.empty()) text += ", placed by " + placer;
+  if (away != 0) text += fmt::format("; {} away", so_many(away, "host"));
   if (shown != all && !pool["hosts"].empty())
     text += fmt::format("; {} of {} shown", pool["hosts"].size(), so_many(all, "host"));
   if (more != 0) text += fmt::format("; {} more hosts are not told", more);
   text += "\n";
   if (const auto trouble = pool["trouble"].get<std::string>(); !trouble.empty())
-    text += "  ! the registry is of no use now, and this is what was last known: " + trouble + "\n";
+    text +=
+        fmt::format("  ! the registry is of no use to the host that was asked, and {}: {}\n",
+                    all == 0 && away == 0 ? "nothing is known of the pool"
+                                          : fmt::format("this is what was so {} s ago", number(pool, "age_seconds")),
+                    trouble);
   return text;
 }
 
 std::string pool_table(const Json& pool, const Filter& filter) {
   std::string text = pool_sums(pool, filter);
-  if (!pool["hosts"].empty())
+  if (!pool["hosts"].empty() || !pool["away"].empty())
     text += fmt::format("  {:<24} {:<10} {:<24} {:>9} {:>22} {:>7}  {}\n", "host", "state", "model", "GPUs free",
                         "memory free", "leases", "address");
-  for (const Json& host : pool["hosts"])
-    text += fmt::format(
-        "  {:<24.24} {:<10} {:<24.24} {:>9} {:>22} {:>7}  {}\n", host["name"].get<std::string>(),
-        host["state"].get<std::string>(), host["model"].get<std::string>(),
-        fmt::format("{} of {}", number(host, "free_devices"), number(host, "devices")),
-        fmt::format("{} of {}", memory_text(std::min(number(host, "free_bytes"), number(host, "memory_bytes"))),
-                    memory_text(number(host, "memory_bytes"))),
-        number(host, "leases"), host["address"].get<std::string>());
+  for (const char* const list : {"hosts", "away"})
+    for (const Json& host : pool[list])
+      text += fmt::format(
+          "  {:<24.24} {:<10} {:<24.24} {:>9} {:>22} {:>7}  {}\n", host["name"].get<std::string>(),
+          host["state"].get<std::string>(), host["model"].get<std::string>(),
+          fmt::format("{} of {}", number(host, "free_devices"), number(host, "devices")),
+          fmt::format("{} of {}", memory_text(std::min(number(host, "free_bytes"), number(host, "memory_bytes"))),
+                      memory_text(number(host, "memory_bytes"))),
+          number(host, "leases"), host["address"].get<std::string>());
   return text + waiting_text(pool["waiting"], Wishes::told);
 }
 

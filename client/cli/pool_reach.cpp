@@ -5,7 +5,7 @@
 #include <future>
 #include <mutex>
 
-#include "client/connect/control_connection.h"
+#include "client/connect/placement.h"
 #include "protocol/text.h"
 
 namespace fargpu::client::cli {
@@ -21,7 +21,7 @@ std::string why_silent(const PoolMember& member) {
   if (hosts.size() != 1) return error.empty() ? "its address is none of a host" : error;
   try {
     const ControlConnection broker(hosts.front(), ControlConnection::For::host);
-    return "";
+    return is_another(broker, member.identity) ? "another host answers there" : "";
   } catch (const std::exception& failure) {
     // What else it says is for somebody who has named that host.
     const std::string what = failure.what();

@@ -9,6 +9,7 @@ namespace fargpu::client::cli {
 
 struct PoolMember {
   std::string name, address;  ///< the address as in FARGPU_POOL
+  std::string identity;       ///< that the host tells in its hello; empty: not known
 };
 
 struct Reach {

@@ -156,7 +156,7 @@ std::pair<std::vector<GangMember>, std::vector<DialError>> join_all(const std::v
       std::optional<DialError> error;
       try {
         try {
-          auto broker = std::make_unique<ControlConnection>(host);
+          auto broker = connect_to_part(part);
           check(*broker);
           member = hold(std::move(broker), host, wish, part.gpus, wish.wait);
         } catch (const DialError& failure) {
@@ -197,13 +197,11 @@ std::vector<GangMember> take_of_pool(PoolContacts::Contact contact, LeaseOptions
                                      Clock::time_point until) {
   std::optional<DialError> in_vain;
   std::vector<std::string> unreached;
-  std::string unused;
   for (int placements = 1;; ++placements) {
     check(*contact.broker);
     LeaseOptions asked = wish;
     asked.follows = true;
     asked.unreached = unreached;
-    asked.unused = std::exchange(unused, "");
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
     if (wish.wait.count() > 0) asked.wait = std::max(left, least_wait);
     GangMember member{contact.host, wish.gpus, std::move(contact.broker), {}};
@@ -241,12 +239,12 @@ std::vector<GangMember> take_of_pool(PoolContacts::Contact contact, LeaseOptions
       return std::move(members);
     }
     members.clear();
+    give_up(contact.host, placement->name);
     const auto silent = std::ranges::find_if(errors, [](const DialError& error) { return !error.unreached.empty(); });
     in_vain = silent == errors.end() ? errors.front() : *silent;
     if (!place_again(*in_vain, placements)) throw *in_vain;
     for (const DialError& error : errors)
       if (!error.unreached.empty()) unreached.push_back(error.unreached);
-    unused = placement->name;
     // What was held under the old name may not have ended yet.
     wish.job = new_job();
     contact.broker = std::make_unique<ControlConnection>(contact.host);
@@ -302,7 +300,7 @@ std::vector<GangMember> take_gang(const std::vector<PoolHost>& hosts, LeaseOptio
 
 std::vector<GangMember> join_gang(const std::vector<PoolHost>& hosts, const LeaseOptions& wish, const Check& check) {
   std::vector<Placement::Part> parts;
-  for (std::size_t i = 0; i < hosts.size(); ++i) parts.push_back({hosts[i], wish.split[i], ""});
+  for (std::size_t i = 0; i < hosts.size(); ++i) parts.push_back({hosts[i], wish.split[i], "", ""});
   auto [members, errors] = join_all(parts, wish, check, /*placed=*/false);
   if (members.empty()) throw none_usable(errors);
   for (const DialError& error : errors)

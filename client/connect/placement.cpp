@@ -51,7 +51,8 @@ std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const 
     if (broker.far_encrypted() && hosts[0].transport == PoolHost::Transport::tcp && !is_loopback(hosts[0].host))
       throw complain(shown + " is without TLS, while this one is reached by TLS; its pool_address should have tls://");
     const std::string name = place.getHost().cStr();
-    placement.parts.push_back({hosts[0], place.getGpus(), name.size() <= name_bytes_max ? printable(name) : ""});
+    placement.parts.push_back(
+        {hosts[0], place.getGpus(), name.size() <= name_bytes_max ? printable(name) : "", place.getIdentity().cStr()});
     gpus += place.getGpus();
   }
   if ((wish.gpus != 0 && gpus != wish.gpus) || placement.parts.size() > std::max(wish.hosts, 1u))
@@ -60,6 +61,25 @@ std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const 
                                wish.gpus == 0 ? "those" : so_many(wish.gpus, "GPU"),
                                so_many(std::max(wish.hosts, 1u), "host")));
   return placement;
+}
+
+std::unique_ptr<ControlConnection> connect_to_part(const Placement::Part& part) {
+  auto broker = std::make_unique<ControlConnection>(part.host);
+  if (is_another(*broker, part.identity))
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, address_text(part.host) + ": another host answers there");
+  return broker;
+}
+
+bool is_another(const ControlConnection& broker, const std::string& identity) {
+  return !identity.empty() && !broker.host_identity().empty() && broker.host_identity() != identity;
+}
+
+void give_up(const PoolHost& member, const std::string& placement) noexcept try {
+  ControlConnection broker(member);
+  broker.ask([&](wire::Control::Builder control) { control.setGiveUp(placement); }, wire::Control::GIVEN_UP,
+             [](wire::Control::Reader) {});
+} catch (const std::exception& failure) {
+  log::debug("a placement is not given up: {}", failure.what());
 }
 
 DialError placed_there(const PoolHost& host, const DialError& error, const std::string& name) {

@@ -15,7 +15,8 @@ struct Placement {
   struct Part {
     PoolHost host;
     std::uint32_t gpus = 0;
-    std::string name;  ///< in the pool; empty: the broker is too old to say
+    std::string name;      ///< in the pool; empty: the broker is too old to say
+    std::string identity;  ///< that the host tells in its hello; empty likewise
   };
   std::string name;
   LeaseOptions::Job job;
@@ -29,6 +30,16 @@ inline constexpr int placements_max = 5;
 /// client may go to, or not what was asked for: a host that is reached by TLS leads to no other one without.
 std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const ControlConnection& broker,
                                         const LeaseOptions& wish);
+
+/// Whether this is not the host of that identity, as far as both are known.
+bool is_another(const ControlConnection& broker, const std::string& identity);
+
+/// Connects to a host at which the pool has placed a job. Throws DialError, also if another host answers there.
+std::unique_ptr<ControlConnection> connect_to_part(const Placement::Part& part);
+
+/// Tells the member of the pool which has named this placement that no use is made of it. Does not throw: if the member
+/// cannot be told, what is kept for the placement ends by itself.
+void give_up(const PoolHost& member, const std::string& placement) noexcept;
 
 /// What mends that a host of a pool does not answer this machine.
 constexpr const char* unreached_repair =

@@ -114,10 +114,21 @@ void PoolContacts::call(std::size_t place) {
     const std::lock_guard lock(state_->mutex);
     alone = alone && std::none_of(state_->hosts.begin(), state_->hosts.end() - 1, silent);
   }
-  const bool with_offer = order_ == Order::load;
-  if (alone && !with_offer) return state_->call(place, hosts_[place], with_offer);
-  start_thread("fargpu-contact",
-               [state = state_, place, host = hosts_[place], with_offer] { state->call(place, host, with_offer); });
+  if (alone && order_ == Order::pool) return state_->call(place, hosts_[place], /*with_offer=*/false);
+  call_by_thread(place);
+}
+
+void PoolContacts::call_by_thread(std::size_t place) {
+  start_thread("fargpu-contact", [state = state_, place, host = hosts_[place], with_offer = order_ == Order::load] {
+    state->call(place, host, with_offer);
+  });
+}
+
+// Under the mutex.
+PoolContacts::Contact PoolContacts::give(std::size_t place) {
+  State::Host& host = state_->hosts[place];
+  host.given = true;
+  return {std::move(host.broker), hosts_[place], place, host.offer};
 }
 
 // All of them, or those that come soon after the first one.
@@ -148,11 +159,7 @@ std::optional<PoolContacts::Contact> PoolContacts::next() {
       const auto decided = [&] { return first_ready() || !waited_for(); };
       if (called_ == hosts_.size()) state_->changed.wait(lock, decided);
       else state_->changed.wait_for(lock, head_start, decided);
-      if (State::Host* const host = first_ready()) {
-        host->given = true;
-        const auto place = static_cast<std::size_t>(host - state_->hosts.data());
-        return Contact{std::move(host->broker), hosts_[place], place, host->offer};
-      }
+      if (State::Host* const host = first_ready()) return give(static_cast<std::size_t>(host - state_->hosts.data()));
       if (called_ == hosts_.size()) return std::nullopt;
     }
     call(called_++);
@@ -163,15 +170,22 @@ std::vector<PoolContacts::Contact> PoolContacts::all() {
   if (called_ == 0) wait_for_offers();
   std::vector<Contact> found;
   const std::lock_guard lock(state_->mutex);
-  for (std::size_t place = 0; place < hosts_.size(); ++place) {
-    State::Host& host = state_->hosts[place];
-    if (!host.ready()) continue;
-    host.given = true;
-    found.push_back({std::move(host.broker), hosts_[place], place, host.offer});
-  }
+  for (std::size_t place = 0; place < hosts_.size(); ++place)
+    if (state_->hosts[place].ready()) found.push_back(give(place));
   std::stable_sort(found.begin(), found.end(),
                    [](const Contact& one, const Contact& other) { return better(one.offer, other.offer); });
   return found;
+}
+
+std::optional<PoolContacts::Contact> PoolContacts::again(std::size_t place) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    State::Host& host = state_->hosts[place];
+    if (host.ready()) return give(place);
+    if (!std::exchange(host.answered, false)) return std::nullopt;
+  }
+  call_by_thread(place);
+  return std::nullopt;
 }
 
 void PoolContacts::failed(std::size_t place, DialError error) {

@@ -43,6 +43,8 @@ class PoolContacts {
   /// All hosts that have answered and were not given, the best offer first; silent ones are waited for no longer than
   /// next() does.
   std::vector<Contact> all();
+  /// A host that was silent, once it answers. Calls it again, unless that is under way; does not wait.
+  std::optional<Contact> again(std::size_t place);
   /// Those that FARGPU_POOL names, each once.
   std::size_t hosts() const;
   /// The host of this place serves no session, although it has answered.
@@ -55,6 +57,8 @@ class PoolContacts {
  private:
   struct State;
   void call(std::size_t place);
+  void call_by_thread(std::size_t place);
+  Contact give(std::size_t place);
   void wait_for_offers();
 
   const std::vector<PoolHost> hosts_;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "client/base/log.h"
-#include "client/base/threads.h"
 
 namespace fargpu::client {
 namespace {
@@ -73,7 +72,6 @@ std::optional<PoolSearch::Found> PoolSearch::ask_once(PoolContacts::Contact& con
   const bool of_pool = !contact.broker->pool().empty();
   std::optional<DialError> in_vain;
   std::vector<std::string>& unreached = unreached_[contact.broker->pool()];
-  std::string unused;
   try {
     for (int placements = 1;; ++placements) {
       check_(*contact.broker);
@@ -81,7 +79,6 @@ std::optional<PoolSearch::Found> PoolSearch::ask_once(PoolContacts::Contact& con
       wish.follows = true;
       wish.hosts = 1;
       wish.unreached = unreached;
-      wish.unused = std::exchange(unused, "");
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
       wish.wait = placements == 1 ? wait : std::max(left, std::min(wait, shortest_wait));
       Ticket ticket;
@@ -97,11 +94,9 @@ std::optional<PoolSearch::Found> PoolSearch::ask_once(PoolContacts::Contact& con
       } catch (const DialError& failure) {
         const Placement::Part& part = placement->parts.at(0);
         in_vain = placed_there(part.host, failure, part.name);
+        give_up(contact.host, placement->name);
         if (!place_again(*in_vain, placements)) throw *in_vain;
-        if (!in_vain->unreached.empty()) {
-          unreached.push_back(in_vain->unreached);
-          unused = placement->name;
-        }
+        if (!in_vain->unreached.empty()) unreached.push_back(in_vain->unreached);
       }
       contact.broker = std::make_unique<ControlConnection>(contact.host);
     }
@@ -120,8 +115,8 @@ std::optional<PoolSearch::Found> PoolSearch::ask_once(PoolContacts::Contact& con
 }
 
 PoolSearch::Found PoolSearch::go_to(const Placement& placement, std::size_t place) {
-  const PoolHost& host = placement.parts.at(0).host;
-  auto broker = std::make_unique<ControlConnection>(host);
+  const Placement::Part& part = placement.parts.at(0);
+  auto broker = connect_to_part(part);
   check_(*broker);
   LeaseOptions wish = wish_;
   wish.job = placement.job;
@@ -131,12 +126,12 @@ PoolSearch::Found PoolSearch::go_to(const Placement& placement, std::size_t plac
   Ticket ticket;
   broker->ask_for_lease(wish, hold_, [&](wire::LeaseAnswer::Reader answer) { ticket = read_ticket(answer); }, {});
   log::info("{} of pool '{}' has the lease", broker->name(), broker->pool());
-  return {std::move(broker), host, place, std::move(ticket), true};
+  return {std::move(broker), part.host, place, std::move(ticket), true};
 }
 
 // One host's queue at a time: a place in several would keep devices from others that nobody uses in the end.
 std::optional<PoolSearch::Found> PoolSearch::queue() {
-  for (const std::size_t place : contacts_.silent()) away_.push_back({place, nullptr});
+  away_ = contacts_.silent();
   while (!full_.empty() && Clock::now() < give_up_) {
     const auto sooner = [this](const Full& one, const Full& other) {
       return order_ == PoolContacts::Order::load ? better(one.offer, other.offer) : one.place < other.place;
@@ -193,33 +188,11 @@ std::optional<PoolSearch::Found> PoolSearch::look_at(std::size_t place) {
 }
 
 // A lease of a host that did not answer, if it does now and has room. If it is full it is looked at as others are.
-std::optional<PoolSearch::Found> PoolSearch::call_again(Away& away) {
-  if (!away.call) {
-    away.call = std::make_shared<Away::Call>();
-    start_thread("fargpu-contact", [call = away.call, host = hosts_[away.place]] {
-      std::unique_ptr<ControlConnection> broker;
-      try {
-        broker = std::make_unique<ControlConnection>(host);
-      } catch (const std::exception&) {  // it is called again
-      }
-      const std::lock_guard lock(call->mutex);
-      call->broker = std::move(broker);
-      call->over = true;
-    });
-    return std::nullopt;
-  }
-  std::unique_ptr<ControlConnection> broker;
-  {
-    const std::lock_guard lock(away.call->mutex);
-    if (!away.call->over) return std::nullopt;
-    broker = std::move(away.call->broker);
-  }
-  away.call.reset();
-  if (!broker) return std::nullopt;
-  const std::size_t place = away.place;
-  const bool of_pool = !broker->pool().empty();
-  std::erase_if(away_, [&](const Away& one) { return one.place == place; });
-  if (of_pool) return std::nullopt;  // another member of it is asked, which answers for this one too
+std::optional<PoolSearch::Found> PoolSearch::call_again(std::size_t place) {
+  const auto contact = contacts_.again(place);
+  if (!contact) return std::nullopt;
+  std::erase(away_, place);
+  if (!contact->broker->pool().empty()) return std::nullopt;  // another member of it is asked, which answers for it too
   full_.push_back({place, {}});
   return look_at(place);
 }

@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,17 +46,6 @@ class PoolSearch {
     Offer offer;
   };
 
-  /// A host that does not answer: it is called by another thread, since that takes seconds.
-  struct Away {
-    std::size_t place;
-    struct Call {
-      std::mutex mutex;
-      bool over = false;
-      std::unique_ptr<ControlConnection> broker;
-    };
-    std::shared_ptr<Call> call;
-  };
-
   std::optional<Found> ask(PoolContacts::Contact contact, std::chrono::milliseconds wait,
                            const ControlConnection::Meanwhile& meanwhile);
   std::optional<Found> ask_once(PoolContacts::Contact& contact, std::chrono::milliseconds wait,
@@ -65,7 +53,7 @@ class PoolSearch {
   Found go_to(const Placement& placement, std::size_t place);
   std::optional<Found> queue();
   std::optional<Found> look_at(std::size_t place);
-  std::optional<Found> call_again(Away& away);
+  std::optional<Found> call_again(std::size_t place);
   std::unique_ptr<ControlConnection> connect(std::size_t place);
   void forget(std::size_t place);
 
@@ -79,7 +67,7 @@ class PoolSearch {
   bool answered_ = false;                                      // the host that was asked last has, and not by a lease
   bool out_of_reach_ = false;                                  // it was none but hosts that do not answer
   std::vector<Full> full_;                                     // hosts that may have room later
-  std::vector<Away> away_;                                     // hosts that did not answer
+  std::vector<std::size_t> away_;                              // places of hosts that did not answer
   std::map<std::string, std::vector<std::string>> unreached_;  // by pool, hosts that it named and that did not answer
   std::map<std::string, std::vector<Full>> others_;            // members of pools of which one was asked
 };

@@ -9,6 +9,7 @@
 #include "event_log.h"
 #include "host_facts.h"
 #include "mps.h"
+#include "pool_address.h"
 #include "pool_registry.h"
 #include "pool_status.h"
 #include "protocol/text.h"
@@ -213,6 +214,7 @@ void Broker::listen() {
     if (address.empty())
       throw SettingsError(
           "pool: clients of other machines reach no address of this host; add one to listen, or give pool_address");
+    asio::co_spawn(io_, look_at_pool_address(address, listeners_.open_to_others()), asio::detached);
     pool_->start(std::move(address));
   }
   service_manager_.tell("READY=1\nSTATUS=serving");
@@ -237,10 +239,7 @@ void Broker::check() {
 std::string Broker::trouble() const {
   if (const std::string refusal = state_.refusal(std::chrono::system_clock::now()); !refusal.empty()) return refusal;
   if (!workers_.failure().empty()) return "no worker can be started: " + workers_.failure();
-  if (pool_ && settings_.pool_outage != "local" && !pool_->member().in_touch())
-    return "the registry of pool '" + settings_.pool + "' cannot be reached, and without it this host gives no new " +
-           "leases: " + pool_->member().trouble();
-  return "";
+  return pool_ && settings_.pool_outage != "local" ? pool_->why_no_leases() : "";
 }
 
 bool Broker::much_is_given_back(const std::string& tenant) const {
@@ -475,10 +474,11 @@ std::unique_ptr<PoolHost> Broker::make_pool_host() {
     }
   };
   facts.sessions_max = settings_.sessions_max;
+  host_identity_ = succession_.host_identity();  // by which clients know it, too
   return std::make_unique<PoolHost>(io_, *registry_,
                                     pool::MemberOptions{.pool = settings_.pool,
                                                         .host = settings_.name_in_pool(),
-                                                        .identity = succession_.host_identity(),
+                                                        .identity = host_identity_,
                                                         .places = settings_.pool_placer},
                                     leases_, std::move(facts));
 }
@@ -490,8 +490,20 @@ asio::awaitable<std::string> Broker::check_registry() {
     const std::string answer = co_await registry_->describe();
     EventLog::debug("registry", {{"answer", answer}});
     // Whether it may read at all.
-    std::vector<std::string> own{pool::Keys(settings_.pool).host(pool_->member().options().host)};
-    co_await registry_->read(std::move(own));
+    const pool::MemberOptions& self = pool_->member().options();
+    const std::string key = pool::Keys(settings_.pool).host(self.host);
+    std::vector<std::string> own{key};
+    const pool::Snapshot there = co_await registry_->read(std::move(own));
+    // Without a runtime_folder the fargpud that runs here under these settings has another identity, too.
+    const std::string address = settings_.pool_address.empty() ? host_name() : settings_.pool_address;
+    for (const pool::Entry& entry : there.entries)
+      if (const auto record = pool::read<pool::HostRecord>(entry.value);
+          entry.key == key && record && record->identity != self.identity &&
+          record->address.find(address) == std::string::npos)
+        co_return fmt::format(
+            "{}, where another host is a member under that name, at {}: give this one another name "
+            "by pool_host",
+            pool, record->address);
     co_return pool + ", which answers";
   } catch (const pool::RegistryError& error) {
     EventLog::warn("no registry", {{"pool", settings_.pool},
@@ -508,7 +520,8 @@ asio::awaitable<std::string> Broker::set_pool_tenant(ClientFacts by, std::string
   if (limits && limits->weight > pool::weight_max)
     co_return fmt::format("a weight is between 1 and {}", pool::weight_max);
   if (!pool_->member().in_touch())
-    co_return fmt::format("the registry of pool '{}' cannot be reached: {}", settings_.pool, pool_->member().trouble());
+    co_return fmt::format("this host is not in touch with the registry of pool '{}': {}", settings_.pool,
+                          pool_->member().trouble());
   try {
     co_await pool_->member().set_tenant(name, limits);
   } catch (const pool::RegistryError& error) {

@@ -189,6 +189,11 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
             stop_calling();
             if (!co_await on_lease(control.getLeaseRequest())) co_return;
             break;
+          case wire::Control::GIVE_UP:
+            if (!welcome) throw ProtocolError("a request before hello");
+            if (broker_.pool_) broker_.pool_->give_up(printable(control.getGiveUp().cStr()), client_.tenant);
+            co_await send([](wire::Control::Builder answer) { answer.setGivenUp(); });
+            break;
           case wire::Control::STATUS_REQUEST:
             if (!welcome) throw ProtocolError("a request before hello");
             co_await broker_.device_watch_.refresh(broker_.workers_.device_uuids());
@@ -630,9 +635,13 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     record.compute_percent = wish.compute_percent;
     if (wish.priority) record.priority = text_of(*wish.priority);
     record.only_front = !request.getFollowsPlaces();
-    for (const auto host : request.getUnreached())
-      if (record.unreached.size() < pool::avoid_max && pool::is_name(host.cStr()))
-        record.unreached.push_back(printable(host.cStr()));
+    Unreached& known = broker_.pool_->unreached();
+    for (const auto host : request.getUnreached()) {
+      if (record.unreached.size() == pool::avoid_max || !pool::is_name(host.cStr())) continue;
+      record.unreached.push_back(printable(host.cStr()));
+      known.note(source_, record.unreached.back());
+    }
+    record.doubted = known.of(source_);
     // A program without a job, or before it, comes to the same host each time, where it can share memory. A client that
     // does not reach others reaches this one.
     record.prefers_front = !request.getHold() || !record.unreached.empty();
@@ -654,7 +663,6 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       if (::getrandom(job->data(), job->size(), 0) != static_cast<ssize_t>(job->size()))
         co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, "no random numbers");
     }
-    if (request.getUnused().size() > 0) pool.give_up(request.getUnused().cStr(), client_.tenant);
     pool::RequestRecord record = record_of(request, wish, *job);
     const auto begin = Clock::now();
     auto until = deadline;  // of asking with a wait
@@ -674,11 +682,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       while (!member.in_touch()) {
         const auto back = std::min(member.lost_at() + registry_back_max, begin + registry_trouble_max);
         if (Clock::now() >= (local ? back : std::max({deadline, begin + registry_away_max, back}))) {
-          if (!local)
-            co_return co_await refuse_here(
-                fmt::format("the registry of pool '{}' cannot be reached, and without it this host gives no new "
-                            "leases: {}; try later",
-                            pool.name(), member.trouble()));
+          if (!local) co_return co_await refuse_here(pool.why_no_leases() + "; try later");
           EventLog::warn("lease without the pool", {{"tenant", client_.tenant}, {"reason", member.trouble()}});
           co_return true;
         }
@@ -753,6 +757,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
         places[i].setAddress(parts[i].address);
         places[i].setGpus(parts[i].gpus);
         places[i].setHost(parts[i].host);
+        places[i].setIdentity(parts[i].identity);
       }
       answer.setPlacement(placement);
       answer.setPlacementJob({reinterpret_cast<const kj::byte*>(job.data()), job.size()});

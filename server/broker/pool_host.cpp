@@ -21,6 +21,8 @@ constexpr auto look_interval = std::chrono::seconds(1);
 constexpr std::uint64_t worth_telling = 32;  // a part of a device
 constexpr auto tell_all_after = std::chrono::seconds(30);
 constexpr std::size_t refusals_max = 64;
+// A registry that is lost has left a view of the pool that is not older than this.
+constexpr auto view_again_after = std::chrono::minutes(2);
 
 std::string random_name() {
   JobKey bytes;
@@ -132,6 +134,14 @@ void PoolHost::stop(std::function<void()> left) {
 void PoolHost::leave_to_next(std::function<void()> withdrawn) { member_.withdraw_requests(std::move(withdrawn)); }
 
 void PoolHost::changed() { member_.changed(); }
+
+std::string PoolHost::why_no_leases() const {
+  if (member_.in_touch()) return "";
+  return fmt::format(
+      "this host is not in touch with the registry of its pool '{}', and gives no new leases until it is: "
+      "{}",
+      options_.pool, member_.trouble());
+}
 
 // --- what is told of the host
 // -----------------------------------------------------------------------------------------
@@ -303,7 +313,7 @@ asio::awaitable<std::string> PoolHost::find(std::string placement, std::string t
   try {
     record = co_await member_.find(placement);
   } catch (const pool::RegistryError& error) {
-    co_return fmt::format("the registry of pool '{}' does not answer: {}", options_.pool, error.what());
+    co_return fmt::format("the registry of pool '{}' does not answer this host: {}", options_.pool, error.what());
   }
   if (leases_.find(tenant, job)) co_return "";  // it has come meanwhile
   if (!record || record->tenant != tenant || record->job != text_of(job))
@@ -329,6 +339,7 @@ void PoolHost::look() {
   }
   over.clear();
   std::erase_if(sent_, [&](const auto& one) { return one.second.until <= now; });
+  if (member_.in_touch() && (!view_ || now - view_at_ > view_again_after)) last_view();
   const pool::RoomRecord here = room();
   if (much_differs(here, told_, leases_) || (now - told_at_ > tell_all_after && here != told_)) changed();
   look_.expires_after(look_interval);
@@ -341,6 +352,7 @@ asio::awaitable<std::shared_ptr<const pool::PoolView>> PoolHost::view() {
   if (!member_.in_touch()) co_return view_;
   try {
     view_ = co_await member_.view();
+    view_at_ = Clock::now();
   } catch (const pool::RegistryError& error) {
     EventLog::debug("pool not seen", {{"reason", error.what()}});
   }
@@ -353,6 +365,10 @@ std::shared_ptr<const pool::PoolView> PoolHost::last_view() {
         io_, [this]() -> asio::awaitable<void> { co_await view(); },
         [this](const std::exception_ptr&) { viewing_ = false; });
   return view_;
+}
+
+std::chrono::seconds PoolHost::view_age() const {
+  return std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - view_at_);
 }
 
 }  // namespace fargpu::server

@@ -15,6 +15,7 @@
 
 #include "lease.h"
 #include "server/pool/member.h"
+#include "unreached.h"
 
 namespace fargpu::server {
 
@@ -49,6 +50,11 @@ class PoolHost {
   /// The host is drained, or serves again, or stops.
   void changed();
 
+  /// Of a host that is in touch with the pool's registry: empty. Else a sentence.
+  std::string why_no_leases() const;
+  /// Hosts that did not answer clients, by the machines of these.
+  Unreached& unreached() { return unreached_; }
+
   const std::string& name() const { return options_.pool; }
   pool::Member& member() { return member_; }
   const pool::Member& member() const { return member_; }
@@ -69,6 +75,8 @@ class PoolHost {
   asio::awaitable<std::shared_ptr<const pool::PoolView>> view();
   /// As it was last seen; looks again meanwhile.
   std::shared_ptr<const pool::PoolView> last_view();
+  /// Since it was seen last.
+  std::chrono::seconds view_age() const;
 
  private:
   struct Entry {
@@ -109,7 +117,9 @@ class PoolHost {
   pool::RoomRecord told_;
   std::chrono::steady_clock::time_point told_at_;
   std::shared_ptr<const pool::PoolView> view_;
+  std::chrono::steady_clock::time_point view_at_;
   bool viewing_ = false;
+  Unreached unreached_;
   pool::Member member_;
 };
 

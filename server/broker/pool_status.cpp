@@ -26,15 +26,32 @@ struct Sum {
   std::uint64_t devices = 0, free_devices = 0, memory_bytes = 0, free_bytes = 0;
 };
 
-Sum sum_of(const pool::PoolView::Host& host) {
+Sum sum_of(const pool::HostRecord& record) {
   Sum sum;
-  for (const auto& device : host.record.devices) sum.memory_bytes += device.bytes;
-  sum.devices = host.record.devices.size();
+  for (const auto& device : record.devices) sum.memory_bytes += device.bytes;
+  sum.devices = record.devices.size();
+  return sum;
+}
+
+Sum sum_of(const pool::PoolView::Host& host) {
+  Sum sum = sum_of(host.record);
   for (const auto& device : host.room.devices) {
     sum.free_devices += device.idle;
     sum.free_bytes += device.bytes;
   }
   return sum;
+}
+
+void write_host(const std::string& name, const pool::HostRecord& record, wire::PoolHost::Builder to) {
+  to.setName(name);
+  to.setAddress(record.address);
+  if (!record.devices.empty()) to.setModel(record.devices.front().model);
+  const Sum sum = sum_of(record);
+  to.setDevices(static_cast<std::uint32_t>(sum.devices));
+  to.setMemoryBytes(sum.memory_bytes);
+  to.setSessionsMax(record.sessions_max);
+  to.setVersion(record.version);
+  to.setIdentity(record.identity);
 }
 
 void write_hosts(const pool::PoolView& view, wire::PoolStatus::Builder status) {
@@ -46,18 +63,18 @@ void write_hosts(const pool::PoolView& view, wire::PoolStatus::Builder status) {
     const auto& [name, host] = *place;
     const Sum sum = sum_of(host);
     auto to = list[i];
-    to.setName(name);
-    to.setAddress(host.record.address);
+    write_host(name, host.record, to);
     to.setState(state_of(host.room.state));
-    if (!host.record.devices.empty()) to.setModel(host.record.devices.front().model);
-    to.setDevices(static_cast<std::uint32_t>(sum.devices));
     to.setFreeDevices(static_cast<std::uint32_t>(sum.free_devices));
-    to.setMemoryBytes(sum.memory_bytes);
     to.setFreeBytes(sum.free_bytes);
     to.setLeases(host.leases);
-    to.setSessionsMax(host.record.sessions_max);
-    to.setVersion(host.record.version);
   }
+}
+
+void write_away(const pool::PoolView& view, wire::PoolStatus::Builder status) {
+  auto list = status.initAway(static_cast<unsigned>(std::min(view.away.size(), hosts_told_max)));
+  auto place = view.away.begin();
+  for (unsigned i = 0; i < list.size(); ++i, ++place) write_host(place->first, place->second, list[i]);
 }
 
 void write_waiting(const pool::PoolView& view, const Viewer& viewer, wire::PoolStatus::Builder status) {
@@ -119,10 +136,15 @@ void write_pool(const PoolHost& host, const pool::PoolView* view, const Viewer& 
                 wire::PoolStatus::Builder status) {
   status.setName(host.name());
   status.setMember(host.member().options().host);
-  if (!host.member().in_touch()) status.setTrouble(host.member().trouble());
+  if (!host.member().in_touch()) {
+    status.setTrouble(host.member().trouble());
+    status.setNameTaken(host.member().name_is_taken());
+    status.setAgeSeconds(view ? static_cast<std::uint32_t>(host.view_age().count()) : 0);
+  }
   if (!view) return;
   status.setPlacer(view->placer);
   write_hosts(*view, status);
+  write_away(*view, status);
   write_waiting(*view, viewer, status);
   write_tenants(*view, viewer, status);
 }
@@ -153,6 +175,8 @@ void write_pool(PoolHost& host, MetricsText& text) {
     leases += one.leases;
   }
   text.add("fargpu_pool_hosts", "gauge", "Hosts of the pool.", labels, static_cast<double>(view->hosts.size()));
+  text.add("fargpu_pool_hosts_away", "gauge", "Hosts that were members of the pool during the last ten minutes.",
+           labels, static_cast<double>(view->away.size()));
   text.add("fargpu_pool_devices", "gauge", "Devices of the pool's hosts.", labels, static_cast<double>(all.devices));
   text.add("fargpu_pool_devices_free", "gauge", "Of these, those on which no lease has anything.", labels,
            static_cast<double>(all.free_devices));

@@ -50,6 +50,11 @@ std::string too_long(const HostRecord& host) {
       so_many(tenants_max, "tenant"));
 }
 
+// Another host is a member under the name of this one.
+struct NameTaken : RegistryError {
+  explicit NameTaken(const std::string& what) : RegistryError(Kind::denied, what) {}
+};
+
 bool ends_with_key(const std::string& key, const std::string& prefix, std::string& rest) {
   if (!key.starts_with(prefix)) return false;
   rest = key.substr(prefix.size());
@@ -122,6 +127,7 @@ class Member::State : public std::enable_shared_from_this<State> {
 
   bool in_touch() const { return stay_ && stay_->joined; }
   const std::string& trouble() const { return trouble_; }
+  bool name_is_taken() const { return name_taken_; }
   Clock::time_point lost_at() const { return lost_at_; }
   const Placer* placer() const { return stay_ ? stay_->placer.get() : nullptr; }
 
@@ -196,6 +202,7 @@ class Member::State : public std::enable_shared_from_this<State> {
   bool withdrawing_ = false;
   std::function<void()> withdrawn_;
   std::string trouble_ = "it was not joined yet";
+  bool name_taken_ = false;
   bool lost_told_ = false;
   Clock::time_point lost_at_{};
 
@@ -292,9 +299,13 @@ asio::awaitable<void> Member::State::live() {
   while (!stopping_) {
     const auto stay = std::make_shared<Stay>();
     std::string why;
+    bool name_taken = false;
     stay_ = stay;
     try {
       co_await this->stay(stay);
+    } catch (const NameTaken& error) {
+      why = error.what();
+      name_taken = true;
     } catch (const RegistryError& error) {
       why = error.what();
       if (error.kind == RegistryError::Kind::strange) {
@@ -327,6 +338,7 @@ asio::awaitable<void> Member::State::live() {
       break;
     }
     trouble_ = why;
+    name_taken_ = name_taken;
     if (was_joined || !std::exchange(lost_told_, true))
       duties_.log(true, "pool out of reach",
                   {{"pool", options_.pool}, {"reason", why}, {"meaning", "sessions go on; it is tried again"}});
@@ -371,6 +383,7 @@ asio::awaitable<void> Member::State::stay(StayPointer stay) {
   before_ = nullptr;
   went_back_ = false;
   trouble_.clear();
+  name_taken_ = false;
   lost_told_ = false;
   duties_.log(false, "joined pool", {{"pool", options_.pool}, {"as", options_.host}});
   spawn(stay, [after](auto self, auto of) { return self->watch_own(of, after); });
@@ -408,10 +421,10 @@ asio::awaitable<std::int64_t> Member::State::join(StayPointer stay) {
     if (entry.key != keys_.host(options_.host)) continue;
     const auto record = read<HostRecord>(entry.value);
     if (record && record->identity != options_.identity)
-      throw RegistryError(RegistryError::Kind::denied,
-                          fmt::format("another host is a member under the name '{}', at {}; give this one another "
-                                      "name by pool_host",
-                                      options_.host, record->address));
+      throw NameTaken(
+          fmt::format("another host is a member under the name '{}', at {}; give this one another "
+                      "name by pool_host",
+                      options_.host, record->address));
     host_revision = entry.modified;
   }
   for (const Entry& entry : snapshot.entries) {
@@ -471,9 +484,7 @@ asio::awaitable<std::int64_t> Member::State::join(StayPointer stay) {
   else transaction.erase(keys_.known(options_.host));
   const Outcome outcome = co_await registry_.commit(std::move(transaction));
   if (outcome.committed) known_lifetime_ = std::move(known_lifetime);  // the one before has no key any more
-  else
-    throw RegistryError(RegistryError::Kind::denied,
-                        fmt::format("another host joins under the name '{}' at this moment", options_.host));
+  else throw NameTaken(fmt::format("another host joins under the name '{}' at this moment", options_.host));
   co_return entered.revision;
 }
 
@@ -707,6 +718,8 @@ asio::awaitable<std::shared_ptr<const PoolView>> Member::State::look_at_all() {
       view->placer = entry.value;
     } else if (ends_with_key(entry.key, keys_.hosts(), name)) {
       if (auto record = read<HostRecord>(entry.value)) view->hosts[name].record = std::move(*record);
+    } else if (ends_with_key(entry.key, keys_.known_hosts(), name)) {
+      if (auto record = read<HostRecord>(entry.value)) view->away[name] = std::move(*record);
     } else if (ends_with_key(entry.key, keys_.rooms(), name)) {
       if (auto record = read<RoomRecord>(entry.value)) view->hosts[name].room = std::move(*record);
     } else if (ends_with_key(entry.key, keys_.tenants(), name)) {
@@ -726,6 +739,7 @@ asio::awaitable<std::shared_ptr<const PoolView>> Member::State::look_at_all() {
     }
   }
   std::erase_if(view->hosts, [](const auto& host) { return host.second.record.identity.empty(); });
+  std::erase_if(view->away, [&](const auto& host) { return view->hosts.contains(host.first); });
   std::stable_sort(waiting.begin(), waiting.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto& [created, request] : waiting) view->waiting.push_back(std::move(request));
   co_return view;
@@ -781,6 +795,7 @@ std::shared_ptr<Request> Member::request(const RequestRecord& wish) { return sta
 asio::awaitable<std::optional<LeaseRecord>> Member::find(std::string id) { return state_->find(std::move(id)); }
 bool Member::in_touch() const { return state_->in_touch(); }
 std::string Member::trouble() const { return state_->trouble(); }
+bool Member::name_is_taken() const { return state_->name_is_taken(); }
 std::chrono::steady_clock::time_point Member::lost_at() const { return state_->lost_at(); }
 bool Member::is_placer() const { return state_->placer() != nullptr; }
 const PlacerCounts* Member::counts() const { return state_->placer() ? &state_->placer()->counts() : nullptr; }

@@ -95,6 +95,8 @@ class Member {
   /// Whether requests can be answered. If not, trouble() says why.
   bool in_touch() const;
   std::string trouble() const;
+  /// The trouble is another host that is a member under this one's name.
+  bool name_is_taken() const;
   /// When it was in touch last. Long ago, if it never was.
   std::chrono::steady_clock::time_point lost_at() const;
   bool is_placer() const;

@@ -350,6 +350,23 @@ std::string Placement::limit_in_the_way(const RequestRecord& wish, Taken taken) 
   return "";
 }
 
+std::string Placement::drained_in_the_way(const RequestRecord& wish) const {
+  constexpr std::size_t told_max = 3;
+  const unsigned enough = wish.hosts > 1 ? 1 : std::max(wish.gpus, 1u);
+  std::vector<std::string> names;
+  for (const auto& [name, host] : hosts_)
+    if (names.size() < told_max && host.there && host.room && host.room->state != RoomRecord::State::serving &&
+        suits(name, wish) && can_give(host, wish, Taken::nothing) >= enough)
+      names.push_back(name);
+  if (names.empty()) return "";
+  return fmt::format(", and {} {} no new sessions now", fmt::join(names, " and "),
+                     names.size() == 1 ? "takes" : "take");
+}
+
+bool Placement::comes_last(const std::string& name, const RequestRecord& wish) {
+  return std::ranges::find(wish.doubted, name) != wish.doubted.end();
+}
+
 bool Placement::suits(const std::string& name, const RequestRecord& wish) const {
   if (wish.only_front && name != wish.front) return false;
   const auto lacks = [&](const std::vector<std::string>& names) {
@@ -361,7 +378,7 @@ bool Placement::suits(const std::string& name, const RequestRecord& wish) const 
 // --- deciding
 // ---------------------------------------------------------------------------------------------------------
 
-// One host before several, the least loaded before others.
+// One host before several, the least loaded before others, and before hosts that this client may not reach.
 bool Placement::choose(const RequestRecord& wish, Taken taken, Verdict& verdict) {
   struct Candidate {
     const std::string* name;
@@ -386,6 +403,7 @@ bool Placement::choose(const RequestRecord& wish, Taken taken, Verdict& verdict)
       return alone(wish.front, front->second, gives, "which was asked");
   }
   std::vector<Candidate> candidates;
+  std::optional<Candidate> last;
   std::uint64_t all = 0;
   for (const auto& [place, at] : by_load_) {
     const std::string& name = place.second;
@@ -393,14 +411,19 @@ bool Placement::choose(const RequestRecord& wish, Taken taken, Verdict& verdict)
     Host& host = *at;
     const unsigned gives = can_give(host, wish, taken);
     if (gives == 0) continue;
-    if (gives >= enough && !spread) return alone(name, host, gives, "the least loaded that has room");
+    if (gives >= enough && !spread) {
+      if (!comes_last(name, wish)) return alone(name, host, gives, "the least loaded that has room");
+      if (!last) last = {&name, &host, gives};
+    }
     all += gives;
     candidates.push_back({&name, &host, gives});
   }
+  if (last) return alone(*last->name, *last->host, last->gives, "the only one that has room");
   if (wish.hosts > 1) {
     if (!spread)
       std::stable_sort(candidates.begin(), candidates.end(),
                        [](const Candidate& one, const Candidate& other) { return one.gives > other.gives; });
+    std::ranges::stable_partition(candidates, [&](const Candidate& one) { return !comes_last(*one.name, wish); });
     unsigned missing = wish.gpus;
     for (const Candidate& candidate : candidates) {
       if ((!spread && missing == 0) || verdict.parts.size() == std::min<std::size_t>(wish.hosts, parts_max)) break;
@@ -425,9 +448,10 @@ bool Placement::choose(const RequestRecord& wish, Taken taken, Verdict& verdict)
       taken == Taken::nothing
           ? fmt::format("no host of the pool could ever give {}{}; ask for less, or for GPUs of more hosts",
                         wish_text(wish), limit)
-          : fmt::format("{} {} asked for, but the hosts of the pool have {} free that would do{}{}; try later",
+          : fmt::format("{} {} asked for, but the hosts of the pool have {} free that would do{}{}{}; try later",
                         wish_text(wish), wish.gpus == 1 ? "is" : "are", so_many(all, "GPU"),
-                        all >= std::max(wish.gpus, 1u) ? ", on too many hosts" : "", limit);
+                        all >= std::max(wish.gpus, 1u) ? ", on too many hosts" : "",
+                        taken == Taken::all ? drained_in_the_way(wish) : "", limit);
   if (wish.only_front) verdict.text += fmt::format(" (at {} alone, which was asked)", wish.front);
   return false;
 }
@@ -571,6 +595,7 @@ void Placement::choose_claims(Waiting& waiting) {
       suited.push_back({can_give(host, wish, Taken::all), gives, &name});
   // Those that have most of it by now.
   std::stable_sort(suited.begin(), suited.end(), [](const Suited& a, const Suited& b) { return a.free > b.free; });
+  std::ranges::stable_partition(suited, [&](const Suited& one) { return !comes_last(*one.name, wish); });
   // One host that could serve it alone, if there is one.
   const unsigned enough = std::max(wish.gpus, 1u);
   const auto alone = std::find_if(suited.begin(), suited.end(), [&](const Suited& one) { return one.gives >= enough; });
@@ -616,7 +641,7 @@ std::vector<Placement::Decision> Placement::decide(std::size_t most, Clock::time
                         0,           wish.program, wish.client};
       for (std::size_t i = 0; i < verdict.parts.size(); ++i) {
         auto& [host, gpus] = verdict.parts[i];
-        decision.answer.parts.push_back({verdict.names[i], host->record.address, gpus});
+        decision.answer.parts.push_back({verdict.names[i], host->record.address, host->record.identity, gpus});
         take(verdict.names[i], *host, gpus, decision.lease);
         LeaseRecord part = decision.lease;
         part.gpus = gpus;

@@ -150,7 +150,11 @@ class Placement {
   Fit fit(const Host& host, const RequestRecord& wish, Taken taken) const;
   /// The limit of a host that is in the way of a request, if one is; for people.
   std::string limit_in_the_way(const RequestRecord& wish, Taken taken) const;
+  /// Hosts that could serve a request and take no new sessions now, if there are any; for people.
+  std::string drained_in_the_way(const RequestRecord& wish) const;
   bool suits(const std::string& name, const RequestRecord& wish) const;
+  /// Hosts that are chosen after all others.
+  static bool comes_last(const std::string& name, const RequestRecord& wish);
   /// Why a request cannot be served now, beyond what others have.
   struct Obstacle {
     std::string never;  ///< no host could ever serve it

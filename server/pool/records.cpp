@@ -196,6 +196,7 @@ void fields(Visitor& visit, std::type_identity<RequestRecord>) {
   visit("prefers_front", &RequestRecord::prefers_front);
   visit("avoid", &RequestRecord::avoid, avoid_max);
   visit("unreached", &RequestRecord::unreached, avoid_max);
+  visit("doubted", &RequestRecord::doubted, avoid_max);
   visit("program", &RequestRecord::program);
   visit("client", &RequestRecord::client);
   visit("since", &RequestRecord::since);
@@ -216,6 +217,7 @@ template <class Visitor>
 void fields(Visitor& visit, std::type_identity<Part>) {
   visit("host", &Part::host);
   visit("address", &Part::address);
+  visit("identity", &Part::identity);
   visit("gpus", &Part::gpus);
 }
 template <class Visitor>
@@ -239,7 +241,8 @@ bool sound(const HostRecord& record) { return is_name(record.identity) && !recor
 bool sound(const RequestRecord& record) {
   return is_name(record.front) && is_name(record.tenant) && is_job(record.job) && record.compute_percent <= 100 &&
          record.hosts >= 1 && std::all_of(record.avoid.begin(), record.avoid.end(), is_name) &&
-         std::all_of(record.unreached.begin(), record.unreached.end(), is_name);
+         std::all_of(record.unreached.begin(), record.unreached.end(), is_name) &&
+         std::all_of(record.doubted.begin(), record.doubted.end(), is_name);
 }
 bool sound(const LeaseRecord& record) {
   return is_name(record.tenant) && is_job(record.job) && record.compute_percent <= 100 && record.gpus <= devices_max;

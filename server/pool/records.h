@@ -119,6 +119,7 @@ struct RequestRecord {
   bool prefers_front = false;          ///< there if it has room
   std::vector<std::string> avoid;      ///< hosts that had no room although they seemed to
   std::vector<std::string> unreached;  ///< hosts that do not answer this client
+  std::vector<std::string> doubted;    ///< hosts that did not answer clients of the same machine lately
   std::string program, client;         ///< for people: its file name, host name and process id
   std::uint64_t since = 0;             ///< for people: Unix time
   bool operator==(const RequestRecord&) const = default;
@@ -138,6 +139,7 @@ struct LeaseRecord {
 
 struct Part {
   std::string host, address;
+  std::string identity;  ///< of the host; empty: the placer is older than this
   std::uint32_t gpus = 0;
   bool operator==(const Part&) const = default;
 };
@@ -170,6 +172,7 @@ struct PoolView {
     std::uint32_t leases = 0;
   };
   std::map<std::string, Host> hosts;
+  std::map<std::string, HostRecord> away;  ///< hosts that were there lately
   std::map<std::string, TenantRecord> tenants;
   std::map<std::string, Limits> uses;  ///< by tenant
   std::vector<RequestRecord> waiting;  ///< in the order in which they came

@@ -90,6 +90,38 @@ TEST_CASE("one host before several, and the least loaded before others") {
   CHECK(pool.round() == Pool::Results{{third, "b:1,a:1"}});
 }
 
+TEST_CASE("a host that this client may not reach is taken after all others") {
+  Pool pool;
+  pool.host("a", 2);
+  pool.host("b", 4);
+  RequestRecord wish = pool.wish(1);
+  wish.doubted = {"b"};
+  for (const char* const at : {"a:1", "a:1", "b:1"}) {
+    const auto id = pool.ask(wish);
+    CHECK(pool.round() == Pool::Results{{id, at}});
+  }
+  pool.host("c", 2);
+  wish.gpus = 4;
+  wish.hosts = 2;
+  const auto spread = pool.ask(wish);
+  CHECK(pool.round() == Pool::Results{{spread, "c:2,b:2"}});
+}
+
+TEST_CASE("a refusal names hosts that could serve and take no new sessions") {
+  Pool pool;
+  pool.host("a", 1);
+  pool.host("b", 2);
+  RoomRecord room = pool.rooms["b"];
+  room.state = RoomRecord::State::draining;
+  pool.placement.set_room("b", room);
+  RequestRecord wish = pool.wish(2);
+  wish.waits = false;
+  const auto id = pool.ask(wish);
+  CHECK(pool.round()[id] ==
+        "refused: 2 GPUs with 100% of compute are asked for, but the hosts of the pool have 1 GPU free that would do, "
+        "and b takes no new sessions now; try later");
+}
+
 TEST_CASE("the host that was asked is preferred, or is the only one") {
   Pool pool;
   pool.host("a", 1);

@@ -256,9 +256,67 @@ class Placing(RegistryTest):
         self.seen(one, 3)
         done = fargpu("doctor", pool=one.pool, seconds=60)
         self.assertEqual(done.code, 1, done.out)
-        self.assertIn(f"  FAIL  host 'h3' of the pool, at {nobody}, does not answer this machine: cannot connect to "
-                      f"{nobody} (Connection refused)\n        start its fargpud, open that port for this machine, or "
-                      "have its pool_address corrected\n", done.out)
+        repair = "        start its fargpud, open that port for this machine, or have its pool_address corrected\n"
+        self.assertIn(f"  FAIL  host 'h3' of the pool is not reached at {nobody}: cannot connect to {nobody} "
+                      f"(Connection refused)\n{repair}", done.out)
+        self.member("h4", "--pool-address", two.pool)
+        self.seen(one, 4)
+        done = fargpu("doctor", pool=one.pool, seconds=60)
+        self.assertIn(f"  FAIL  host 'h4' of the pool is not reached at {two.pool}: another host answers there\n"
+                      f"{repair}", done.out)
+
+    def test_an_address_that_leads_to_another_host(self):
+        one = self.member("h1")
+        two = self.member("h2", "--pool-address", one.pool, devices=2)
+        self.seen(one, 2)
+        done = fargpu("run", "-n", "2", "--", "true", pool=one.pool)
+        self.assertEqual(done.code, 125, done.err)
+        self.assertRegex(done.err, rf"the pool has placed this job at h2, but in vain: {one.pool}: another host "
+                                   r"answers there; .*pool_address")
+        held = self.job(one, "-n", "1", "-c", "100%")
+        self.assertEqual(self.where(held), [one.pool])
+        three = self.member("h3", devices=2)
+        self.seen(one, 3)
+        other = self.job(one, "-n", "2")
+        self.assertEqual(self.where(other), [three.pool])
+        self.end(other)
+        self.end(held)
+
+    def test_a_host_that_one_client_did_not_reach_is_the_last_choice_for_others(self):
+        class Silent:
+            """Lets clients wait for its answer."""
+            def __init__(self):
+                self.socket = socket.create_server(("127.0.0.1", 0))
+                self.address = "127.0.0.1:{}".format(self.socket.getsockname()[1])
+
+            def callers(self):
+                self.socket.settimeout(0)
+                number = 0
+                try:
+                    while True:
+                        self.socket.accept()[0].close()
+                        number += 1
+                except BlockingIOError:
+                    return number
+        silent = Silent()
+        self.addCleanup(silent.socket.close)
+        one, _ = self.member("h1"), self.member("h2", "--pool-address", silent.address, devices=2)
+        three = self.member("h3")
+        self.seen(one, 3)
+        held = self.job(one, "-n", "1", "-c", "100%")  # one of the others has most room then
+        self.where(held)
+        silent.callers()
+        done = fargpu("run", "-n", "2", "--", "true", pool=one.pool, seconds=30)
+        self.assertEqual(done.code, 125, done.err)
+        self.assertEqual(silent.callers(), 1)
+        for _ in range(4):  # the least loaded would be the silent one, which has more devices
+            job = fargpu("run", "-n", "1", "-m", "1MiB", "--", *SHOW, pool=one.pool)
+            self.assertEqual(job.code, 0, job.err)
+            self.assertIn(self.hosts_of(job.out.strip())[0], (one.pool, three.pool))
+        self.assertEqual(silent.callers(), 0)
+        self.end(held)
+        done = fargpu("run", "-n", "2", "--", "true", pool=one.pool, seconds=30)  # and yet it is tried again
+        self.assertEqual((done.code, silent.callers()), (125, 1), done.err)
 
     def test_a_queue_has_an_order(self):
         one, = self.members(1)
@@ -347,6 +405,20 @@ class Limits(RegistryTest):
             self.assertEqual(fargpu(verb, "--host", one.pool).code, 0)
             for host in (one, two):
                 self.assertEqual([host["state"] for host in self.pool_of(host)["hosts"]], [state, "serving"])
+        full = self.job(one, "-n", "1", "-c", "100%")
+        self.where(full)
+        done = fargpu("run", "-n", "1", "-c", "100%", "--", "true", pool=one.pool)
+        self.assertEqual(done.code, 75)
+        self.assertIn("have 0 GPUs free that would do, and h1 takes no new sessions now; try later", done.err)
+        self.end(full)
+        for verb, text in (("drain", "takes no new sessions"), ("resume", "takes new sessions")):  # by the pool's names
+            done = fargpu(verb, "--host", "h2", pool=one.pool)
+            self.assertEqual((done.code, done.err), (0, ""))
+            self.assertIn(text, done.out)
+        self.assertEqual([host["state"] for host in self.pool_of(one)["hosts"]], ["draining", "serving"])
+        done = fargpu("drain", "--host", "h7", pool=one.pool)
+        self.assertNotEqual(done.code, 0)
+        self.assertIn("'h7'", done.err)
 
     def test_limits_that_are_none_are_refused_with_the_reason(self):
         one, = self.members(1)
@@ -578,9 +650,16 @@ class Failures(RegistryTest):
         self.assertEqual(done.code, 126, done.err)
         waiting = self.job(one, "-n", "2", "--wait", "60s")
         wait_until(lambda: self.pool_of(one)["waiting"], "it waits")
+        self.assertEqual([host["name"] for host in self.pool_of(one)["away"]], ["h2"])
+        text = fargpu("ls", pool=one.pool).out
+        self.assertRegex(text, r"pool p: 1 of 1 host serve, .*; 1 host away\n")
+        self.assertRegex(text, rf"(?m)^  h2 +away .* 0 of 2 .*{two.port}$")
+        self.assertIn(f"  note  host 'h2' of the pool, at tcp://{two.pool}, is away",
+                      fargpu("doctor", pool=one.pool).out)
         again = self.member("h2", devices=2)
         self.assertEqual(self.where(waiting), [again.pool])
         self.end(waiting)
+        wait_until(lambda: "away" not in fargpu("ls", pool=one.pool).out, "it is back")
         again.terminate()
         again.wait(output=False)
         done = fargpu("run", "-n", "2", "--", "true", pool=one.pool)  # it has left in good order
@@ -643,6 +722,15 @@ class Failures(RegistryTest):
         second = self.member("h1", joined=False)
         self.assertIn("another host is a member under the name 'h1'", second.log("pool out of reach")["reason"])
         self.assertEqual(len(self.pool_of(one)["hosts"]), 1)
+        done = fargpu("run", "--", "true", pool=second.pool, seconds=60)
+        self.assertEqual(done.code, 75, done.err)
+        self.assertIn("this host is not in touch with the registry of its pool 'p', and gives no new leases until it "
+                      "is: another host is a member under the name 'h1'", done.err)
+        checked = run([paths.FARGPUD, "--check", "--config", os.devnull, "--driver", paths.FAKE_DRIVER, "--listen",
+                       "127.0.0.1:4711", "--image-folder", "", "--pool", "p", "--pool-host", "h1", "--pool-registry",
+                       self.etcd.url])
+        self.assertRegex(checked.out, rf"where another host is a member under that name, at \S+{one.port}: give this "
+                                      r"one another name by pool_host\n$")
         done = fargpu("doctor", pool=second.pool, seconds=60)
         self.assertRegex(done.out, r"  FAIL  it is 'h1' of pool 'p', but no member of it: another host is a member "
                                    rf"under the name 'h1', at \S+{one.port}; give this one another name by pool_host\n"
@@ -664,12 +752,15 @@ class Failures(RegistryTest):
         self.assert_lives(client)
         code, text = self.health(strict)
         self.assertEqual(code, 503)
-        self.assertRegex(text, r"^the registry of pool 'p' cannot be reached, and without it this host gives no new "
-                               r"leases: .+\n$")
+        self.assertRegex(text, r"^this host is not in touch with the registry of its pool 'p', and gives no new leases "
+                               r"until it is: .+\n$")
+        told = fargpu("ls", pool=strict.pool).out
+        self.assertRegex(told, r"pool p: 2 of 2 hosts serve(.*\n)+  ! the registry is of no use to the host that was "
+                               r"asked, and this is what was so \d+ s ago: .*\n")
         self.assertEqual(self.health(lax), (200, "ok\n"))
         done = fargpu("run", "-n", "1", "--", "true", pool=strict.pool, seconds=30)
         self.assertEqual(done.code, 75, done.err)
-        self.assertIn("the registry of pool 'p' cannot be reached", done.err)
+        self.assertIn("not in touch with the registry of its pool 'p'", done.err)
         for options in (("-n", "2"), ("-n", "2", "--hosts", "2")):
             done = fargpu("run", *options, "--", "true", pool=lax.pool, seconds=30)
             self.assertEqual(done.code, 75, done.err)
@@ -722,7 +813,7 @@ class Failures(RegistryTest):
         begin = time.monotonic()
         done = fargpu("pool", "set", "default", "--leases", "1", "--host", cut.pool)
         self.assertNotEqual(done.code, 0)
-        self.assertIn("the registry of pool 'p' cannot be reached", done.err)
+        self.assertIn("this host is not in touch with the registry of pool 'p'", done.err)
         self.assertLess(time.monotonic() - begin, 3)
 
 
