@@ -213,8 +213,8 @@ struct LeaseRequest {
   placement @12 :Text;        # as an answer with `places` gave it, to each host that it named
   unreached @13 :List(Text);  # names of at most 64 hosts of the pool that do not answer this client: none of them is
                               # chosen. If no other host could ever serve it, the request is refused at once. The
-                              # broker remembers them for ten minutes: for clients of the same machine they are the last
-                              # ones that are chosen
+                              # broker remembers them for ten minutes: for clients of the same address they are chosen
+                              # only where others do not suffice
 }
 
 struct Variable {

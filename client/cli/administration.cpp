@@ -6,6 +6,7 @@
 
 #include <iostream>
 
+#include "client/connect/placement.h"
 #include "client/connect/pool_contacts.h"
 #include "commands.h"
 #include "protocol/site/tokens.h"
@@ -15,29 +16,48 @@ namespace fargpu::client::cli {
 
 namespace {
 
-// Of a host that `fargpu ls` shows under this name, as a member of the pool that FARGPU_POOL names; empty if it shows
-// none.
-std::string address_in_pool(const std::string& name) {
-  if (name.empty() || name.find_first_of(":/,") != std::string::npos || config().hosts.empty()) return "";
+// A host that `fargpu ls` shows under this name, as one of the pool that FARGPU_POOL names; nothing if it shows none.
+std::optional<PoolHost> host_in_pool(const std::string& name) {
+  if (name.empty() || name.find_first_of(":/,") != std::string::npos || config().hosts.empty()) return std::nullopt;
+  auto member = PoolContacts(config().hosts).next();
+  if (!member) return std::nullopt;
+  Placement::Part found;
+  bool known = false, away = false;
   std::string address;
+  member->broker->ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
+                      [&](wire::Control::Reader control) {
+                        for (const auto host : control.getStatus().getPool().getAway())
+                          away = away || host.getName() == name.c_str();
+                        for (const auto host : control.getStatus().getPool().getHosts()) {
+                          if (host.getName() != name.c_str()) continue;
+                          known = true;
+                          address = host.getAddress().cStr();
+                          found.identity = host.getIdentity().cStr();
+                        }
+                      });
+  if (away)
+    throw std::runtime_error(fmt::format("host '{}' of the pool is away: its fargpud has to run for this", name));
+  if (!known) return std::nullopt;
+  std::string why;
+  const auto host = told_host(address, *member->broker, why);
+  if (!host)
+    throw std::runtime_error(fmt::format("host '{}' of the pool: '{}' {}", name, printable(address, 300), why));
+  found.host = *host;
   try {
-    auto member = PoolContacts(config().hosts).next();
-    if (!member) return "";
-    member->broker->ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
-                        [&](wire::Control::Reader control) {
-                          for (const auto host : control.getStatus().getPool().getHosts())
-                            if (host.getName() == name.c_str()) address = printable(host.getAddress().cStr(), 300);
-                        });
-  } catch (const DialError&) {  // it may be the address of a host all the same
+    connect_to_part(found, ControlConnection::For::host);
+  } catch (const DialError& error) {
+    const std::string what = error.what();
+    throw std::runtime_error(fmt::format("host '{}' of the pool is not reached: {}; {}", name,
+                                         what.substr(0, what.find("; ")), unreached_repair(error)));
   }
-  return address;
+  return host;
 }
 
 }  // namespace
 
 PoolHost one_host(const std::string& text) {
-  const std::string address = address_in_pool(text);
-  const auto hosts = pool_hosts(address.empty() ? text : address);
+  if (const auto host = host_in_pool(text)) return *host;
+  const auto hosts = pool_hosts(text);
   if (hosts.size() != 1)
     throw std::runtime_error(
         "name one GPU host with --host, such as 127.0.0.1:8470: this is about one, and the pool has several");

@@ -320,9 +320,8 @@ void check_reach(Findings& report, wire::PoolStatus::Reader pool) {
       members.push_back(
           {printable(host.getName().cStr()), printable(host.getAddress().cStr(), 300), host.getIdentity().cStr()});
   const Reach found = reach(members);
-  for (const auto& [member, why] : found.silent)
-    report.bad(fmt::format("host '{}' of the pool is not reached at {}: {}", member.name, member.address, why),
-               unreached_repair);
+  for (const auto& [member, why, repair] : found.silent)
+    report.bad(fmt::format("host '{}' of the pool is not reached at {}: {}", member.name, member.address, why), repair);
   if (found.tried < members.size())
     report.note(fmt::format("{} of {} of the pool were called in time", found.tried, so_many(members.size(), "host")));
   else if (found.silent.empty())
@@ -415,6 +414,7 @@ void check_host(Findings& report, const PoolHost& host, Seen& seen) {
                   }
                   check_identity(report, status);
                   check_pool(report, status, broker->name(), seen.pools);
+                  serves = serves && !status.getPool().getNameTaken();
                   wish = wish_of_trial(report, status);
                   report.good(fmt::format("{} of {} taken", status.getSessionsTaken(),
                                           so_many(status.getSessionsMax(), "session")));

@@ -276,10 +276,7 @@ int list(const ListOptions& options) {
       std::ranges::all_of(own, [](const Json& host) { return host.contains("error") || host.contains("pool"); });
   const bool any_answers = std::ranges::any_of(own, [](const Json& host) { return host.contains("pool"); });
   if (own.size() > 1 && !(of_pool && any_answers)) print_sums(own);
-  std::set<std::string> pools;
-  for (const Json& host : hosts)
-    if (host.contains("pool") && pools.insert(host["pool"]["name"].get<std::string>()).second)
-      std::cout << pool_table(host["pool"], options.filter);
+  for (const Json* const pool : pools_of(hosts)) std::cout << pool_table(*pool, options.filter);
   std::cout << nothing_shown(hosts, options.filter);
   return code;
 }

@@ -101,11 +101,12 @@ std::string pool_sums(const Json& pool, const Filter& filter) {
   std::uint64_t devices = 0, free_devices = 0, memory = 0, free = 0, leases = 0, serving = 0;
   for (const Json& host : pool["hosts"]) {
     devices += number(host, "devices");
-    free_devices += number(host, "free_devices");
     memory += number(host, "memory_bytes");
-    free += number(host, "free_bytes");
     leases += number(host, "leases");
-    serving += host["state"] == "serving";
+    if (host["state"] != "serving") continue;  // what is free there, nobody gets
+    ++serving;
+    free_devices += number(host, "free_devices");
+    free += number(host, "free_bytes");
   }
   const auto more = number(pool, "more_hosts"), all = number(pool, "all_hosts"), shown = pool["hosts"].size() + more;
   std::string text;
@@ -124,13 +125,29 @@ std::string pool_sums(const Json& pool, const Filter& filter) {
     text += fmt::format("; {} of {} shown", pool["hosts"].size(), so_many(all, "host"));
   if (more != 0) text += fmt::format("; {} more hosts are not told", more);
   text += "\n";
-  if (const auto trouble = pool["trouble"].get<std::string>(); !trouble.empty())
-    text +=
-        fmt::format("  ! the registry is of no use to the host that was asked, and {}: {}\n",
-                    all == 0 && away == 0 ? "nothing is known of the pool"
-                                          : fmt::format("this is what was so {} s ago", number(pool, "age_seconds")),
-                    trouble);
-  return text;
+  return text + pool_trouble(pool);
+}
+
+std::string pool_trouble(const Json& pool) {
+  const auto trouble = pool["trouble"].get<std::string>();
+  if (trouble.empty()) return "";
+  return fmt::format("  ! the registry is of no use to the host that was asked, and {}: {}\n",
+                     number(pool, "all_hosts") == 0 && pool["away"].empty()
+                         ? "nothing is known of the pool"
+                         : fmt::format("this is what was so {} s ago", number(pool, "age_seconds")),
+                     trouble);
+}
+
+std::vector<const Json*> pools_of(const std::vector<Json>& hosts) {
+  std::vector<const Json*> pools;
+  for (const Json& host : hosts) {
+    if (!host.contains("pool")) continue;
+    const Json& pool = host["pool"];
+    const auto before = std::ranges::find_if(pools, [&](const Json* one) { return (*one)["name"] == pool["name"]; });
+    if (before == pools.end()) pools.push_back(&pool);
+    else if ((*before)->at("trouble") != "" && pool["trouble"] == "") *before = &pool;
+  }
+  return pools;
 }
 
 std::string pool_table(const Json& pool, const Filter& filter) {

@@ -20,6 +20,11 @@ std::vector<nlohmann::ordered_json> only_shown(std::vector<nlohmann::ordered_jso
 /// A line for people if there is nothing to see.
 std::string nothing_shown(const std::vector<nlohmann::ordered_json>& hosts, const Filter& filter);
 
+/// The pools of which these hosts tell, each once: by a host that is in touch with its registry, if there is one.
+std::vector<const nlohmann::ordered_json*> pools_of(const std::vector<nlohmann::ordered_json>& hosts);
+/// A line that says how old all this is, and why; empty while it is not.
+std::string pool_trouble(const nlohmann::ordered_json& pool);
+
 /// A line of sums of the pool's hosts that `filter` shows.
 std::string pool_sums(const nlohmann::ordered_json& pool, const Filter& filter);
 /// That, a line for each host, and what waits.

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <future>
 #include <mutex>
+#include <optional>
+#include <utility>
 
 #include "client/connect/placement.h"
 #include "protocol/text.h"
@@ -14,18 +16,24 @@ namespace {
 constexpr std::size_t at_once = 32;
 constexpr auto begin_within = std::chrono::seconds(10);
 
-// Empty if it answers.
-std::string why_silent(const PoolMember& member) {
+// Nothing if it answers.
+std::optional<Reach::Silent> try_to_reach(const PoolMember& member) {
   std::string error;
   const auto hosts = parse_pool(member.address, error, "its address");
-  if (hosts.size() != 1) return error.empty() ? "its address is none of a host" : error;
+  if (hosts.size() != 1)
+    return Reach::Silent{member, error.empty() ? "its address is none of a host" : error, "correct its pool_address"};
   try {
-    const ControlConnection broker(hosts.front(), ControlConnection::For::host);
-    return is_another(broker, member.identity) ? "another host answers there" : "";
-  } catch (const std::exception& failure) {
+    Placement::Part part;
+    part.host = hosts.front();
+    part.identity = member.identity;
+    connect_to_part(part, ControlConnection::For::host);
+    return std::nullopt;
+  } catch (const DialError& failure) {
     // What else it says is for somebody who has named that host.
     const std::string what = failure.what();
-    return what.substr(0, what.find("; "));
+    return Reach::Silent{member, what.substr(0, what.find("; ")), unreached_repair(failure)};
+  } catch (const std::exception& failure) {
+    return Reach::Silent{member, failure.what(), "try again"};
   }
 }
 
@@ -40,9 +48,9 @@ Reach reach(const std::vector<PoolMember>& members) {
     while (result.tried < members.size() && std::chrono::steady_clock::now() < until) {
       const PoolMember& member = members[result.tried++];
       lock.unlock();
-      const std::string why = why_silent(member);
+      auto silent = try_to_reach(member);
       lock.lock();
-      if (!why.empty()) result.silent.push_back({member, why});
+      if (silent) result.silent.push_back(std::move(*silent));
     }
   };
   std::vector<std::future<void>> workers;

@@ -15,7 +15,7 @@ struct PoolMember {
 struct Reach {
   struct Silent {
     PoolMember member;
-    std::string why;
+    std::string why, repair;
   };
   std::vector<Silent> silent;
   std::size_t tried = 0;

@@ -50,7 +50,8 @@ nlohmann::ordered_json describe_tenants(const std::string& name, wire::Status::R
   Json host{{"host", name}, {"tenants", Json::array()}};
   for (const auto tenant : status.getTenants()) host["tenants"].push_back(describe_tenant(tenant));
   if (Json pool = describe_pool(status, {}); !pool.is_null())
-    host["pool"] = {{"name", pool["name"]}, {"tenants", pool["tenants"]}};
+    for (const char* const key : {"name", "trouble", "age_seconds", "all_hosts", "away", "tenants"})
+      host["pool"][key] = pool[key];
   return host;
 }
 
@@ -81,7 +82,7 @@ void print_tenants(const nlohmann::ordered_json& host) {
 
 // Of the whole pool: only its leases are counted, and what they keep.
 void print_pool(const nlohmann::ordered_json& pool) {
-  std::cout << fmt::format("pool {}, all hosts together\n", pool["name"].get<std::string>());
+  std::cout << fmt::format("pool {}, all hosts together\n", pool["name"].get<std::string>()) << pool_trouble(pool);
   if (pool["tenants"].empty()) {
     std::cout << "  no limits, and no leases\n";
     return;
@@ -122,11 +123,8 @@ int show_quotas(const QuotaOptions& options) {
     std::cout << nlohmann::ordered_json(hosts).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
   else
     for (const auto& host : hosts) print_tenants(host);
-  std::set<std::string> pools;
-  for (const auto& host : hosts)
-    if (options.output != "json" && host.contains("pool") &&
-        pools.insert(host["pool"]["name"].get<std::string>()).second)
-      print_pool(host["pool"]);
+  if (options.output != "json")
+    for (const auto* const pool : pools_of(hosts)) print_pool(*pool);
   return exit_code(hosts);
 }
 

@@ -226,14 +226,11 @@ int top(const TopOptions& options) {
     const std::size_t width = terminal_width();
     if (json) text = Json(shown).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
     else {
-      std::set<std::string> pools;
-      std::string of_pools;
-      for (const Json& host : shown) {
+      for (const Json& host : shown)
         if (host.contains("error") || shows(options.filter, host)) text += text_of(host, width);
-        if (host.contains("pool") && pools.insert(host["pool"]["name"].get<std::string>()).second)
-          of_pools += pool_sums(host["pool"], options.filter) + waiting_text(host["pool"]["waiting"], Wishes::told);
-      }
-      text += of_pools + nothing_shown(shown, options.filter);
+      for (const Json* const pool : pools_of(shown))
+        text += pool_sums(*pool, options.filter) + waiting_text((*pool)["waiting"], Wishes::told);
+      text += nothing_shown(shown, options.filter);
     }
     std::cout << (live ? "\033[H\033[2J" + fitted(text, *keys ? "q ends this\n" : "") : text) << std::flush;
     if (!live) return exit_code(found);

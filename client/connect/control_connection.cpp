@@ -250,8 +250,10 @@ Line connect_to(const PoolHost& host) {
           "set FARGPU_CA to the certificate of its authority, or FARGPU_FINGERPRINT or FARGPU_PSK_FILE, or write "
           "tcp://" +
           address + " if it serves without TLS";
-      throw DialError::of_setting(address + " is to be spoken to by TLS, but nothing says how to know it; " + repair)
-          .with_repair(repair);
+      DialError error =
+          DialError::of_setting(address + " is to be spoken to by TLS, but nothing says how to know it; " + repair);
+      error.tls = true;
+      throw std::move(error).with_repair(repair);
     }
     context = make_client_context(credentials.trust);
   } catch (const TlsError& error) {

@@ -34,6 +34,7 @@ struct DialError : std::runtime_error {
   bool setting = false;
   bool unknown_name = false;  ///< there is no host of that name
   bool tls = false;
+  bool another_host = false;    ///< not the one that was meant answers there
   bool nobody_listens = false;  ///< the machine is there, and no broker
   std::string unreached;        ///< the name of a host that its pool has chosen, and that does not answer; else empty
   std::string repair;           ///< what mends just this, for `fargpu doctor`; empty where its reason tells

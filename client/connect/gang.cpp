@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -257,6 +258,7 @@ std::vector<GangMember> take_gang(const std::vector<PoolHost>& hosts, LeaseOptio
   const auto until = Clock::now() + wish.wait;
   std::minstd_rand random(std::random_device{}());
   int members_asked = 0;
+  std::set<std::size_t> asked;  // places of members that could not answer
   while (true) {
     PoolContacts contacts(hosts, PoolContacts::Order::load);
     auto answered = contacts.all();
@@ -264,9 +266,12 @@ std::vector<GangMember> take_gang(const std::vector<PoolHost>& hosts, LeaseOptio
     std::uint32_t free = 0;
     for (const auto& contact : answered) free += contact.offer.free;
     std::optional<DialError> failure;
-    const auto member = std::find_if(answered.begin(), answered.end(),
-                                     [](const auto& contact) { return !contact.broker->pool().empty(); });
+    const auto is_member = [](const auto& contact) { return !contact.broker->pool().empty(); };
+    auto member = std::ranges::find_if(
+        answered, [&](const auto& contact) { return is_member(contact) && !asked.contains(contact.place); });
+    if (member == answered.end()) member = std::ranges::find_if(answered, is_member);
     if (member != answered.end()) {
+      asked.insert(member->place);
       try {
         return take_of_pool(std::move(*member), wish, check, until);
       } catch (const DialError& error) {  // the member that was asked may have died

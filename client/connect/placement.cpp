@@ -19,9 +19,26 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t parts_max = 8, name_bytes_max = 64, address_bytes_max = 300;
 
+DialError another_host_at(const PoolHost& host) {
+  DialError error(CUDA_ERROR_SYSTEM_NOT_READY, "another host answers at " + address_text(host));
+  error.another_host = true;
+  return error;
+}
+
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
 }  // namespace
+
+std::optional<PoolHost> told_host(const std::string& address, const ControlConnection& by, std::string& why) {
+  std::string error;
+  const auto hosts =
+      address.size() > address_bytes_max ? std::vector<PoolHost>() : parse_pool(address, error, "the pool");
+  if (hosts.size() != 1 || !hosts[0].socket.empty()) why = "is no address of a host";
+  else if (by.far_encrypted() && hosts[0].transport == PoolHost::Transport::tcp && !is_loopback(hosts[0].host))
+    why = "is without TLS, while this one is reached by TLS; its pool_address should have tls://";
+  else return hosts[0];
+  return std::nullopt;
+}
 
 std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const ControlConnection& broker,
                                         const LeaseOptions& wish) {
@@ -42,17 +59,14 @@ std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const 
   for (const auto place : places) {
     const std::string address = place.getAddress().cStr();
     const std::string shown = "'" + printable(address, address_bytes_max) + "'";
-    std::string error;
-    const auto hosts =
-        address.size() > address_bytes_max ? std::vector<PoolHost>() : parse_pool(address, error, "the pool");
-    if (hosts.size() != 1 || !hosts[0].socket.empty()) throw complain(shown + " is no address of a host");
+    std::string why;
+    const auto host = told_host(address, broker, why);
+    if (!host) throw complain(shown + " " + why);
     if (place.getGpus() == 0 || place.getGpus() > limits::devices_max)
       throw complain(shown + " is to give no number of GPUs that there is");
-    if (broker.far_encrypted() && hosts[0].transport == PoolHost::Transport::tcp && !is_loopback(hosts[0].host))
-      throw complain(shown + " is without TLS, while this one is reached by TLS; its pool_address should have tls://");
     const std::string name = place.getHost().cStr();
     placement.parts.push_back(
-        {hosts[0], place.getGpus(), name.size() <= name_bytes_max ? printable(name) : "", place.getIdentity().cStr()});
+        {*host, place.getGpus(), name.size() <= name_bytes_max ? printable(name) : "", place.getIdentity().cStr()});
     gpus += place.getGpus();
   }
   if ((wish.gpus != 0 && gpus != wish.gpus) || placement.parts.size() > std::max(wish.hosts, 1u))
@@ -63,15 +77,11 @@ std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const 
   return placement;
 }
 
-std::unique_ptr<ControlConnection> connect_to_part(const Placement::Part& part) {
-  auto broker = std::make_unique<ControlConnection>(part.host);
-  if (is_another(*broker, part.identity))
-    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, address_text(part.host) + ": another host answers there");
+std::unique_ptr<ControlConnection> connect_to_part(const Placement::Part& part, ControlConnection::For whom) {
+  auto broker = std::make_unique<ControlConnection>(part.host, whom);
+  if (!part.identity.empty() && !broker->host_identity().empty() && broker->host_identity() != part.identity)
+    throw another_host_at(part.host);
   return broker;
-}
-
-bool is_another(const ControlConnection& broker, const std::string& identity) {
-  return !identity.empty() && !broker.host_identity().empty() && broker.host_identity() != identity;
 }
 
 void give_up(const PoolHost& member, const std::string& placement) noexcept try {
@@ -82,13 +92,25 @@ void give_up(const PoolHost& member, const std::string& placement) noexcept try 
   log::debug("a placement is not given up: {}", failure.what());
 }
 
+std::string unreached_repair(const DialError& error) {
+  if (error.another_host) return "have its pool_address corrected";
+  if (error.unknown_name) return "have its pool_address corrected, or that name made known to this machine";
+  if (error.tls)
+    return "have its certificate or its pool_address corrected, which begins with tcp:// where no TLS is spoken; or "
+           "set "
+           "FARGPU_CA to the authority of its certificate";
+  return "start its fargpud, open that port for this machine, or have its pool_address corrected";
+}
+
 DialError placed_there(const PoolHost& host, const DialError& error, const std::string& name) {
   const std::string address = address_text(host);
   std::string_view what = error.what();
-  if (error.result == CUDA_ERROR_SYSTEM_NOT_READY && error.reason == wire::Failure::Reason::NONE && !name.empty()) {
+  const bool silent = error.result == CUDA_ERROR_SYSTEM_NOT_READY && error.reason == wire::Failure::Reason::NONE;
+  if ((silent || error.tls) && !name.empty()) {
     // What else it says is for somebody who has named that host.
-    DialError unreached = error.told_as(fmt::format("the pool has placed this job at {}, but in vain: {}; {}", name,
-                                                    what.substr(0, what.find("; ")), unreached_repair));
+    DialError unreached(CUDA_ERROR_SYSTEM_NOT_READY,
+                        fmt::format("the pool has placed this job at {}, but in vain: {}; {}", name,
+                                    what.substr(0, what.find("; ")), unreached_repair(error)));
     unreached.unreached = name;
     return unreached;
   }

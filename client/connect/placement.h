@@ -26,24 +26,25 @@ struct Placement {
 /// How often a pool is asked for one lease, if the hosts that it names do not have it after all.
 inline constexpr int placements_max = 5;
 
+/// The host at an address that a member of its pool has told; nothing, and why, if a client does not go there: a host
+/// that is reached by TLS leads to no other one without, and none leads to a socket of the client's machine.
+std::optional<PoolHost> told_host(const std::string& address, const ControlConnection& by, std::string& why);
+
 /// Of an answer that this broker gave to a wish; nothing if it has no places. Throws DialError if they are none that a
-/// client may go to, or not what was asked for: a host that is reached by TLS leads to no other one without.
+/// client may go to, or not what was asked for.
 std::optional<Placement> read_placement(wire::LeaseAnswer::Reader answer, const ControlConnection& broker,
                                         const LeaseOptions& wish);
 
-/// Whether this is not the host of that identity, as far as both are known.
-bool is_another(const ControlConnection& broker, const std::string& identity);
-
 /// Connects to a host at which the pool has placed a job. Throws DialError, also if another host answers there.
-std::unique_ptr<ControlConnection> connect_to_part(const Placement::Part& part);
+std::unique_ptr<ControlConnection> connect_to_part(const Placement::Part& part,
+                                                   ControlConnection::For whom = ControlConnection::For::job);
 
 /// Tells the member of the pool which has named this placement that no use is made of it. Does not throw: if the member
 /// cannot be told, what is kept for the placement ends by itself.
 void give_up(const PoolHost& member, const std::string& placement) noexcept;
 
-/// What mends that a host of a pool does not answer this machine.
-constexpr const char* unreached_repair =
-    "start its fargpud, open that port for this machine, or have its pool_address corrected";
+/// What mends that a host of a pool is not reached at its address.
+std::string unreached_repair(const DialError& error);
 
 /// The failure of a host at which the pool has placed a job: the client has named another host perhaps, and is told of
 /// both. By the host's name in the pool, if it is known, the pool can be asked for others.

@@ -76,7 +76,7 @@ struct PoolContacts::State {
     const std::lock_guard lock(mutex);
     if (over) return;
     Host& own = hosts[place];
-    const Host* const first = twin_of(identity);
+    const Host* const first = twin_of(identity, own);
     own.twin = first != nullptr;
     if (first) warn_of_twin(name, first->name);
     else own.broker = std::move(broker);
@@ -89,9 +89,10 @@ struct PoolContacts::State {
     changed.notify_all();
   }
 
-  const Host* twin_of(const std::string& identity) const {
+  const Host* twin_of(const std::string& identity, const Host& of) const {
     if (identity.empty()) return nullptr;
-    const auto first = std::ranges::find(hosts, identity, &Host::identity);
+    const auto first =
+        std::ranges::find_if(hosts, [&](const Host& host) { return &host != &of && host.identity == identity; });
     return first == hosts.end() ? nullptr : &*first;
   }
 };
@@ -182,7 +183,8 @@ std::optional<PoolContacts::Contact> PoolContacts::again(std::size_t place) {
     const std::lock_guard lock(state_->mutex);
     State::Host& host = state_->hosts[place];
     if (host.ready()) return give(place);
-    if (!std::exchange(host.answered, false)) return std::nullopt;
+    if (!host.answered || host.twin) return std::nullopt;
+    host.answered = host.given = false;
   }
   call_by_thread(place);
   return std::nullopt;

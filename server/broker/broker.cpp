@@ -214,7 +214,7 @@ void Broker::listen() {
     if (address.empty())
       throw SettingsError(
           "pool: clients of other machines reach no address of this host; add one to listen, or give pool_address");
-    asio::co_spawn(io_, look_at_pool_address(address, listeners_.open_to_others()), asio::detached);
+    asio::co_spawn(io_, look_at_pool_address(address, settings_.listen, encrypts()), asio::detached);
     pool_->start(std::move(address));
   }
   service_manager_.tell("READY=1\nSTATUS=serving");
@@ -483,9 +483,23 @@ std::unique_ptr<PoolHost> Broker::make_pool_host() {
                                     leases_, std::move(facts));
 }
 
+// Without a runtime_folder the fargpud that runs here under these settings has an identity of its own.
+bool Broker::may_be_ours(const std::string& address) const {
+  if (succession_.possible()) return false;
+  if (!settings_.pool_address.empty()) return address == settings_.pool_address;
+  const auto listen = parse_listen(settings_.listen);
+  const std::string name = host_name();
+  return std::ranges::any_of(listen, [&](const ListenAddress& one) {
+    const std::string port = ":" + std::to_string(one.port);
+    return address.ends_with("//" + name + port) || address.ends_with("//127.0.0.1" + port);
+  });
+}
+
 asio::awaitable<std::string> Broker::check_registry() {
   const std::string pool = "the host is '" + settings_.name_in_pool() + "' of pool '" + settings_.pool +
                            "', by the registry " + settings_.pool_registry;
+  if (!settings_.pool_address.empty())
+    co_await look_at_pool_address(settings_.pool_address, settings_.listen, encrypts());
   try {
     const std::string answer = co_await registry_->describe();
     EventLog::debug("registry", {{"answer", answer}});
@@ -494,12 +508,9 @@ asio::awaitable<std::string> Broker::check_registry() {
     const std::string key = pool::Keys(settings_.pool).host(self.host);
     std::vector<std::string> own{key};
     const pool::Snapshot there = co_await registry_->read(std::move(own));
-    // Without a runtime_folder the fargpud that runs here under these settings has another identity, too.
-    const std::string address = settings_.pool_address.empty() ? host_name() : settings_.pool_address;
     for (const pool::Entry& entry : there.entries)
       if (const auto record = pool::read<pool::HostRecord>(entry.value);
-          entry.key == key && record && record->identity != self.identity &&
-          record->address.find(address) == std::string::npos)
+          entry.key == key && record && record->identity != self.identity && !may_be_ours(record->address))
         co_return fmt::format(
             "{}, where another host is a member under that name, at {}: give this one another name "
             "by pool_host",

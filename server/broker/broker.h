@@ -80,6 +80,8 @@ class Broker {
 
   void warn_of_tenants();
   std::unique_ptr<PoolHost> make_pool_host();
+  /// Whether a host of this address in the pool may be the broker that runs here.
+  bool may_be_ours(const std::string& address) const;
   /// By which clients tell this host from others; empty if there is nowhere to keep it.
   const std::string& host_identity();
   std::function<void(MetricsText&)> pool_metrics() const;

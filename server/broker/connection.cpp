@@ -34,6 +34,8 @@ constexpr auto registry_silence_max = std::chrono::seconds(10);
 constexpr auto registry_back_max = std::chrono::seconds(4);
 constexpr auto registry_trouble_max = std::chrono::seconds(10);  // of one request, if it is lost again and again
 constexpr auto registry_away_max = std::chrono::seconds(2);
+// For which a host that clients of the same address did not reach is not taken: others may have room again soon.
+constexpr auto doubt_max = std::chrono::seconds(1);
 constexpr auto ask_pool_again = std::chrono::milliseconds(50);
 constexpr int placements_max = 4;  // of one request, if hosts have no room although they seemed to
 
@@ -635,13 +637,11 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     record.compute_percent = wish.compute_percent;
     if (wish.priority) record.priority = text_of(*wish.priority);
     record.only_front = !request.getFollowsPlaces();
-    Unreached& known = broker_.pool_->unreached();
     for (const auto host : request.getUnreached()) {
       if (record.unreached.size() == pool::avoid_max || !pool::is_name(host.cStr())) continue;
       record.unreached.push_back(printable(host.cStr()));
-      known.note(source_, record.unreached.back());
+      broker_.pool_->not_reached(source_, record.unreached.back());
     }
-    record.doubted = known.of(source_);
     // A program without a job, or before it, comes to the same host each time, where it can share memory. A client that
     // does not reach others reaches this one.
     record.prefers_front = !request.getHold() || !record.unreached.empty();
@@ -666,6 +666,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     pool::RequestRecord record = record_of(request, wish, *job);
     const auto begin = Clock::now();
     auto until = deadline;  // of asking with a wait
+    auto doubt_until = begin + doubt_max;
     std::string last_reason;
     int placements = 0;
     asio::steady_timer wake(broker_.io_);
@@ -682,15 +683,20 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       while (!member.in_touch()) {
         const auto back = std::min(member.lost_at() + registry_back_max, begin + registry_trouble_max);
         if (Clock::now() >= (local ? back : std::max({deadline, begin + registry_away_max, back}))) {
-          if (!local) co_return co_await refuse_here(pool.why_no_leases() + "; try later");
+          if (!local)
+            co_return co_await refuse_here(pool.why_no_leases() + (member.name_is_taken() ? "" : "; try later"));
           EventLog::warn("lease without the pool", {{"tenant", client_.tenant}, {"reason", member.trouble()}});
           co_return true;
         }
         wake.expires_after(std::chrono::milliseconds(100));
         if (!co_await sleep(wake)) co_return false;
       }
-      record.waits = Clock::now() < until;
-      const auto asked = member.request(record);
+      record.doubted = pool.doubted(source_);
+      const bool doubts = !record.doubted.empty() && Clock::now() < doubt_until;
+      record.waits = !doubts && Clock::now() < until;
+      pool::RequestRecord of_sure = record;
+      if (doubts) of_sure.avoid = record.doubted;
+      const auto asked = member.request(of_sure);
       const auto patience = record.waits ? until : Clock::now() + registry_silence_max;
       asked->answered = [&wake] { wake.cancel(); };
       while (!asked->answer() && Clock::now() < patience && (member.in_touch() || (record.waits && !local))) {
@@ -705,6 +711,12 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
                         pool.name(), registry_silence_max.count()));
       }
       if (const auto* const refusal = std::get_if<pool::Refusal>(&*asked->answer())) {
+        if (doubts) {
+          if (!refusal->may_change) doubt_until = begin;
+          wake.expires_after(ask_pool_again);
+          if (!co_await sleep(wake)) co_return false;
+          continue;
+        }
         if (!refusal->may_change) {
           co_return co_await refuse_lease(wire::Failure::Reason::DENIED, refusal->text);
         }

@@ -168,10 +168,6 @@ void Listeners::open(const ListenAddress& address, bool can_encrypt) {
   accept(acceptor, endpoint.tls ? Transport::tls : Transport::plain);
 }
 
-bool Listeners::open_to_others() const {
-  return std::ranges::any_of(open_, [](const Endpoint& one) { return !one.address.address().is_loopback(); });
-}
-
 std::string Listeners::address_for_clients(const std::string& name) const {
   const Endpoint* best = nullptr;
   for (const Endpoint& one : open_)

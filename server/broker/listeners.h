@@ -38,7 +38,6 @@ class Listeners {
   /// All addresses are open: what listened at others does so no longer.
   void all_open();
   bool any_by_tcp() const { return !acceptors_.empty(); }
-  bool open_to_others() const;  ///< to clients of other machines
   /// How clients of other machines write this host, whose name this is, in FARGPU_POOL: by the first port that they
   /// reach, or else by the first of the loopback. Empty: by none.
   std::string address_for_clients(const std::string& name) const;

@@ -1,34 +1,49 @@
 #include "pool_address.h"
 
-#include <algorithm>
 #include <asio.hpp>
 
 #include "event_log.h"
+#include "settings.h"
 
 namespace fargpu::server {
+namespace {
 
-asio::awaitable<void> look_at_pool_address(std::string address, bool open) {
-  std::string name = address;
-  if (const std::size_t scheme = name.find("://"); scheme != std::string::npos) name.erase(0, scheme + 3);
-  name.resize(std::min(name.rfind(':'), name.size()));
-  if (name.starts_with('[') && name.ends_with(']')) name = name.substr(1, name.size() - 2);
-  asio::ip::tcp::resolver resolver(co_await asio::this_coro::executor);
+bool is_loopback(const std::string& host) {
   asio::error_code error;
-  const auto found = co_await resolver.async_resolve(name, "", asio::redirect_error(asio::use_awaitable, error));
-  const bool own =
-      std::all_of(found.begin(), found.end(), [](const auto& one) { return one.endpoint().address().is_loopback(); });
+  const auto literal = asio::ip::make_address(host, error);
+  return host == "localhost" || (!error && literal.is_loopback());
+}
+
+void warn(const std::string& address, const std::string& reason, const std::string& meaning) {
+  EventLog::warn("pool_address", {{"address", address}, {"reason", reason}, {"meaning", meaning}});
+}
+
+}  // namespace
+
+asio::awaitable<void> look_at_pool_address(std::string address, std::string listen, bool encrypts) {
+  std::string by_tcp = address;
+  if (by_tcp.starts_with("rdma://")) by_tcp.erase(0, 7);
+  const ListenAddress host = parse_listen(by_tcp, "pool_address").front();
+  bool open = false;
+  for (const ListenAddress& one : parse_listen(listen)) open = open || (one.socket.empty() && !is_loopback(one.host));
+  const bool loopback = is_loopback(host.host);
+  if (loopback && open)
+    warn(address, "'" + host.host + "' is each machine itself",
+         "clients of other machines find no way to this host; give an address that they reach");
+  if (!loopback && !encrypts && host.transport == ListenAddress::Transport::usual)
+    warn(address, "clients speak TLS to such an address, and this host speaks none", "write tcp:// in front of it");
+  asio::error_code error;
+  const auto literal = asio::ip::make_address(host.host, error);
+  if (!error) {
+    if (literal.is_unspecified())
+      warn(address, "this is no address of any one machine", "give an address that clients reach");
+    co_return;
+  }
+  asio::ip::tcp::resolver resolver(co_await asio::this_coro::executor);
+  co_await resolver.async_resolve(host.host, "", asio::redirect_error(asio::use_awaitable, error));
   if (error)
-    EventLog::warn("pool_address", {{"address", address},
-                                    {"reason", "'" + name + "' is unknown here: " + error.message()},
-                                    {"meaning",
-                                     "clients that do not know this name either find no way to this host; "
-                                     "give one that they know by pool_address"}});
-  else if (own && open)
-    EventLog::warn("pool_address", {{"address", address},
-                                    {"reason", "'" + name + "' is this machine itself"},
-                                    {"meaning",
-                                     "clients of other machines find no way to this host; give an address "
-                                     "that they reach by pool_address"}});
+    warn(address, "'" + host.host + "' is unknown here: " + error.message(),
+         "clients that do not know it either find no way to this host; give a name or address that they know");
 }
 
 }  // namespace fargpu::server

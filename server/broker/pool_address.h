@@ -7,8 +7,9 @@
 
 namespace fargpu::server {
 
-/// Logs a warning if the name in HOST:PORT, with or without a scheme in front, is unknown here, or is this machine's
-/// alone although the host is `open` to others. Clients may know more names, and still this is most often a mistake.
-asio::awaitable<void> look_at_pool_address(std::string address, bool open);
+/// Logs a warning if clients of other machines hardly reach this host by it: a loopback although the host listens to
+/// others too (`listen` as in the settings), an address without tcp:// although the host speaks no TLS, or a name that
+/// is unknown here. Clients may know more names, and still this is most often a mistake.
+asio::awaitable<void> look_at_pool_address(std::string address, std::string listen, bool encrypts);
 
 }  // namespace fargpu::server

@@ -135,6 +135,10 @@ void PoolHost::leave_to_next(std::function<void()> withdrawn) { member_.withdraw
 
 void PoolHost::changed() { member_.changed(); }
 
+void PoolHost::not_reached(const std::string& address, const std::string& host) {
+  if (view_ && (view_->hosts.contains(host) || view_->away.contains(host))) unreached_.note(address, host);
+}
+
 std::string PoolHost::why_no_leases() const {
   if (member_.in_touch()) return "";
   return fmt::format(
@@ -339,7 +343,7 @@ void PoolHost::look() {
   }
   over.clear();
   std::erase_if(sent_, [&](const auto& one) { return one.second.until <= now; });
-  if (member_.in_touch() && (!view_ || now - view_at_ > view_again_after)) last_view();
+  if (member_.in_touch() && (looked_at_ == Clock::time_point() || now - looked_at_ > view_again_after)) last_view();
   const pool::RoomRecord here = room();
   if (much_differs(here, told_, leases_) || (now - told_at_ > tell_all_after && here != told_)) changed();
   look_.expires_after(look_interval);
@@ -350,6 +354,7 @@ void PoolHost::look() {
 
 asio::awaitable<std::shared_ptr<const pool::PoolView>> PoolHost::view() {
   if (!member_.in_touch()) co_return view_;
+  looked_at_ = Clock::now();
   try {
     view_ = co_await member_.view();
     view_at_ = Clock::now();

@@ -52,8 +52,10 @@ class PoolHost {
 
   /// Of a host that is in touch with the pool's registry: empty. Else a sentence.
   std::string why_no_leases() const;
-  /// Hosts that did not answer clients, by the machines of these.
-  Unreached& unreached() { return unreached_; }
+  /// This client says that a host does not answer it. Nothing is remembered of what is no host of the pool.
+  void not_reached(const std::string& address, const std::string& host);
+  /// Hosts that did not answer clients of this address lately.
+  std::vector<std::string> doubted(const std::string& address) { return unreached_.of(address); }
 
   const std::string& name() const { return options_.pool; }
   pool::Member& member() { return member_; }
@@ -117,7 +119,7 @@ class PoolHost {
   pool::RoomRecord told_;
   std::chrono::steady_clock::time_point told_at_;
   std::shared_ptr<const pool::PoolView> view_;
-  std::chrono::steady_clock::time_point view_at_;
+  std::chrono::steady_clock::time_point view_at_, looked_at_;
   bool viewing_ = false;
   Unreached unreached_;
   pool::Member member_;

@@ -175,8 +175,8 @@ void write_pool(PoolHost& host, MetricsText& text) {
     leases += one.leases;
   }
   text.add("fargpu_pool_hosts", "gauge", "Hosts of the pool.", labels, static_cast<double>(view->hosts.size()));
-  text.add("fargpu_pool_hosts_away", "gauge", "Hosts that were members of the pool during the last ten minutes.",
-           labels, static_cast<double>(view->away.size()));
+  text.add("fargpu_pool_hosts_away", "gauge", "Hosts that were members of the pool lately, and are away.", labels,
+           static_cast<double>(view->away.size()));
   text.add("fargpu_pool_devices", "gauge", "Devices of the pool's hosts.", labels, static_cast<double>(all.devices));
   text.add("fargpu_pool_devices_free", "gauge", "Of these, those on which no lease has anything.", labels,
            static_cast<double>(all.free_devices));

@@ -2,24 +2,20 @@
 
 namespace fargpu::server {
 
-void Unreached::note(const std::string& machine, const std::string& host, Clock::time_point now) {
-  if (!hosts_.contains(machine) && hosts_.size() >= machines_max) forget_old(now);
-  if (!hosts_.contains(machine) && hosts_.size() >= machines_max) return;
-  auto& hosts = hosts_[machine];
+void Unreached::note(const std::string& address, const std::string& host, Clock::time_point now) {
+  if (!hosts_.contains(address) && hosts_.size() >= addresses_max) hosts_.erase(hosts_.begin());
+  auto& hosts = hosts_[address];
   if (hosts.contains(host) || hosts.size() < hosts_max) hosts[host] = now + remembered_for;
 }
 
-std::vector<std::string> Unreached::of(const std::string& machine, Clock::time_point now) {
-  forget_old(now);
+std::vector<std::string> Unreached::of(const std::string& address, Clock::time_point now) {
   std::vector<std::string> names;
-  if (const auto place = hosts_.find(machine); place != hosts_.end())
-    for (const auto& [name, until] : place->second) names.push_back(name);
+  const auto place = hosts_.find(address);
+  if (place == hosts_.end()) return names;
+  std::erase_if(place->second, [&](const auto& host) { return host.second <= now; });
+  for (const auto& [name, until] : place->second) names.push_back(name);
+  if (names.empty()) hosts_.erase(place);
   return names;
-}
-
-void Unreached::forget_old(Clock::time_point now) {
-  for (auto& [machine, hosts] : hosts_) std::erase_if(hosts, [&](const auto& host) { return host.second <= now; });
-  std::erase_if(hosts_, [](const auto& machine) { return machine.second.empty(); });
 }
 
 }  // namespace fargpu::server

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -418,14 +419,9 @@ bool Placement::choose(const RequestRecord& wish, Taken taken, Verdict& verdict)
     all += gives;
     candidates.push_back({&name, &host, gives});
   }
-  if (last) return alone(*last->name, *last->host, last->gives, "the only one that has room");
-  if (wish.hosts > 1) {
-    if (!spread)
-      std::stable_sort(candidates.begin(), candidates.end(),
-                       [](const Candidate& one, const Candidate& other) { return one.gives > other.gives; });
-    std::ranges::stable_partition(candidates, [&](const Candidate& one) { return !comes_last(*one.name, wish); });
+  const auto several = [&](const std::vector<Candidate>& of) {
     unsigned missing = wish.gpus;
-    for (const Candidate& candidate : candidates) {
+    for (const Candidate& candidate : of) {
       if ((!spread && missing == 0) || verdict.parts.size() == std::min<std::size_t>(wish.hosts, parts_max)) break;
       const unsigned share = spread ? candidate.gives : std::min(missing, candidate.gives);
       missing -= std::min(missing, share);
@@ -442,7 +438,20 @@ bool Placement::choose(const RequestRecord& wish, Taken taken, Verdict& verdict)
     }
     verdict.parts.clear();
     verdict.names.clear();
+    return false;
+  };
+  const auto sure = [&](const Candidate& one) { return !comes_last(*one.name, wish); };
+  if (spread) {
+    std::ranges::stable_partition(candidates, sure);
+  } else if (wish.hosts > 1) {
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Candidate& one, const Candidate& other) { return one.gives > other.gives; });
+    std::vector<Candidate> of_sure;
+    std::ranges::copy_if(candidates, std::back_inserter(of_sure), sure);
+    if (several(of_sure)) return true;
   }
+  if (last) return alone(*last->name, *last->host, last->gives, "which this client may not reach, for want of others");
+  if (wish.hosts > 1 && several(candidates)) return true;
   const std::string limit = limit_in_the_way(wish, taken);
   verdict.text =
       taken == Taken::nothing
@@ -595,10 +604,12 @@ void Placement::choose_claims(Waiting& waiting) {
       suited.push_back({can_give(host, wish, Taken::all), gives, &name});
   // Those that have most of it by now.
   std::stable_sort(suited.begin(), suited.end(), [](const Suited& a, const Suited& b) { return a.free > b.free; });
-  std::ranges::stable_partition(suited, [&](const Suited& one) { return !comes_last(*one.name, wish); });
   // One host that could serve it alone, if there is one.
   const unsigned enough = std::max(wish.gpus, 1u);
-  const auto alone = std::find_if(suited.begin(), suited.end(), [&](const Suited& one) { return one.gives >= enough; });
+  const auto serves_alone = [&](const Suited& one) { return one.gives >= enough; };
+  auto alone = std::ranges::find_if(
+      suited, [&](const Suited& one) { return serves_alone(one) && !comes_last(*one.name, wish); });
+  if (alone == suited.end()) alone = std::ranges::find_if(suited, serves_alone);
   if (alone != suited.end()) {
     waiting.claimed.push_back(*alone->name);
     return;

@@ -119,7 +119,7 @@ struct RequestRecord {
   bool prefers_front = false;          ///< there if it has room
   std::vector<std::string> avoid;      ///< hosts that had no room although they seemed to
   std::vector<std::string> unreached;  ///< hosts that do not answer this client
-  std::vector<std::string> doubted;    ///< hosts that did not answer clients of the same machine lately
+  std::vector<std::string> doubted;    ///< hosts that did not answer clients of the same address lately
   std::string program, client;         ///< for people: its file name, host name and process id
   std::uint64_t since = 0;             ///< for people: Unix time
   bool operator==(const RequestRecord&) const = default;

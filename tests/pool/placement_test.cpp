@@ -104,7 +104,24 @@ TEST_CASE("a host that this client may not reach is taken after all others") {
   wish.gpus = 4;
   wish.hosts = 2;
   const auto spread = pool.ask(wish);
-  CHECK(pool.round() == Pool::Results{{spread, "c:2,b:2"}});
+  CHECK(pool.round() == Pool::Results{{spread, "b:3,c:1"}});
+}
+
+TEST_CASE("hosts that this client may not reach serve it where the others do not suffice") {
+  Pool pool;
+  pool.host("a", 5);
+  pool.host("b", 2);
+  pool.host("c", 2);
+  RequestRecord wish = pool.wish(4);
+  wish.hosts = 2;
+  wish.doubted = {"a"};
+  const auto several = pool.ask(wish);
+  CHECK(pool.round() == Pool::Results{{several, "b:2,c:2"}});
+  pool.placement.erase_lease("b", several);
+  pool.placement.erase_lease("c", several);
+  wish.gpus = 6;
+  const auto id = pool.ask(wish);
+  CHECK(pool.round() == Pool::Results{{id, "a:5,b:1"}});
 }
 
 TEST_CASE("a refusal names hosts that could serve and take no new sessions") {

@@ -256,14 +256,15 @@ class Placing(RegistryTest):
         self.seen(one, 3)
         done = fargpu("doctor", pool=one.pool, seconds=60)
         self.assertEqual(done.code, 1, done.out)
-        repair = "        start its fargpud, open that port for this machine, or have its pool_address corrected\n"
         self.assertIn(f"  FAIL  host 'h3' of the pool is not reached at {nobody}: cannot connect to {nobody} "
-                      f"(Connection refused)\n{repair}", done.out)
+                      "(Connection refused)\n        start its fargpud, open that port for this machine, or have its "
+                      "pool_address corrected\n", done.out)
         self.member("h4", "--pool-address", two.pool)
         self.seen(one, 4)
         done = fargpu("doctor", pool=one.pool, seconds=60)
-        self.assertIn(f"  FAIL  host 'h4' of the pool is not reached at {two.pool}: another host answers there\n"
-                      f"{repair}", done.out)
+        self.assertIn(f"  FAIL  host 'h4' of the pool is not reached at {two.pool}: another host answers at "
+                      f"{two.pool}\n"
+                      "        have its pool_address corrected\n", done.out)
 
     def test_an_address_that_leads_to_another_host(self):
         one = self.member("h1")
@@ -271,8 +272,13 @@ class Placing(RegistryTest):
         self.seen(one, 2)
         done = fargpu("run", "-n", "2", "--", "true", pool=one.pool)
         self.assertEqual(done.code, 125, done.err)
-        self.assertRegex(done.err, rf"the pool has placed this job at h2, but in vain: {one.pool}: another host "
-                                   r"answers there; .*pool_address")
+        self.assertRegex(done.err, rf"the pool has placed this job at h2, but in vain: another host answers at "
+                                   rf"{one.pool}; have its pool_address corrected")
+        done = fargpu("drain", "--host", "h2", pool=one.pool)
+        self.assertNotEqual(done.code, 0)
+        self.assertEqual(done.err, f"fargpu: host 'h2' of the pool is not reached: another host answers at {one.pool}; "
+                                   "have its pool_address corrected\n")
+        self.assertEqual({host["state"] for host in self.pool_of(one)["hosts"]}, {"serving"})
         held = self.job(one, "-n", "1", "-c", "100%")
         self.assertEqual(self.where(held), [one.pool])
         three = self.member("h3", devices=2)
@@ -281,6 +287,39 @@ class Placing(RegistryTest):
         self.assertEqual(self.where(other), [three.pool])
         self.end(other)
         self.end(held)
+
+    def test_an_address_where_no_tls_is_spoken(self):
+        one = self.member("h1")
+        port = free_port()
+        self.member("h2", "--pool-address", f"tls://127.0.0.1:{port}", devices=2, port=port)
+        self.seen(one, 2)
+        in_vain = (rf"the pool has placed this job at h2, but in vain: 127.0.0.1:{port} is to be spoken to by TLS, but "
+                   "nothing says how to know it; have its certificate or its pool_address corrected, .*FARGPU_CA")
+        done = fargpu("run", "-n", "2", "--", "true", pool=one.pool)
+        self.assertEqual(done.code, 125, done.err)
+        self.assertRegex(done.err, in_vain)
+        held = self.job(one, "-n", "1", "-c", "100%")
+        self.assertEqual(self.where(held), [one.pool])
+        waiting = self.job(one, "-n", "1", "-c", "100%", "--wait", "60s")
+        wait_until(lambda: self.pool_of(one)["waiting"], "it waits")
+        self.end(held)
+        self.assertEqual(self.where(waiting), [one.pool])
+        self.end(waiting)
+        wait_until(lambda: not [key for key in self.etcd.keys() if "/lease/" in key], "all is given back", seconds=5)
+
+    def test_a_client_that_names_hosts_that_are_none(self):
+        one, = self.members(1)
+        bad = self.connection(one)
+        from rig import wire
+        bad.say(f"(hello = ({wire.VERSION}, oldestProtocol = 3))")
+        bad.hear()
+        names = ", ".join(f'"{chr(255) * 16}{i}"' for i in range(64))
+        bad.say(f"(leaseRequest = (gpus = 9, followsPlaces = true, unreached = [{names}]))")
+        self.assertIn("denied", bad.hear())
+        begin = time.monotonic()
+        done = fargpu("run", "-n", "1", "--", "true", pool=one.pool)
+        self.assertEqual(done.code, 0, done.err)
+        self.assertLess(time.monotonic() - begin, 2)
 
     def test_a_host_that_one_client_did_not_reach_is_the_last_choice_for_others(self):
         class Silent:
@@ -804,12 +843,16 @@ class Failures(RegistryTest):
         way.refuse()
         way.cut()
         cut.log("pool out of reach", seconds=40)
-        for command in (["run", "-n", "1", "--", *SHOW], ["run", "-n", "2", "--hosts", "2", "--", *SHOW]):
+        for command in (["run", "-n", "1", "--", *SHOW], ["run", "-n", "1", "--hosts", "2", "--", *SHOW],
+                        ["run", "-n", "2", "--hosts", "2", "--", *SHOW]):
             done = fargpu(*command, pool=f"{cut.pool},{other.pool}", seconds=60)
-            if "2" in command:  # it has one GPU, and the other host is none of the pool any more
+            if command[2] == "2":  # it has one GPU, and the other host is none of the pool any more
                 self.assertNotEqual(done.code, 0)
             else:
                 self.assertEqual((done.code, self.hosts_of(done.out.strip())), (0, [other.pool]), done.err)
+        self.assertIn("  ! ", fargpu("ls", pool=cut.pool).out)
+        self.assertNotIn("  ! ", fargpu("ls", pool=f"{cut.pool},{other.pool}").out)  # one knows better
+        self.assertRegex(fargpu("quota", "--pool", cut.pool).out, r"pool p, .*\n  ! the registry .* \d+ s ago: ")
         begin = time.monotonic()
         done = fargpu("pool", "set", "default", "--leases", "1", "--host", cut.pool)
         self.assertNotEqual(done.code, 0)
