@@ -21,6 +21,9 @@ std::string exit_codes(std::initializer_list<std::pair<int, const char*>> codes)
   return text;
 }
 
+constexpr const char* one_host_help =
+    "The GPU host, or the name by which `ls` shows it in the pool of FARGPU_POOL (default: FARGPU_POOL)";
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -82,8 +85,7 @@ int main(int argc, char** argv) {
   CLI::App* const policy_show = policy_command->add_subcommand("show", "Show it");
   CLI::App* const policy_set = policy_command->add_subcommand("set", "Share by another policy from now on");
   policy_set->add_option("policy", policy.policy, "free, fair, fixed or exclusive")->required();
-  for (CLI::App* const verb : {policy_show, policy_set})
-    verb->add_option("--host,--pool", policy.host, "The GPU host (default: FARGPU_POOL)");
+  for (CLI::App* const verb : {policy_show, policy_set}) verb->add_option("--host,--pool", policy.host, one_host_help);
 
   cli::QuotaOptions quota;
   CLI::App* const quota_command = app.add_subcommand(
@@ -116,13 +118,13 @@ int main(int argc, char** argv) {
   cli::EndOptions end;
   CLI::App* const end_command = app.add_subcommand("end", "End a session (administrators)");
   end_command->add_option("session", end.session, "The session, as `fargpu ls` numbers it")->required();
-  end_command->add_option("--host,--pool", end.host, "The GPU host (default: FARGPU_POOL)");
+  end_command->add_option("--host,--pool", end.host, one_host_help);
 
   cli::EndOptions evict;
   CLI::App* const evict_command = app.add_subcommand(
       "evict", "Move a session's device memory to the host's memory, until its next call (administrators)");
   evict_command->add_option("session", evict.session, "The session, as `fargpu ls` numbers it")->required();
-  evict_command->add_option("--host,--pool", evict.host, "The GPU host (default: FARGPU_POOL)");
+  evict_command->add_option("--host,--pool", evict.host, one_host_help);
 
   cli::DrainOptions drain;
   CLI::App* const drain_command =
@@ -131,7 +133,7 @@ int main(int argc, char** argv) {
   CLI::App* const resume_command =
       app.add_subcommand("resume", "Take new sessions again on a drained host (administrators)");
   for (CLI::App* const verb : {drain_command, resume_command})
-    verb->add_option("--host,--pool", drain.host, "The GPU host (default: FARGPU_POOL)");
+    verb->add_option("--host,--pool", drain.host, one_host_help);
 
   cli::CacheOptions cache;
   CLI::App* const cache_command =
@@ -139,7 +141,7 @@ int main(int argc, char** argv) {
   cache_command->add_flag("--clear", cache.clear, "Have the host keep nothing of them any more");
   cache_command->add_option("--tenant", cache.tenant,
                             "Tenant that has sent them (default: the client's own; others only for administrators)");
-  cache_command->add_option("--host,--pool", cache.host, "The GPU host (default: FARGPU_POOL)");
+  cache_command->add_option("--host,--pool", cache.host, one_host_help);
   cache_command->add_option("-o,--output", cache.output, "table or json")
       ->capture_default_str()
       ->check(CLI::IsMember({"table", "json"}));

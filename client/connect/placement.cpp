@@ -96,9 +96,9 @@ std::string unreached_repair(const DialError& error) {
   if (error.another_host) return "have its pool_address corrected";
   if (error.unknown_name) return "have its pool_address corrected, or that name made known to this machine";
   if (error.tls)
-    return "have its certificate or its pool_address corrected, which begins with tcp:// where no TLS is spoken; or "
-           "set "
-           "FARGPU_CA to the authority of its certificate";
+    return "have its certificate or its pool_address corrected (tcp:// in front where no TLS is spoken), or set "
+           "FARGPU_CA "
+           "to the authority of its certificate";
   return "start its fargpud, open that port for this machine, or have its pool_address corrected";
 }
 

@@ -512,9 +512,8 @@ asio::awaitable<std::string> Broker::check_registry() {
       if (const auto record = pool::read<pool::HostRecord>(entry.value);
           entry.key == key && record && record->identity != self.identity && !may_be_ours(record->address))
         co_return fmt::format(
-            "{}, where another host is a member under that name, at {}: give this one another name "
-            "by pool_host",
-            pool, record->address);
+            "{}, where another host is a member under that name, at {}: give this one another name by pool_host", pool,
+            record->address);
     co_return pool + ", which answers";
   } catch (const pool::RegistryError& error) {
     EventLog::warn("no registry", {{"pool", settings_.pool},

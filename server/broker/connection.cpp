@@ -695,7 +695,8 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       const bool doubts = !record.doubted.empty() && Clock::now() < doubt_until;
       record.waits = !doubts && Clock::now() < until;
       pool::RequestRecord of_sure = record;
-      if (doubts) of_sure.avoid = record.doubted;
+      if (doubts) of_sure.avoid.insert(of_sure.avoid.end(), record.doubted.begin(), record.doubted.end());
+      of_sure.avoid.resize(std::min(of_sure.avoid.size(), pool::avoid_max));
       const auto asked = member.request(of_sure);
       const auto patience = record.waits ? until : Clock::now() + registry_silence_max;
       asked->answered = [&wake] { wake.cancel(); };

@@ -142,8 +142,7 @@ void PoolHost::not_reached(const std::string& address, const std::string& host) 
 std::string PoolHost::why_no_leases() const {
   if (member_.in_touch()) return "";
   return fmt::format(
-      "this host is not in touch with the registry of its pool '{}', and gives no new leases until it is: "
-      "{}",
+      "this host is not in touch with the registry of its pool '{}', and gives no new leases until it is: {}",
       options_.pool, member_.trouble());
 }
 

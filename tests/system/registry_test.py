@@ -3,144 +3,16 @@
 import json
 import os
 import re
-import shutil
-import signal
 import socket
-import subprocess
 import tempfile
 import time
 import unittest
-import urllib.error
 import urllib.request
-from pathlib import Path
-from types import SimpleNamespace
 
-from rig import SystemTest, fargpu, paths, wait_until
+from rig import fargpu, paths, wait_until, wire
 from rig.broker import settings_file
-from rig.process import Process, run
-from rig.proxy import Proxy
-
-ETCD = shutil.which("etcd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/bin")
-SHOW = ("sh", "-c", "echo $FARGPU_POOL")
-HOLD = ("sh", "-c", "echo $FARGPU_POOL $FARGPU_SPLIT; read line")
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
-class Etcd:
-    """A member of an etcd on this machine, which is the only one if no other peers are named; it can be stopped and
-    started again."""
-
-    def __init__(self, *options, scheme="http", peers=None, place=0):
-        base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self.folder = tempfile.TemporaryDirectory(dir=base)
-        self.client = free_port()
-        self.url = f"{scheme}://127.0.0.1:{self.client}"
-        self.options = options
-        self.peers, self.place = peers or [free_port()], place
-        self.process = None
-        if not peers:
-            self.start()
-
-    @classmethod
-    def three(cls):
-        """Members of one etcd."""
-        peers = [free_port() for _ in range(3)]
-        members = [cls(peers=peers, place=place) for place in range(3)]
-        for member in members:
-            member.begin()
-        for member in members:
-            member.serves()
-        return members
-
-    def begin(self):
-        peers = [f"http://127.0.0.1:{peer}" for peer in self.peers]
-        own = peers[self.place]
-        self.process = Process([
-            ETCD, "--data-dir", self.folder.name, "--name", f"m{self.place}", "--listen-client-urls", self.url,
-            "--advertise-client-urls", self.url, "--listen-peer-urls", own, "--initial-advertise-peer-urls", own,
-            "--initial-cluster", ",".join(f"m{i}={peer}" for i, peer in enumerate(peers)), *self.options])
-
-    def serves(self):
-        self.process.err.find(lambda line: "ready to serve client requests" in line or "serving client" in line)
-
-    def start(self):
-        self.begin()
-        self.serves()
-
-    def leads(self):
-        done = run(["etcdctl", "--endpoints", self.url, "endpoint", "status", "-w", "json"], env={"ETCDCTL_API": "3"})
-        status = json.loads(done.out)[0]["Status"]
-        return status["leader"] == status["header"]["member_id"]
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.close()
-
-    def keys(self):
-        """All keys, with etcd's own tool."""
-        done = run(["etcdctl", "--endpoints", self.url, "get", "fargpu/", "--prefix", "--keys-only"],
-                   env={"ETCDCTL_API": "3"})
-        return done.out.split()
-
-    def close(self):
-        self.process.close()
-        self.folder.cleanup()
-
-
-@unittest.skipUnless(ETCD, "there is no etcd on this machine (package etcd-server)")
-class RegistryTest(SystemTest):
-    """What all have."""
-
-    def setUp(self):
-        self.etcd = Etcd()
-        self.addCleanup(self.etcd.close)
-
-    def member(self, name, *options, devices=1, joined=True, env=None, **more):
-        host = self.broker("--pool", "p", "--pool-registry", self.etcd.url, "--pool-host", name, *options,
-                           env={"FARGPU_FAKE_DEVICES": devices, "FARGPU_FAKE_HOST": sum(name.encode()) % 200,
-                                **(env or {})}, **more)
-        if joined:
-            host.log("joined pool")
-        return host
-
-    def members(self, number, *options, **more):
-        hosts = [self.member(f"h{i + 1}", *options, **more) for i in range(number)]
-        self.seen(hosts[0], number)
-        return hosts
-
-    def seen(self, host, number):
-        """Waits until the pool has so many hosts and somebody places."""
-        def complete():
-            pool = self.pool_of(host)
-            return len(pool["hosts"]) == number and pool["placer"]
-        wait_until(complete, f"{number} hosts in the pool")
-        time.sleep(0.3)  # for the placer to have heard of all of them
-
-    def pool_of(self, host):
-        return host.status()["pool"]
-
-    def job(self, host, *options, program=HOLD, env=None):
-        """A job that says where it is, and keeps that until it is told to go on."""
-        return self.start([paths.FARGPU, "run", *options, "--", *program],
-                          env={"FARGPU_POOL": host.pool, **(env or {})})
-
-    def where(self, job, seconds=30):
-        line = job.out.find(lambda text: text, seconds=seconds)[0].split()
-        return self.hosts_of(line[0])
-
-    @staticmethod
-    def hosts_of(pool):
-        """A host is named with its scheme where the pool has chosen it."""
-        return [address.removeprefix("tcp://") for address in pool.split(",")]
-
-    def end(self, job):
-        job.send_line("on")
-        self.assertEqual(job.wait(), 0, job.err.text())
+from rig.process import run
+from rig.registry import SHOW, RegistryTest, free_port
 
 
 class Placing(RegistryTest):
@@ -183,7 +55,6 @@ class Placing(RegistryTest):
         first = self.job(one, "-n", "1", "-c", "100%")
         full = one if self.where(first)[0] == one.pool else two
         old = self.connection(full)
-        from rig import wire
         old.say(f"(hello = ({wire.VERSION}, oldestProtocol = 3))")
         self.assertIn('pool = "p"', old.hear())
         old.say("(leaseRequest = (gpus = 1, computePercent = 100))")
@@ -268,11 +139,11 @@ class Placing(RegistryTest):
 
     def test_an_address_that_leads_to_another_host(self):
         one = self.member("h1")
-        two = self.member("h2", "--pool-address", one.pool, devices=2)
+        self.member("h2", "--pool-address", one.pool, devices=2)
         self.seen(one, 2)
         done = fargpu("run", "-n", "2", "--", "true", pool=one.pool)
         self.assertEqual(done.code, 125, done.err)
-        self.assertRegex(done.err, rf"the pool has placed this job at h2, but in vain: another host answers at "
+        self.assertRegex(done.err, r"the pool has placed this job at h2, but in vain: another host answers at "
                                    rf"{one.pool}; have its pool_address corrected")
         done = fargpu("drain", "--host", "h2", pool=one.pool)
         self.assertNotEqual(done.code, 0)
@@ -310,7 +181,6 @@ class Placing(RegistryTest):
     def test_a_client_that_names_hosts_that_are_none(self):
         one, = self.members(1)
         bad = self.connection(one)
-        from rig import wire
         bad.say(f"(hello = ({wire.VERSION}, oldestProtocol = 3))")
         bad.hear()
         names = ", ".join(f'"{chr(255) * 16}{i}"' for i in range(64))
@@ -364,7 +234,7 @@ class Placing(RegistryTest):
         later = []
         for number in range(3):
             later.append(self.job(one, "-n", "1", "-c", "100%", "--wait", "60s",
-                                  program=("sh", "-c", f"date +%s.%N; sleep 0.2")))
+                                  program=("sh", "-c", "date +%s.%N; sleep 0.2")))
             wait_until(lambda: len(self.pool_of(one)["waiting"]) == number + 1, "it waits")
         self.end(first)
         for job in later:
@@ -636,281 +506,6 @@ class Checking(RegistryTest):
                           done.err)
         done = self.check("--pool-registry", self.etcd.url, "--pool-address", "tls://[fd00::1]:8470")
         self.assertEqual(done.code, 0, done.err)
-
-
-class Failures(RegistryTest):
-    @staticmethod
-    def health(host):
-        """What a probe sees: the status and the text."""
-        try:
-            url = f"http://127.0.0.1:{host.log('metrics')['port']}/healthz"
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    def test_a_dead_broker_is_none_of_the_pool_any_more(self):
-        one, two = self.members(2)
-        job = self.job(two, "-n", "1", "-c", "100%")
-        other = self.job(two, "-n", "1", "-c", "100%")
-        places = self.where(job) + self.where(other)
-        survivor, on_it = (one, (job, other)[places.index(one.pool)])
-        waiting = self.job(two, "-n", "1", "-c", "100%", "--wait", "60s")
-        wait_until(lambda: self.pool_of(one)["waiting"], "it waits")
-        two.process.kill()
-        wait_until(lambda: len(self.pool_of(survivor)["hosts"]) == 1 and self.pool_of(survivor)["placer"],
-                   "the dead host is gone, and somebody places", seconds=30)
-        self.assertFalse([key for key in self.etcd.keys()
-                          if ("/h2" in key and "/known/" not in key) or "/requests/" in key])
-        self.assertNotEqual(waiting.wait(seconds=30), 0)
-        self.assertTrue(on_it.running())
-        self.end(on_it)
-        done = fargpu("run", "-n", "1", "-c", "100%", "--wait", "10s", "--", *SHOW, pool=one.pool)
-        self.assertEqual((done.code, self.hosts_of(done.out.strip())), (0, [one.pool]), done.err)
-
-    def test_a_host_that_is_away_for_a_while_may_be_back(self):
-        one, two, drained = self.member("h1"), self.member("h2", devices=2), self.member("h3", devices=3)
-        self.seen(one, 3)
-        self.assertEqual(fargpu("drain", "--host", drained.pool).code, 0)
-        for host in (two, drained):
-            host.process.kill()
-            host.wait(output=False)
-        wait_until(lambda: len(self.pool_of(one)["hosts"]) == 1 and self.pool_of(one)["placer"],
-                   "the dead hosts are gone, and somebody places", seconds=30)
-        away = ("fargpu: {}: 2 GPUs are asked for, which h2 could give: it was in the pool lately, and is away now; "
-                "try later{}\n")
-        done = fargpu("run", "-n", "2", "--", "true", pool=one.pool)
-        self.assertEqual((done.code, done.err), (75, away.format(one.pool, " or wait with --wait")))
-        begin = time.monotonic()
-        done = fargpu("run", "-n", "2", "--wait", "17s", "--", "true", pool=one.pool, seconds=40)
-        self.assertEqual((done.code, done.err), (75, away.format(one.pool, "")))
-        self.assertGreater(time.monotonic() - begin, 16)
-        done = fargpu("run", "-n", "3", "--", "true", pool=one.pool)  # it was drained before
-        self.assertEqual(done.code, 126, done.err)
-        waiting = self.job(one, "-n", "2", "--wait", "60s")
-        wait_until(lambda: self.pool_of(one)["waiting"], "it waits")
-        self.assertEqual([host["name"] for host in self.pool_of(one)["away"]], ["h2"])
-        text = fargpu("ls", pool=one.pool).out
-        self.assertRegex(text, r"pool p: 1 of 1 host serve, .*; 1 host away\n")
-        self.assertRegex(text, rf"(?m)^  h2 +away .* 0 of 2 .*{two.port}$")
-        self.assertIn(f"  note  host 'h2' of the pool, at tcp://{two.pool}, is away",
-                      fargpu("doctor", pool=one.pool).out)
-        again = self.member("h2", devices=2)
-        self.assertEqual(self.where(waiting), [again.pool])
-        self.end(waiting)
-        wait_until(lambda: "away" not in fargpu("ls", pool=one.pool).out, "it is back")
-        again.terminate()
-        again.wait(output=False)
-        done = fargpu("run", "-n", "2", "--", "true", pool=one.pool)  # it has left in good order
-        self.assertEqual(done.code, 126, done.err)
-
-    def test_a_broker_that_stops_takes_back_what_waits_at_it(self):
-        with tempfile.TemporaryDirectory() as folder:
-            for options in ((), ("--runtime-folder", str(Path(folder, "sessions")))):
-                one, two = self.member("h1", *options), self.member("h2")
-                self.seen(two, 2)
-                held = [self.job(two, "-n", "1", "-c", "100%") for _ in range(2)]
-                for job in held:
-                    self.where(job)
-                waiting = self.job(one, "-n", "1", "-c", "100%", "--wait", "60s")
-                wait_until(lambda: self.pool_of(two)["waiting"], "it waits")
-                one.terminate()
-                one.wait(output=False)
-                self.assertFalse([key for key in self.etcd.keys() if "/requests/" in key], options)
-                if not options:  # nobody takes over what it had
-                    self.assertFalse([key for key in self.etcd.keys() if "/at/h1/" in key])
-                    wait_until(lambda: self.pool_of(two)["placer"] == "h2", "the other one places", seconds=3)
-                self.assertEqual(waiting.wait(), 75)
-                for job in held:
-                    job.kill()
-                    job.wait()
-                two.terminate()
-                two.wait(output=False)
-
-    def test_a_broker_that_takes_over_enters_its_leases_again(self):
-        with tempfile.TemporaryDirectory() as folder:
-            runtime = ("--runtime-folder", str(Path(folder, "sessions")))
-            one = self.member("h1", *runtime)
-            self.seen(one, 1)
-            client = self.client(one, "init", "context", env={"FARGPU_GPUS": 1, "FARGPU_COMPUTE": "60%"})
-            wait_until(lambda: self.pool_of(one)["hosts"][0]["leases"] == 1, "one lease")
-            worker = self.worker_of(one, client)
-            one.process.kill()
-            one.wait(output=False)
-            again = self.member("h1", *runtime, port=one.port)
-            self.assertEqual(again.log("session taken over")["worker"], str(worker))
-            self.seen(again, 1)
-            wait_until(lambda: self.pool_of(again)["hosts"][0]["leases"] == 1, "its lease is counted, once")
-            done = fargpu("run", "-n", "1", "-c", "60%", "--", "true", pool=again.pool)
-            self.assertEqual(done.code, 75, done.err)
-            self.assertEqual(client.must("sync"), "SUCCESS")
-            self.assertEqual(client.finish(), 0)
-            wait_until(lambda: not any("/lease/" in key for key in self.etcd.keys()), "no lease is left")
-
-    def test_another_host_places_when_the_placer_has_gone(self):
-        hosts = dict(zip(("h1", "h2", "h3"), self.members(3)))
-        placer = self.pool_of(hosts["h1"])["placer"]
-        hosts[placer].process.kill()
-        rest = [host for name, host in hosts.items() if name != placer]
-        wait_until(lambda: self.pool_of(rest[0])["placer"] not in ("", placer), "another placer", seconds=30)
-        done = fargpu("run", "-n", "1", "-c", "100%", "--wait", "20s", "--", "true", pool=rest[0].pool, seconds=40)
-        self.assertEqual(done.code, 0, done.err)
-
-    def test_two_brokers_of_one_name(self):
-        one = self.member("h1")
-        second = self.member("h1", joined=False)
-        self.assertIn("another host is a member under the name 'h1'", second.log("pool out of reach")["reason"])
-        self.assertEqual(len(self.pool_of(one)["hosts"]), 1)
-        done = fargpu("run", "--", "true", pool=second.pool, seconds=60)
-        self.assertEqual(done.code, 75, done.err)
-        self.assertIn("this host is not in touch with the registry of its pool 'p', and gives no new leases until it "
-                      "is: another host is a member under the name 'h1'", done.err)
-        checked = run([paths.FARGPUD, "--check", "--config", os.devnull, "--driver", paths.FAKE_DRIVER, "--listen",
-                       "127.0.0.1:4711", "--image-folder", "", "--pool", "p", "--pool-host", "h1", "--pool-registry",
-                       self.etcd.url])
-        self.assertRegex(checked.out, rf"where another host is a member under that name, at \S+{one.port}: give this "
-                                      r"one another name by pool_host\n$")
-        done = fargpu("doctor", pool=second.pool, seconds=60)
-        self.assertRegex(done.out, r"  FAIL  it is 'h1' of pool 'p', but no member of it: another host is a member "
-                                   rf"under the name 'h1', at \S+{one.port}; give this one another name by pool_host\n"
-                                   rf"        give {second.pool} or that host another name by pool_host, and restart "
-                                   r"its fargpud\n")
-        one.terminate()
-        one.wait()
-        second.log("joined pool", seconds=30)
-
-    def test_without_etcd_sessions_go_on_and_new_ones_are_as_the_settings_say(self):
-        watched = ("--metrics-listen", "127.0.0.1:0")
-        strict, lax = self.member("h1", *watched), self.member("h2", "--pool-outage", "local", *watched)
-        self.assertEqual([self.health(host) for host in (strict, lax)], [(200, "ok\n")] * 2)
-        self.seen(strict, 2)
-        client = self.client(lax, "init", "context", "alloc a 1000", "write a 17")
-        self.etcd.kill()
-        for host in (strict, lax):
-            host.log("pool out of reach", seconds=40)
-        self.assert_lives(client)
-        code, text = self.health(strict)
-        self.assertEqual(code, 503)
-        self.assertRegex(text, r"^this host is not in touch with the registry of its pool 'p', and gives no new leases "
-                               r"until it is: .+\n$")
-        told = fargpu("ls", pool=strict.pool).out
-        self.assertRegex(told, r"pool p: 2 of 2 hosts serve(.*\n)+  ! the registry is of no use to the host that was "
-                               r"asked, and this is what was so \d+ s ago: .*\n")
-        self.assertEqual(self.health(lax), (200, "ok\n"))
-        done = fargpu("run", "-n", "1", "--", "true", pool=strict.pool, seconds=30)
-        self.assertEqual(done.code, 75, done.err)
-        self.assertIn("not in touch with the registry of its pool 'p'", done.err)
-        for options in (("-n", "2"), ("-n", "2", "--hosts", "2")):
-            done = fargpu("run", *options, "--", "true", pool=lax.pool, seconds=30)
-            self.assertEqual(done.code, 75, done.err)
-            self.assertRegex(done.err, r"; the registry of pool 'p' is away, so only this host can serve now \(.+\): "
-                                       r"ask for no more than it has, or try later\n$")
-        local = self.job(lax, "-n", "1")
-        self.assertEqual(self.where(local), [lax.pool])
-        doctor = fargpu("doctor", pool=lax.pool, seconds=60)
-        self.assertIn("whose registry is of no use now", doctor.out)
-        self.etcd.start()
-        for host in (strict, lax):
-            host.log("joined pool", start=host.place() and 0, seconds=40)
-        self.seen(strict, 2)
-        wait_until(lambda: sum(host["leases"] for host in self.pool_of(strict)["hosts"]) == 2,
-                   "both leases are counted again", seconds=30)
-        self.assertEqual(self.health(strict), (200, "ok\n"))
-        self.end(local)
-        self.assert_lives(client)
-        self.assertEqual(client.finish(), 0)
-
-    def test_an_etcd_that_stands_still(self):
-        one, = self.members(1)
-        client = self.client(one, "init", "context", "alloc a 1000", "write a 17")
-        self.etcd.process.signal(signal.SIGSTOP)
-        one.log("pool out of reach", seconds=60)
-        self.assert_lives(client)
-        self.etcd.process.signal(signal.SIGCONT)
-        place = one.place()
-        one.log("joined pool", start=place - 1, seconds=60)
-        self.seen(one, 1)
-        self.assertEqual(client.finish(), 0)
-
-    def test_a_member_that_is_cut_off_from_the_registry_sends_clients_to_another(self):
-        way = Proxy(SimpleNamespace(port=self.etcd.client))
-        self.addCleanup(way.close)
-        cut = self.broker("--pool", "p", "--pool-registry", f"http://127.0.0.1:{way.port}", "--pool-host", "h1",
-                          env={"FARGPU_FAKE_DEVICES": 1})
-        cut.log("joined pool")
-        other = self.member("h2")
-        self.seen(other, 2)
-        way.refuse()
-        way.cut()
-        cut.log("pool out of reach", seconds=40)
-        for command in (["run", "-n", "1", "--", *SHOW], ["run", "-n", "1", "--hosts", "2", "--", *SHOW],
-                        ["run", "-n", "2", "--hosts", "2", "--", *SHOW]):
-            done = fargpu(*command, pool=f"{cut.pool},{other.pool}", seconds=60)
-            if command[2] == "2":  # it has one GPU, and the other host is none of the pool any more
-                self.assertNotEqual(done.code, 0)
-            else:
-                self.assertEqual((done.code, self.hosts_of(done.out.strip())), (0, [other.pool]), done.err)
-        self.assertIn("  ! ", fargpu("ls", pool=cut.pool).out)
-        self.assertNotIn("  ! ", fargpu("ls", pool=f"{cut.pool},{other.pool}").out)  # one knows better
-        self.assertRegex(fargpu("quota", "--pool", cut.pool).out, r"pool p, .*\n  ! the registry .* \d+ s ago: ")
-        begin = time.monotonic()
-        done = fargpu("pool", "set", "default", "--leases", "1", "--host", cut.pool)
-        self.assertNotEqual(done.code, 0)
-        self.assertIn("this host is not in touch with the registry of pool 'p'", done.err)
-        self.assertLess(time.monotonic() - begin, 3)
-
-
-class ThreeMembersOfEtcd(RegistryTest):
-    def setUp(self):
-        self.three = Etcd.three()
-        for member in self.three:
-            self.addCleanup(member.close)
-        self.etcd = SimpleNamespace(url=",".join(member.url for member in self.three))
-
-    def host_by_proxies(self):
-        ways = [Proxy(SimpleNamespace(port=member.client)) for member in self.three]
-        for way in ways:
-            self.addCleanup(way.close)
-        host = self.broker("--pool", "p", "--pool-registry", ",".join(f"http://{way.pool}" for way in ways),
-                           "--pool-host", "h1", env={"FARGPU_FAKE_DEVICES": 1})
-        host.log("joined pool")
-        return host, ways
-
-    @staticmethod
-    def silence(ways):
-        """Of the member that the host uses."""
-        used = max(ways, key=lambda way: way.moved)
-        used.mute()
-        used.refuse()
-        return used
-
-    def runs(self, host):
-        """A job that waits for no room has a lease, though it may take a few seconds."""
-        done = fargpu("run", "-n", "1", "--", "true", pool=host.pool, seconds=30)
-        self.assertEqual(done.code, 0, done.err)
-
-    def test_one_falls_silent(self):
-        host, ways = self.host_by_proxies()
-        other = self.member("h2")
-        self.seen(other, 2)
-        used = self.silence(ways)
-        self.runs(host)
-        self.assertIn(f"etcd at {used.pool}: no answer in time", host.log("pool out of reach")["reason"])
-
-    def test_its_leader_dies(self):
-        hosts = self.members(2)
-        leader, = [member for member in self.three if member.leads()]
-        leader.kill()
-        for host in hosts:
-            self.runs(host)
-
-    def test_limits_are_set_while_one_is_silent(self):
-        host, ways = self.host_by_proxies()
-        self.seen(host, 1)
-        self.silence(ways)
-        done = fargpu("pool", "set", "default", "--leases", "3", pool=host.pool)
-        self.assertEqual(done.code, 0, done.err)
-        self.assertRegex(done.out, r"default .* of 3 ")
 
 
 if __name__ == "__main__":

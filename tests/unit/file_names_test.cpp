@@ -586,7 +586,10 @@ TEST_CASE("an answer that comes too late is of no use, and does no harm") {
   const Mapped mapped(folder.path);
   if (!mapped.can_be_known()) return;
   FileNames names(NameTable(at.path), 0ns);
-  for (int i = 0; i < 3; ++i) CHECK_FALSE(names.find(mapped.first()).place);
+  for (int i = 0; i < 3; ++i) {  // most often there is none yet when it is given up
+    const auto found = names.find(mapped.first());
+    if (found.place) CHECK(found.place->offset == 0);
+  }
   names.finish();
   // Some come just when they are given up.
   for (auto patience = 0us; patience < 1000us; patience += 20us) {
@@ -663,9 +666,13 @@ TEST_CASE("a thread gets no descriptors of its own where a message queue would h
   const int queue = static_cast<int>(::syscall(SYS_mq_open, name.c_str(), O_RDWR | O_CREAT, 0600, nullptr));
   if (queue < 0) return;  // it has none
   ::syscall(SYS_mq_unlink, name.c_str());
-  REQUIRE(queue < 64);
-  CHECK_FALSE(able());
+  // At a number that the kernel copies, whatever the tests before this one have left open.
+  const int input = ::dup(STDIN_FILENO);
+  REQUIRE(::dup2(queue, STDIN_FILENO) == STDIN_FILENO);
   ::close(queue);
+  CHECK_FALSE(able());
+  REQUIRE(::dup2(input, STDIN_FILENO) == STDIN_FILENO);
+  ::close(input);
   CHECK(able());
 }
 
