@@ -16,41 +16,48 @@ namespace fargpu::client::cli {
 
 namespace {
 
-// A host that `fargpu ls` shows under this name, as one of the pool that FARGPU_POOL names; nothing if it shows none.
-std::optional<PoolHost> host_in_pool(const std::string& name) {
-  if (name.empty() || name.find_first_of(":/,") != std::string::npos || config().hosts.empty()) return std::nullopt;
-  auto member = PoolContacts(config().hosts).next();
-  if (!member) return std::nullopt;
+// What the pool of this member says of a host of that name; nothing if it knows none.
+std::optional<PoolHost> known_to(ControlConnection& member, const std::string& name) {
   Placement::Part found;
-  bool known = false, away = false;
-  std::string address;
-  member->broker->ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
-                      [&](wire::Control::Reader control) {
-                        for (const auto host : control.getStatus().getPool().getAway())
-                          away = away || host.getName() == name.c_str();
-                        for (const auto host : control.getStatus().getPool().getHosts()) {
-                          if (host.getName() != name.c_str()) continue;
-                          known = true;
-                          address = host.getAddress().cStr();
-                          found.identity = host.getIdentity().cStr();
-                        }
-                      });
-  if (away)
-    throw std::runtime_error(fmt::format("host '{}' of the pool is away: its fargpud has to run for this", name));
-  if (!known) return std::nullopt;
+  std::optional<std::string> address;
+  member.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
+             [&](wire::Control::Reader control) {
+               const auto pool = control.getStatus().getPool();
+               for (const auto hosts : {pool.getAway(), pool.getHosts()})  // one that is away may still answer people
+                 for (const auto host : hosts) {
+                   if (host.getName() != name.c_str()) continue;
+                   address = host.getAddress().cStr();
+                   found.identity = host.getIdentity().cStr();
+                 }
+             });
+  if (!address) return std::nullopt;
   std::string why;
-  const auto host = told_host(address, *member->broker, why);
+  const auto host = told_host(*address, member, why);
   if (!host)
-    throw std::runtime_error(fmt::format("host '{}' of the pool: '{}' {}", name, printable(address, 300), why));
+    throw std::runtime_error(fmt::format("host '{}' of the pool: '{}' {}", name, printable(*address, 300), why));
   found.host = *host;
   try {
     connect_to_part(found, ControlConnection::For::host);
   } catch (const DialError& error) {
-    const std::string what = error.what();
-    throw std::runtime_error(fmt::format("host '{}' of the pool is not reached: {}; {}", name,
-                                         what.substr(0, what.find("; ")), unreached_repair(error)));
+    if (error.another_host)
+      throw std::runtime_error(
+          fmt::format("host '{}' of the pool is not reached: {}; {}", name, error.what(), unreached_repair(error)));
   }
   return host;
+}
+
+// A host that `fargpu ls` shows under this name, as one of the pool that FARGPU_POOL names; nothing if it shows none.
+std::optional<PoolHost> host_in_pool(const std::string& name) {
+  if (name.empty() || name.find_first_of(":/,") != std::string::npos || config().hosts.empty()) return std::nullopt;
+  PoolContacts contacts(config().hosts);
+  while (const auto member = contacts.next()) {
+    if (member->broker->pool().empty()) continue;
+    try {
+      return known_to(*member->broker, name);
+    } catch (const DialError&) {  // another member may answer
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace

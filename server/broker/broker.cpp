@@ -491,7 +491,8 @@ bool Broker::may_be_ours(const std::string& address) const {
   const std::string name = host_name();
   return std::ranges::any_of(listen, [&](const ListenAddress& one) {
     const std::string port = ":" + std::to_string(one.port);
-    return address.ends_with("//" + name + port) || address.ends_with("//127.0.0.1" + port);
+    return address.ends_with("//" + name + port) || address.ends_with("//127.0.0.1" + port) ||
+           address.ends_with("//[::1]" + port);
   });
 }
 

@@ -36,6 +36,7 @@ constexpr auto registry_trouble_max = std::chrono::seconds(10);  // of one reque
 constexpr auto registry_away_max = std::chrono::seconds(2);
 // For which a host that clients of the same address did not reach is not taken: others may have room again soon.
 constexpr auto doubt_max = std::chrono::seconds(1);
+constexpr auto ask_in_doubt_again = std::chrono::milliseconds(200);
 constexpr auto ask_pool_again = std::chrono::milliseconds(50);
 constexpr int placements_max = 4;  // of one request, if hosts have no room although they seemed to
 
@@ -692,13 +693,16 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
         if (!co_await sleep(wake)) co_return false;
       }
       record.doubted = pool.doubted(source_);
+      std::erase_if(record.doubted, [&](const std::string& host) {
+        return std::ranges::find(record.unreached, host) != record.unreached.end();
+      });
       const bool doubts = !record.doubted.empty() && Clock::now() < doubt_until;
       record.waits = !doubts && Clock::now() < until;
       pool::RequestRecord of_sure = record;
       if (doubts) of_sure.avoid.insert(of_sure.avoid.end(), record.doubted.begin(), record.doubted.end());
       of_sure.avoid.resize(std::min(of_sure.avoid.size(), pool::avoid_max));
       const auto asked = member.request(of_sure);
-      const auto patience = record.waits ? until : Clock::now() + registry_silence_max;
+      const auto patience = doubts ? doubt_until : record.waits ? until : Clock::now() + registry_silence_max;
       asked->answered = [&wake] { wake.cancel(); };
       while (!asked->answer() && Clock::now() < patience && (member.in_touch() || (record.waits && !local))) {
         wake.expires_at(std::min(patience, Clock::now() + std::chrono::seconds(1)));
@@ -706,7 +710,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       }
       if (!asked->answer()) {
         if (record.waits && member.in_touch() && !last_reason.empty()) co_return co_await refuse(last_reason);
-        if (record.waits || !member.in_touch()) continue;  // once more, for the reason; or by itself
+        if (doubts || record.waits || !member.in_touch()) continue;  // once more, for the reason; or by itself
         co_return co_await refuse_here(
             fmt::format("no placer of pool '{}' has answered for {} s: `fargpu doctor` tells more; try later",
                         pool.name(), registry_silence_max.count()));
@@ -714,7 +718,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       if (const auto* const refusal = std::get_if<pool::Refusal>(&*asked->answer())) {
         if (doubts) {
           if (!refusal->may_change) doubt_until = begin;
-          wake.expires_after(ask_pool_again);
+          wake.expires_after(refusal->may_change ? ask_in_doubt_again : ask_pool_again);
           if (!co_await sleep(wake)) co_return false;
           continue;
         }

@@ -22,7 +22,8 @@ void warn(const std::string& address, const std::string& reason, const std::stri
 
 asio::awaitable<void> look_at_pool_address(std::string address, std::string listen, bool encrypts) {
   std::string by_tcp = address;
-  if (by_tcp.starts_with("rdma://")) by_tcp.erase(0, 7);
+  const bool rdma = by_tcp.starts_with("rdma://");
+  if (rdma) by_tcp.erase(0, 7);
   const ListenAddress host = parse_listen(by_tcp, "pool_address").front();
   bool open = false;
   for (const ListenAddress& one : parse_listen(listen)) open = open || (one.socket.empty() && !is_loopback(one.host));
@@ -30,7 +31,7 @@ asio::awaitable<void> look_at_pool_address(std::string address, std::string list
   if (loopback && open)
     warn(address, "'" + host.host + "' is each machine itself",
          "clients of other machines find no way to this host; give an address that they reach");
-  if (!loopback && !encrypts && host.transport == ListenAddress::Transport::usual)
+  if (!rdma && !loopback && !encrypts && host.transport == ListenAddress::Transport::usual)
     warn(address, "clients speak TLS to such an address, and this host speaks none", "write tcp:// in front of it");
   asio::error_code error;
   const auto literal = asio::ip::make_address(host.host, error);

@@ -106,6 +106,7 @@ PoolHost::PoolHost(asio::io_context& io, pool::Registry& registry, pool::MemberO
                      for (const auto& [id, entry] : entries_) kept.emplace(id, entry.record);
                      return kept;
                    },
+               .joined = [this] { last_view(); },
                .log =
                    [](bool warning, const std::string& event,
                       const std::vector<std::pair<std::string, std::string>>& facts) {
@@ -342,7 +343,7 @@ void PoolHost::look() {
   }
   over.clear();
   std::erase_if(sent_, [&](const auto& one) { return one.second.until <= now; });
-  if (member_.in_touch() && (looked_at_ == Clock::time_point() || now - looked_at_ > view_again_after)) last_view();
+  if (member_.in_touch() && now - looked_at_ > view_again_after) last_view();
   const pool::RoomRecord here = room();
   if (much_differs(here, told_, leases_) || (now - told_at_ > tell_all_after && here != told_)) changed();
   look_.expires_after(look_interval);

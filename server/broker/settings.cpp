@@ -486,6 +486,8 @@ void check_pool(const Settings& settings) {
                         "', which names no port; HOST:PORT is needed, such as " +
                         settings.pool_address.substr(0, settings.pool_address.size() - address.size()) +
                         address.substr(0, colon) + ":" + port_of(settings.listen));
+  if (!parse_listen(address, "pool_address").front().socket.empty())
+    throw SettingsError("pool_address is '" + settings.pool_address + "', a socket of this machine; give host:port");
 }
 
 void check(const Settings& settings) {

@@ -393,6 +393,7 @@ asio::awaitable<void> Member::State::stay(StayPointer stay) {
   for (const auto& [id, weak] : requests_)
     if (const auto request = weak.lock(); request && !request->answer())
       put(keys_.request(id), write(request->record()));
+  if (duties_.joined) duties_.joined();
   co_await mind_lifetime(stay);
   if (stay->failure) std::rethrow_exception(stay->failure);
 }

@@ -49,6 +49,7 @@ struct HostDuties {
   std::function<void(const std::string& id)> withdraw;
   /// Everything that the host keeps, by what admit() called it.
   std::function<std::map<std::string, LeaseRecord>()> kept;
+  std::function<void()> joined;  ///< the host is a member now; may be empty
   Log log;
 };
 

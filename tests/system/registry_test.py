@@ -165,7 +165,7 @@ class Placing(RegistryTest):
         self.member("h2", "--pool-address", f"tls://127.0.0.1:{port}", devices=2, port=port)
         self.seen(one, 2)
         in_vain = (rf"the pool has placed this job at h2, but in vain: 127.0.0.1:{port} is to be spoken to by TLS, but "
-                   "nothing says how to know it; have its certificate or its pool_address corrected, .*FARGPU_CA")
+                   "nothing says how to know it; have its certificate or its pool_address corrected .*FARGPU_CA")
         done = fargpu("run", "-n", "2", "--", "true", pool=one.pool)
         self.assertEqual(done.code, 125, done.err)
         self.assertRegex(done.err, in_vain)
@@ -189,7 +189,7 @@ class Placing(RegistryTest):
         begin = time.monotonic()
         done = fargpu("run", "-n", "1", "--", "true", pool=one.pool)
         self.assertEqual(done.code, 0, done.err)
-        self.assertLess(time.monotonic() - begin, 2)
+        self.assertLess(time.monotonic() - begin, 8)  # and not the ten after which no placer has answered
 
     def test_a_host_that_one_client_did_not_reach_is_the_last_choice_for_others(self):
         class Silent:
