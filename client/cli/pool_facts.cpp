@@ -14,8 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* state_text(wire::PoolHost::Reader host) {
-  const auto state = host.getState();
+const char* state_text(wire::HostState state) {
   return state == wire::HostState::DRAINING ? "draining" : state == wire::HostState::STOPPING ? "stopping" : "serving";
 }
 
@@ -51,7 +50,7 @@ Json describe_pool(wire::Status::Reader status, const Filter& filter) {
   const auto add = [&](const char* list, Json host) {
     if (filter.shows_host(host["name"]) && filter.shows_model(host["model"])) result[list].push_back(std::move(host));
   };
-  for (const auto host : pool.getHosts()) add("hosts", describe_host(host, state_text(host)));
+  for (const auto host : pool.getHosts()) add("hosts", describe_host(host, state_text(host.getState())));
   for (const auto host : pool.getAway()) add("away", describe_host(host, "away"));
   result["waiting"] = describe_waiting(pool.getWaiting(), filter);
   result["tenants"] = Json::array();

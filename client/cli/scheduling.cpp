@@ -6,7 +6,6 @@
 #include <charconv>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "administration.h"
 #include "client/base/lease_options.h"

@@ -100,11 +100,6 @@ TEST_CASE("a host that this client may not reach is taken after all others") {
     const auto id = pool.ask(wish);
     CHECK(pool.round() == Pool::Results{{id, at}});
   }
-  pool.host("c", 2);
-  wish.gpus = 4;
-  wish.hosts = 2;
-  const auto spread = pool.ask(wish);
-  CHECK(pool.round() == Pool::Results{{spread, "b:3,c:1"}});
 }
 
 TEST_CASE("hosts that this client may not reach serve it where the others do not suffice") {
