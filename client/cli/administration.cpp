@@ -9,6 +9,7 @@
 #include "client/connect/placement.h"
 #include "client/connect/pool_contacts.h"
 #include "commands.h"
+#include "pool_members.h"
 #include "protocol/site/tokens.h"
 #include "protocol/text.h"
 
@@ -18,32 +19,25 @@ namespace {
 
 // What the pool of this member says of a host of that name; nothing if it knows none.
 std::optional<PoolHost> known_to(ControlConnection& member, const std::string& name) {
-  Placement::Part found;
-  std::optional<std::string> address;
+  std::optional<PoolMember> found;
   member.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
              [&](wire::Control::Reader control) {
                const auto pool = control.getStatus().getPool();
                for (const auto hosts : {pool.getAway(), pool.getHosts()})  // one that is away may still answer people
                  for (const auto host : hosts) {
-                   if (host.getName() != name.c_str()) continue;
-                   address = host.getAddress().cStr();
-                   found.identity = host.getIdentity().cStr();
+                   if (host.getName() == name.c_str()) found = read_member(host, member);
                  }
              });
-  if (!address) return std::nullopt;
-  std::string why;
-  const auto host = told_host(*address, member, why);
-  if (!host)
-    throw std::runtime_error(fmt::format("host '{}' of the pool: '{}' {}", name, printable(*address, 300), why));
-  found.host = *host;
+  if (!found) return std::nullopt;
+  if (!found->host) throw std::runtime_error(fmt::format("host '{}' of the pool: {}", name, found->unfit));
   try {
-    connect_to_part(found, ControlConnection::For::host);
+    connect_to(*found);
   } catch (const DialError& error) {
     if (error.another_host)
       throw std::runtime_error(
           fmt::format("host '{}' of the pool is not reached: {}; {}", name, error.what(), unreached_repair(error)));
   }
-  return host;
+  return found->host;
 }
 
 // A host that `fargpu ls` shows under this name, as one of the pool that FARGPU_POOL names; nothing if it shows none.

@@ -92,8 +92,10 @@ struct DrainOptions {
 int drain(const DrainOptions& options);
 int resume(const DrainOptions& options);
 
+/// The devices of all hosts of a pool, with what programs see of them through NVML, and the programs that have them.
 struct SmiOptions {
   std::string pool;
+  Filter filter;
   std::string output = "table";
 };
 int smi(const SmiOptions& options);

@@ -313,12 +313,10 @@ std::size_t others_serve(wire::Status::Reader status) {
 }
 
 // Whether clients on this machine reach the hosts to which the pool may send them.
-void check_reach(Findings& report, wire::PoolStatus::Reader pool) {
+void check_reach(Findings& report, const ControlConnection& broker, wire::PoolStatus::Reader pool) {
   std::vector<PoolMember> members;
   for (const auto host : pool.getHosts())
-    if (host.getState() == wire::HostState::SERVING)
-      members.push_back(
-          {printable(host.getName().cStr()), printable(host.getAddress().cStr(), 300), host.getIdentity().cStr()});
+    if (host.getState() == wire::HostState::SERVING) members.push_back(read_member(host, broker));
   const Reach found = reach(members);
   for (const auto& [member, why, repair] : found.silent)
     report.bad(fmt::format("host '{}' of the pool is not reached at {}: {}", member.name, member.address, why), repair);
@@ -331,7 +329,8 @@ void check_reach(Findings& report, wire::PoolStatus::Reader pool) {
 
 // Whether the registry of the host's pool answers, and somebody places its leases. Each of several pools in `seen` was
 // looked at by another of its members.
-void check_pool(Findings& report, wire::Status::Reader status, const std::string& host, std::set<std::string>& seen) {
+void check_pool(Findings& report, const ControlConnection& broker, wire::Status::Reader status,
+                std::set<std::string>& seen) {
   const auto pool = describe_pool(status, {});
   if (pool.is_null()) return;
   report.fact("pool", pool);
@@ -339,7 +338,7 @@ void check_pool(Findings& report, wire::Status::Reader status, const std::string
   const std::string of = fmt::format("it is '{}' of pool '{}'", text("member"), text("name"));
   if (status.getPool().getNameTaken()) {
     report.bad(of + ", but no member of it: " + text("trouble"),
-               fmt::format("give {} or that host another name by pool_host, and restart its fargpud", host));
+               fmt::format("give {} or that host another name by pool_host, and restart its fargpud", broker.name()));
     return;
   }
   if (!text("trouble").empty()) {
@@ -356,7 +355,7 @@ void check_pool(Findings& report, wire::Status::Reader status, const std::string
   for (const auto away : status.getPool().getAway())
     report.note(fmt::format("host '{}' of the pool, at {}, is away: it was there lately",
                             printable(away.getName().cStr()), printable(away.getAddress().cStr(), 300)));
-  if (seen.insert(text("name")).second) check_reach(report, status.getPool());
+  if (seen.insert(text("name")).second) check_reach(report, broker, status.getPool());
 }
 
 /// What was looked at by now.
@@ -413,7 +412,7 @@ void check_host(Findings& report, const PoolHost& host, Seen& seen) {
                                fmt::format("set FARGPU_DRIVER_VERSION={}, or update the driver there", version));
                   }
                   check_identity(report, status);
-                  check_pool(report, status, broker->name(), seen.pools);
+                  check_pool(report, *broker, status, seen.pools);
                   serves = serves && !status.getPool().getNameTaken();
                   wish = wish_of_trial(report, status);
                   report.good(fmt::format("{} of {} taken", status.getSessionsTaken(),

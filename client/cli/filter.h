@@ -1,5 +1,5 @@
 #pragma once
-// Which hosts, tenants and models `fargpu ls` and `top` show.
+// Which hosts, tenants and models `fargpu ls`, `top` and `smi` show.
 
 #include <string>
 

@@ -26,10 +26,6 @@ const char* priority_text(wire::Priority priority) {
                                                       : "normal";
 }
 
-const char* state_text(wire::HostState state) {
-  return state == wire::HostState::DRAINING ? "draining" : state == wire::HostState::STOPPING ? "stopping" : "serving";
-}
-
 const char* state_text(wire::LeaseState state) {
   switch (state) {
     case wire::LeaseState::RUNNING: return "running";
@@ -45,15 +41,15 @@ const char* state_text(wire::SessionStatus::Reader session) {
   return residency_text(session);
 }
 
-Json describe(const std::string& name, wire::Status::Reader status, const Filter& filter) {
-  Json host{{"host", name},
+Json describe(const ControlConnection& broker, wire::Status::Reader status, const Filter& filter) {
+  Json host{{"host", broker.name()},
             {"name", printable(status.getHostName().cStr())},
             {"version", printable(status.getVersion().cStr())},
             {"driver", printable(status.getDriver().cStr())},
             {"driver_release", printable(status.getDriverRelease().cStr())},
             {"driver_version", status.getDriverVersion()},
             {"draining", status.getDraining()},
-            {"state", state_text(status.getState())},
+            {"state", host_state_text(status.getState())},
             {"state_until", status.getStateUntil()},
             {"started", status.getStartedSeconds()},
             {"warm_workers", status.getWarmWorkers()},
@@ -252,8 +248,8 @@ void print_sums(const std::vector<Json>& hosts) {
 }  // namespace
 
 int list(const ListOptions& options) {
-  auto hosts = statuses(pool_hosts(options.pool), [&](const std::string& name, wire::Status::Reader status) {
-    return describe(name, status, options.filter);
+  auto hosts = statuses(pool_hosts(options.pool), [&](const ControlConnection& broker, wire::Status::Reader status) {
+    return describe(broker, status, options.filter);
   });
   const int code = exit_code(hosts);
   hosts = only_shown(std::move(hosts), options.filter);

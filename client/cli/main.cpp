@@ -72,12 +72,6 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0.1, 3600.0));
   top_command->add_flag("--once", top.once, "Print one table and end, as without a terminal");
 
-  for (const auto& [command, filter] : {std::pair(list_command, &list.filter), std::pair(top_command, &top.filter)}) {
-    command->add_option("--host", filter->host, "Hosts of a pool to show, by a pattern such as 'gpu1*'");
-    command->add_option("--tenant", filter->tenant, "Tenant whose sessions and requests are shown");
-    command->add_option("--model", filter->model, "Part of the model of the devices that are shown, such as H200");
-  }
-
   cli::PolicyOptions policy;
   CLI::App* const policy_command =
       app.add_subcommand("policy", "How a host's devices are shared (set: on the GPU host, or by administrators)");
@@ -148,11 +142,18 @@ int main(int argc, char** argv) {
 
   cli::SmiOptions smi;
   CLI::App* const smi_command =
-      app.add_subcommand("smi", "Show the devices that programs would get here, and what they do");
+      app.add_subcommand("smi", "Show the devices of the pool's hosts, what they do, and whose programs have them");
   smi_command->add_option("--pool", smi.pool, "GPU hosts (default: FARGPU_POOL)");
   smi_command->add_option("-o,--output", smi.output, "table or json")
       ->capture_default_str()
       ->check(CLI::IsMember({"table", "json"}));
+
+  for (const auto& [command, filter] : {std::pair(list_command, &list.filter), std::pair(top_command, &top.filter),
+                                        std::pair(smi_command, &smi.filter)}) {
+    command->add_option("--host", filter->host, "Hosts of a pool to show, by a pattern such as 'gpu1*'");
+    command->add_option("--tenant", filter->tenant, "Tenant whose sessions and requests are shown");
+    command->add_option("--model", filter->model, "Part of the model of the devices that are shown, such as H200");
+  }
 
   cli::DoctorOptions doctor;
   CLI::App* const doctor_command =

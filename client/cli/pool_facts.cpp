@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "protocol/text.h"
+#include "statuses.h"
 #include "tenant_facts.h"
 #include "waiting.h"
 
@@ -13,10 +14,6 @@ namespace fargpu::client::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-const char* state_text(wire::HostState state) {
-  return state == wire::HostState::DRAINING ? "draining" : state == wire::HostState::STOPPING ? "stopping" : "serving";
-}
 
 Json describe_host(wire::PoolHost::Reader host, const char* state) {
   return {{"name", printable(host.getName().cStr())},
@@ -50,7 +47,7 @@ Json describe_pool(wire::Status::Reader status, const Filter& filter) {
   const auto add = [&](const char* list, Json host) {
     if (filter.shows_host(host["name"]) && filter.shows_model(host["model"])) result[list].push_back(std::move(host));
   };
-  for (const auto host : pool.getHosts()) add("hosts", describe_host(host, state_text(host.getState())));
+  for (const auto host : pool.getHosts()) add("hosts", describe_host(host, host_state_text(host.getState())));
   for (const auto host : pool.getAway()) add("away", describe_host(host, "away"));
   result["waiting"] = describe_waiting(pool.getWaiting(), filter);
   result["tenants"] = Json::array();

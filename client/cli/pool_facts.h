@@ -1,5 +1,6 @@
 #pragma once
-// What a host says of the pool that it is a member of, by the pool's registry: for `fargpu ls`, `top` and `quota`.
+// What a host says of the pool that it is a member of, by the pool's registry: for `fargpu ls`, `top`, `smi` and
+// `quota`.
 
 #include <nlohmann/json.hpp>
 #include <string>

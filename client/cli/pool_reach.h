@@ -5,12 +5,9 @@
 #include <string>
 #include <vector>
 
-namespace fargpu::client::cli {
+#include "pool_members.h"
 
-struct PoolMember {
-  std::string name, address;  ///< the address as in FARGPU_POOL
-  std::string identity;       ///< that the host tells in its hello; empty: not known
-};
+namespace fargpu::client::cli {
 
 struct Reach {
   struct Silent {

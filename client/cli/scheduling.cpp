@@ -44,9 +44,9 @@ std::string of_limit(const std::string& used, bool limited, const std::string& l
   return used + (limited ? " of " + limit : "");
 }
 
-nlohmann::ordered_json describe_tenants(const std::string& name, wire::Status::Reader status) {
+nlohmann::ordered_json describe_tenants(const ControlConnection& broker, wire::Status::Reader status) {
   using Json = nlohmann::ordered_json;
-  Json host{{"host", name}, {"tenants", Json::array()}};
+  Json host{{"host", broker.name()}, {"tenants", Json::array()}};
   for (const auto tenant : status.getTenants()) host["tenants"].push_back(describe_tenant(tenant));
   if (Json pool = describe_pool(status, {}); !pool.is_null())
     for (const char* const key : {"name", "trouble", "age_seconds", "all_hosts", "away", "tenants"})

@@ -1,51 +1,76 @@
 #include "statuses.h"
 
 #include <algorithm>
-#include <future>
 #include <map>
 #include <mutex>
+#include <utility>
 
-#include "client/connect/control_connection.h"
+#include "at_once.h"
 #include "client/connect/pool_contacts.h"
 #include "commands.h"
 
 namespace fargpu::client::cli {
 
-std::vector<nlohmann::ordered_json> statuses(const std::vector<PoolHost>& hosts, const Describe& describe) {
-  using Json = nlohmann::ordered_json;
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Asked {
+  std::string name, identity;
+  Json status;
+};
+
+using Connect = std::function<std::unique_ptr<ControlConnection>(std::size_t host)>;
+
+std::vector<Asked> ask(const std::vector<std::string>& names, const Connect& connect, const Describe& describe) {
+  std::vector<Asked> hosts(names.size());
   std::mutex mutex;
-  struct Asked {
-    std::string name, identity;
-    Json status;
-  };
-  const auto ask = [&](const PoolHost& host) {
-    const std::string name = address_text(host);
-    Json result;
-    std::string identity;
+  at_once(names.size(), [&](std::size_t i) {
+    Asked& own = hosts[i];
+    own.name = names[i];
     try {
-      ControlConnection broker(host, ControlConnection::For::host);
-      identity = broker.host_identity();
-      broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
-                 [&](wire::Control::Reader control) {
-                   const std::lock_guard lock(mutex);
-                   result = describe(name, control.getStatus());
-                 });
+      const auto broker = connect(i);
+      own.identity = broker->host_identity();
+      broker->ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
+                  [&](wire::Control::Reader control) {
+                    const std::lock_guard lock(mutex);
+                    own.status = describe(*broker, control.getStatus());
+                  });
     } catch (const DialError& error) {
-      result = {{"host", name}, {"error", error.what()}};
+      own.status = {{"host", own.name}, {"error", error.what()}};
     }
-    return Asked{name, identity, std::move(result)};
-  };
-  std::vector<std::future<Asked>> asked;
-  for (const PoolHost& host : hosts) asked.push_back(std::async(ask, std::cref(host)));
+  });
+  return hosts;
+}
+
+}  // namespace
+
+std::vector<Json> statuses(const std::vector<PoolHost>& hosts, const Describe& describe, ControlConnection::For whom) {
+  std::vector<std::string> addresses;
+  for (const PoolHost& host : hosts) addresses.push_back(address_text(host));
+  const auto connect = [&](std::size_t i) { return std::make_unique<ControlConnection>(hosts[i], whom); };
   std::vector<Json> found;
-  std::map<std::string, std::string> names;  // by identity
-  for (std::future<Asked>& one : asked) {
-    Asked host = one.get();
-    const auto [first, fresh] = names.emplace(host.identity.empty() ? "at " + host.name : host.identity, host.name);
+  std::map<std::string, std::string> seen;  // by identity
+  for (Asked& host : ask(addresses, connect, describe)) {
+    const auto [first, fresh] = seen.emplace(host.identity.empty() ? "at " + host.name : host.identity, host.name);
     if (fresh) found.push_back(std::move(host.status));
     else warn_of_twin(host.name, first->second);
   }
   return found;
+}
+
+std::vector<Json> statuses(const std::vector<PoolMember>& members, const Describe& describe) {
+  std::vector<std::string> names;
+  for (const PoolMember& member : members) names.push_back(member.name + " at " + member.address);
+  std::vector<Json> found;
+  for (Asked& host : ask(
+           names, [&](std::size_t i) { return connect_to(members[i]); }, describe))
+    found.push_back(std::move(host.status));
+  return found;
+}
+
+const char* host_state_text(wire::HostState state) {
+  return state == wire::HostState::DRAINING ? "draining" : state == wire::HostState::STOPPING ? "stopping" : "serving";
 }
 
 const char* residency_text(wire::SessionStatus::Reader session) {

@@ -7,16 +7,24 @@
 #include <vector>
 
 #include "client/base/config.h"
+#include "client/connect/control_connection.h"
 #include "control.capnp.h"
+#include "pool_members.h"
 
 namespace fargpu::client::cli {
 
-/// Makes of a host's name and status what is shown of it.
-using Describe = std::function<nlohmann::ordered_json(const std::string& host, wire::Status::Reader status)>;
+/// Makes of a host and its status what is shown of it.
+using Describe = std::function<nlohmann::ordered_json(const ControlConnection& host, wire::Status::Reader status)>;
 
-/// What `describe` makes of each host, or its "host" and an "error", in their order. All are asked at once, as one that
-/// is silent is waited for for seconds; `describe` is called by one thread at a time.
-std::vector<nlohmann::ordered_json> statuses(const std::vector<PoolHost>& hosts, const Describe& describe);
+/// What `describe` makes of each host, or its "host" and an "error", in their order; of a host that is named twice,
+/// once. All are asked at once; `describe` is called by one thread at a time.
+std::vector<nlohmann::ordered_json> statuses(const std::vector<PoolHost>& hosts, const Describe& describe,
+                                             ControlConnection::For whom = ControlConnection::For::host);
+/// Those of hosts of which others have told.
+std::vector<nlohmann::ordered_json> statuses(const std::vector<PoolMember>& members, const Describe& describe);
+
+/// Whether a host takes new sessions, in a word.
+const char* host_state_text(wire::HostState state);
 
 /// Where a session's device memory is, in a word; `running` if it is on its devices.
 const char* residency_text(wire::SessionStatus::Reader session);

@@ -163,6 +163,11 @@ std::string text_of(const Json& host, std::size_t width) {
   return text;
 }
 
+Json* of_host(std::vector<Json>& hosts, const std::string& name) {
+  const auto found = std::ranges::find_if(hosts, [&](const Json& host) { return host["host"] == name; });
+  return found == hosts.end() ? nullptr : &*found;
+}
+
 std::size_t terminal_width() {
   winsize size{};
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col
@@ -197,8 +202,8 @@ int top(const TopOptions& options) {
   const auto pause = std::chrono::duration<double>(options.seconds);
   Readings readings;
   const auto look = [&](const std::vector<PoolHost>& at) {
-    return statuses(at, [&](const std::string& name, wire::Status::Reader status) {
-      return describe(name, status, options.filter, readings);
+    return statuses(at, [&](const ControlConnection& broker, wire::Status::Reader status) {
+      return describe(broker.name(), status, options.filter, readings);
     });
   };
   std::optional<Keys> keys;
@@ -211,15 +216,15 @@ int top(const TopOptions& options) {
       if (!keys) std::this_thread::sleep_until(until);
       else if (keys->next(until - Clock::now()) == 'q') return 0;
     }
-    // A single look does not wait twice for a host that does not answer.
-    const auto asked = [live](const Json& host) { return live || !host.contains("error"); };
+    // A host that is named twice was found once. A single look does not wait twice for one that does not answer.
     std::vector<PoolHost> at;
-    for (std::size_t i = 0; i < hosts.size(); ++i)
-      if (asked(found[i])) at.push_back(hosts[i]);
-    const auto again = look(at);
-    auto next = again.begin();
-    for (Json& host : found)
-      if (asked(host)) host = *next++;
+    for (const PoolHost& host : hosts)
+      if (const auto* const before = of_host(found, address_text(host)); before && (live || !before->contains("error")))
+        at.push_back(host);
+    for (Json& again : look(at)) {
+      Json& before = *of_host(found, again["host"]);
+      before = std::move(again);
+    }
     const auto shown = only_shown(found, options.filter);
     std::string text;
     const std::size_t width = terminal_width();

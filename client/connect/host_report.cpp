@@ -31,7 +31,9 @@ Link read_link(const Host& host, wire::Link::Reader from) {
   return link;
 }
 
-Host read(wire::Status::Reader status) {
+}  // namespace
+
+Host read_host(wire::Status::Reader status) {
   Host host;
   host.driver_release = status.getDriverRelease().cStr();
   host.driver_version = static_cast<int>(status.getDriverVersion());
@@ -76,6 +78,8 @@ Host read(wire::Status::Reader status) {
   }
   return host;
 }
+
+namespace {
 
 // The devices of all hosts as the driver API numbers them.
 Host together(std::map<std::size_t, Host> hosts) {
@@ -123,7 +127,7 @@ Host ask_host() {
     try {
       Host host;
       contact->broker->ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
-                           [&](wire::Control::Reader control) { host = read(control.getStatus()); });
+                           [&](wire::Control::Reader control) { host = read_host(control.getStatus()); });
       host.address = address_text(contact->host);
       answered.emplace(contact->place, std::move(host));
       if (!several) break;

@@ -70,6 +70,9 @@ struct Host {
   std::map<std::pair<unsigned, unsigned>, Distance> distances;
 };
 
+/// What a host's status says to programs on this machine: of memory, what FARGPU_MEM leaves.
+Host read_host(wire::Status::Reader status);
+
 /// Asks the first host of FARGPU_POOL that answers; if programs may have devices of several, all that answer, whose
 /// devices are numbered across them. A connection per question: there is none to be torn by a fork, and
 /// none that keeps a host busy. Throws DialError.

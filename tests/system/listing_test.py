@@ -202,7 +202,30 @@ class Listing(SystemTest):
         self.assertEqual(run.err.count("\n"), 1)
         smi = fargpu("smi", pool="127.0.0.1:1,127.0.0.1:2")
         self.assertEqual(smi.code, 125)
-        self.assertRegex(smi.err, r"\(1\) cannot connect to 127.0.0.1:1 .*\(2\) cannot connect to 127.0.0.1:2 ")
+        self.assertRegex(smi.err, r"^fargpu: cannot connect to 127.0.0.1:1 .*\nfargpu: cannot connect to 127.0.0.1:2 ")
+
+    def test_devices_of_hosts_without_a_registry(self):
+        one, two = self.broker(), self.broker(env={"FARGPU_FAKE_DEVICES": 1, "FARGPU_FAKE_HOST": 2})
+        pool = f"{one.pool},127.0.0.1:1,{two.pool},{one.pool}"
+        done = fargpu("smi", "-o", "json", pool=pool)
+        self.assertEqual(done.code, 125)
+        told = json.loads(done.out)
+        self.assertEqual([device["host"] for device in told["devices"]], [one.pool, one.pool, two.pool])
+        self.assertEqual([error["host"] for error in told["errors"]], ["127.0.0.1:1"])
+        self.assertEqual(told["host"], f"{one.pool}, {two.pool}")
+        text = fargpu("smi", "--model", "GPU 1", pool=pool)
+        self.assertIn("127.0.0.1:1  ! cannot connect", text.out)
+        self.assertNotIn("2 hosts", text.out)  # the other one has no such device
+        text = fargpu("smi", pool=pool).out
+        self.assertRegex(text, r"\| 2 hosts, 3 GPUs .* MiB / 3072 MiB ")
+
+    def test_a_host_that_is_named_twice_is_looked_at_once(self):
+        host, other = self.broker(), self.broker(env={"FARGPU_FAKE_HOST": 2})
+        pool = f"{host.pool},{host.pool},{other.pool}"
+        for verb in (("ls",), ("top", "--once", "-d", "0.1"), ("quota",)):
+            done = fargpu(*verb, "-o", "json", pool=pool)
+            self.assertEqual(done.code, 0, done.err)
+            self.assertEqual([one["host"] for one in json.loads(done.out)], [host.pool, other.pool])
 
     def test_no_pool(self):
         done = fargpu("ls")

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import tempfile
 import time
@@ -406,6 +407,74 @@ class Seeing(RegistryTest):
             self.assertEqual((done.code, done.out), (0, "no host of FARGPU_POOL matches --host 'h9'\n"))
             self.assertEqual(json.loads(fargpu(*verb, "-o", "json", "--host", "h9", pool=alone.pool).out), [])
             self.assertIn("Fake GPU", fargpu(*verb, "--host", "127.*", pool=alone.pool).out)
+
+    def smi(self, pool, *options, code=0):
+        done = fargpu("smi", "-o", "json", *options, pool=pool)
+        self.assertEqual(done.code, code, done.err)
+        return json.loads(done.out)
+
+    def test_smi_shows_the_devices_of_all_hosts(self):
+        one, two = self.members(2, devices=2)
+        told = self.smi(one.pool)
+        self.assertEqual([(device["host"], device["number"]) for device in told["devices"]],
+                         [(one.pool, 0), (one.pool, 1), (two.pool, 0), (two.pool, 1)])
+        self.assertEqual((told["sums"]["hosts"], told["sums"]["devices"]), (2, 4))
+        for key in ("memory_bytes", "used_bytes"):
+            self.assertEqual(told["sums"][key], sum(device[key] for device in told["devices"]))
+        self.assertEqual([pool["name"] for pool in told["pools"]], ["p"])
+        self.assertEqual(self.smi(f"{two.pool},{one.pool}")["sums"], told["sums"])  # each once
+        text = fargpu("smi", pool=one.pool).out
+        self.assertRegex(text, r"\| host h1 +serving \|\n")
+        self.assertRegex(text, r"\| 2 hosts, 4 GPUs .* MiB / 4096 MiB .*\|\n\+-*\+\npool p: 2 of 2 hosts serve, ")
+        self.assertEqual({len(line) for line in text.splitlines()[:-1]}, {80}, text)
+        for options, hosts in ((("--host", "h2"), [two.pool] * 2), (("--model", "GPU 1"), None),
+                               (("--host", "h9"), []), (("--model", "H200"), [])):
+            told = self.smi(one.pool, *options)
+            if hosts is None:
+                self.assertEqual([device["number"] for device in told["devices"]], [1, 1])
+            else:
+                self.assertEqual([device["host"] for device in told["devices"]], hosts)
+        self.assertRegex(fargpu("smi", "--host", "h9", pool=one.pool).out, r"^pool p: no host matches --host 'h9'; ")
+
+    def test_smi_names_programs_of_all_hosts_by_tenant(self):
+        one, two = self.members(2)
+        jobs = [self.job(one, "-n", "1", "-c", "100%") for _ in range(2)]
+        hosts = {self.where(job)[0] for job in jobs}
+        self.assertEqual(hosts, {one.pool, two.pool})
+        clients = [self.client(host, "init", "context", f"alloc a {32 << 20}", "write a 1") for host in (one, two)]
+        told = wait_until(lambda: [told for told in [self.smi(two.pool)] if len(told["processes"]) == 2],
+                          "both programs")[0]
+        self.assertEqual({process["pid"] for process in told["processes"]}, {client.pid for client in clients})
+        for process in told["processes"]:
+            self.assertEqual(told["devices"][process["device"]]["host"], process["host"])
+            self.assertEqual((process["tenant"], process["client"]), ("default", socket.gethostname()))
+        self.assertEqual(self.smi(two.pool, "--tenant", "other")["processes"], [])
+        for job in jobs:
+            self.end(job)
+
+    def test_smi_within_a_job_shows_what_the_job_has(self):
+        one, _ = self.members(2, devices=2)
+        done = fargpu("run", "-n", "1", "-m", "64MiB", "--", paths.FARGPU, "smi", "-o", "json", pool=one.pool)
+        self.assertEqual(done.code, 0, done.err)
+        told = json.loads(done.out)
+        self.assertEqual([device["memory_bytes"] for device in told["devices"]], [64 << 20])
+        self.assertEqual(told["sums"]["memory_bytes"], 64 << 20)
+
+    def test_smi_and_a_member_that_is_silent_or_another_host(self):
+        one, two = self.members(2)
+        os.kill(two.process.pid, signal.SIGSTOP)
+        try:
+            told = self.smi(one.pool, code=125)
+        finally:
+            os.kill(two.process.pid, signal.SIGCONT)
+        silent, = told["errors"]
+        self.assertEqual(silent["host"], f"h2 at tcp://{two.pool}")
+        self.assertEqual([device["host"] for device in told["devices"]], [one.pool])
+        self.member("h3", "--pool-address", f"tcp://{one.pool}")
+        self.seen(one, 3)
+        wrong = self.smi(one.pool, "--host", "h3", code=125)["errors"]
+        self.assertEqual(wrong, [{"host": f"h3 at tcp://{one.pool}",
+                                  "error": f"another host answers at {one.pool}"}])
 
     def test_doctor_asks_for_what_the_pool_wants_to_be_told(self):
         one, _ = self.members(2, devices=2)
