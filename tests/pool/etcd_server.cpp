@@ -12,13 +12,15 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 namespace fargpu::test {
 namespace {
 
-constexpr const char* etcd = "/usr/bin/etcd";
 constexpr const char* etcdctl = "/usr/bin/etcdctl";
 
 std::filesystem::path new_folder() {
@@ -52,11 +54,16 @@ std::string url(unsigned port, bool encrypted = false) {
   return (encrypted ? "https://127.0.0.1:" : "http://127.0.0.1:") + std::to_string(port);
 }
 
+std::string contents(const std::filesystem::path& file) {
+  std::ifstream from(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(from), {}};
+}
+
 }  // namespace
 
 bool has_etcd() {
 #ifdef FARGPU_ETCD_PLUGIN
-  if (::access(etcd, X_OK) == 0 && ::access(etcdctl, X_OK) == 0) return true;
+  if (::access("/usr/bin/etcd", X_OK) == 0 && ::access(etcdctl, X_OK) == 0) return true;
   std::fprintf(stderr, "SKIPPED: there is no etcd (packages etcd-server and etcd-client)\n");
 #else
   std::fprintf(stderr, "SKIPPED: the plugin for etcd is not built\n");
@@ -84,6 +91,17 @@ EtcdServer::EtcdServer(std::vector<std::string> options, unsigned port, std::fil
 
 EtcdServer::EtcdServer(Options options) : port_(free_port()), folder_(new_folder()), data_(folder_ / "data") {
   if (!options.data.empty()) std::filesystem::copy(options.data, data_, std::filesystem::copy_options::recursive);
+  if (!options.series.empty()) {
+    // A copy in which its version stands otherwise.
+    pid_ = begin(program_.c_str(), {"--version"}, folder_ / "version");
+    ::waitpid(std::exchange(pid_, 0), nullptr, 0);
+    std::string own = contents(folder_ / "version"), program = contents(program_);
+    own = own.substr(0, own.find('\n')).substr(own.rfind(' ', own.find('\n')) + 1);
+    program.replace(program.find(own), options.series.size(), options.series);
+    program_ = folder_ / "etcd";
+    std::ofstream(program_, std::ios::binary) << program;
+    std::filesystem::permissions(program_, std::filesystem::perms::owner_all);
+  }
   const std::string peer = url(free_port());
   options_ = {"--name=m0",
               "--data-dir=" + data_.string(),
@@ -126,7 +144,7 @@ EtcdServer::~EtcdServer() {
   std::filesystem::remove_all(folder_);
 }
 
-void EtcdServer::start() { pid_ = begin(etcd, options_, folder_ / "log"); }
+void EtcdServer::start() { pid_ = begin(program_.c_str(), options_, folder_ / "log"); }
 
 void EtcdServer::signal(int number) { ::kill(pid_, number); }
 

@@ -23,6 +23,7 @@ class EtcdServer {
     std::vector<std::string> more;  ///< options of etcd
     bool encrypted = false;         ///< with the certificates that `more` names
     std::filesystem::path data;     ///< copied, to begin with
+    std::string series;             ///< of which it says to be, such as 3.3
   };
   EtcdServer() : EtcdServer(Options{}) {}
   explicit EtcdServer(Options options);
@@ -43,6 +44,7 @@ class EtcdServer {
  private:
   EtcdServer(std::vector<std::string> options, unsigned port, std::filesystem::path folder);
 
+  std::string program_ = "/usr/bin/etcd";
   std::vector<std::string> options_;
   unsigned port_ = 0;
   std::filesystem::path folder_, data_;

@@ -186,6 +186,26 @@ TEST_CASE("etcd: something else is there, or nothing") {
     CHECK_THROWS_AS(EtcdRegistry(io, options_for(bad)), std::runtime_error);
 }
 
+TEST_CASE("etcd: a release that is too old is refused by its number") {
+  if (!test::has_etcd()) return;
+  asio::io_context io;
+  EtcdServer::Options options;
+  options.series = "3.3";
+  EtcdServer old(options);
+  EtcdRegistry registry(io, options_for(old.endpoint()));
+  std::optional<RegistryError> failure;
+  const auto end = std::chrono::steady_clock::now() + 10s;  // it has to start first
+  do failure = failure_of(io, registry);
+  while (failure && failure->kind != Kind::denied && std::chrono::steady_clock::now() < end);
+  REQUIRE(failure);
+  CHECK(std::string(failure->what()).find("3.4 or a newer one is needed") != std::string::npos);
+  CHECK(std::string(failure->what()).find("is of version 3.3.") != std::string::npos);
+  // One that is new enough is found beside it.
+  EtcdServer server;
+  EtcdRegistry both(io, options_for(old.endpoint() + "," + server.endpoint()));
+  CHECK(puts(io, both, "k"));
+}
+
 TEST_CASE("etcd: certificates and rights") {
   if (!test::has_etcd()) return;
   asio::io_context io;

@@ -198,6 +198,26 @@ class Failures(RegistryTest):
         self.assert_lives(client)
         self.assertEqual(client.finish(), 0)
 
+    def test_clocks_that_are_apart(self):
+        clock = {"LD_PRELOAD": "/usr/$LIB/faketime/libfaketime.so.1", "FAKETIME_DONT_FAKE_MONOTONIC": 1,
+                 "DONT_FAKE_MONOTONIC": 1}
+        hosts = [self.member(name, env={**clock, "FAKETIME": ahead})
+                 for name, ahead in (("h1", "-3d"), ("h2", "+3d"))]
+        self.seen(hosts[0], 2)
+        self.assertGreater(hosts[1].status()["started"] - hosts[0].status()["started"], 5 * 86_400)
+        jobs = [self.job(host, "-n", "1", "-c", "100%") for host in hosts]
+        places = [self.where(job) for job in jobs]
+        self.assertEqual({place for place, in places}, {host.pool for host in hosts})
+        waiting = self.job(hosts[1], "-n", "1", "-c", "100%", "--wait", "30s")
+        wait_until(lambda: self.pool_of(hosts[0])["waiting"], "it waits")
+        time.sleep(12)  # longer than a member's lifetime
+        self.assertTrue(all(job.running() for job in (*jobs, waiting)))
+        self.assertEqual(len(self.pool_of(hosts[0])["hosts"]), 2)
+        self.end(jobs[0])
+        self.assertEqual(self.where(waiting), places[0])
+        for job in (jobs[1], waiting):
+            self.end(job)
+
     def test_an_etcd_that_stands_still(self):
         one, = self.members(1)
         client = self.client(one, "init", "context", "alloc a 1000", "write a 17")

@@ -279,6 +279,9 @@ void Store::connect() {
     // Some releases of etcd 3.5 and 3.6 tell of themselves to root alone. Then the first answer names the store.
     if (status.error_code() == grpc::StatusCode::PERMISSION_DENIED) joined(0);
     else if (!status.ok()) mark(trouble_of(status, endpoint().address));
+    else if (is_too_old(response.version()))
+      mark({Failure::denied, at + " is of version " + response.version() + ", and 3.4 or a newer one is needed", true,
+            true});
     else if (response.leader() == 0)
       mark({Failure::unavailable, at + ": no leader: most of its members cannot be reached", true, true});
     else if (response.islearner()) mark({Failure::unavailable, at + ": it only learns", true, true});

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstdio>
+#include <utility>
 
 namespace fargpu::etcd {
 namespace {
@@ -123,6 +125,11 @@ std::optional<std::vector<Address>> read_endpoints(const std::string& text, bool
     return std::nullopt;
   }
   return all;
+}
+
+bool is_too_old(const std::string& version) {
+  std::pair<unsigned, unsigned> found;
+  return std::sscanf(version.c_str(), "%u.%u.", &found.first, &found.second) == 2 && found < std::pair(3u, 4u);
 }
 
 Trouble trouble_of(const grpc::Status& status, const Address& address) {

@@ -27,6 +27,10 @@ struct Trouble {
   bool not_done = false;   ///< the call certainly had no effect
 };
 
+/// Whether it is older than the oldest that a pool can be kept in, etcd 3.4. Of a version in other words nothing is
+/// known.
+bool is_too_old(const std::string& version);
+
 /// Of a call that failed.
 Trouble trouble_of(const grpc::Status& status, const Address& address);
 /// Of a watch that etcd has ended.
