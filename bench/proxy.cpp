@@ -1,7 +1,8 @@
 // A proxy that stands for a network: what comes in on one side leaves on the other after a fixed time, and not faster
-// than a fixed rate.
+// than a fixed rate. With --cut-ms it is a bad network: each connection is reset after that time, and what it holds of
+// it is lost. At its end it says how many were.
 //
-//   proxy --to HOST:PORT [--delay-us ONE_WAY] [--megabytes-per-second RATE] [--threads COUNT]
+//   proxy --to HOST:PORT [--delay-us ONE_WAY] [--megabytes-per-second RATE] [--cut-ms LIFE] [--threads COUNT]
 //
 // Says its port on stdout and serves until stdin ends. Delay and rate are apart: a byte leaves when the line has been
 // free for all before it, of whatever connection, plus the delay. A line of a rate holds what is under way and a short
@@ -166,13 +167,15 @@ void serve(asio::io_context& context, bool alone) {
 class Proxy {
  public:
   /// Each connection is one context's, in turn. The lines outlive the contexts, which have connections to the last.
-  Proxy(std::deque<asio::io_context>& contexts, tcp::endpoint to, Line& there, Line& back)
+  Proxy(std::deque<asio::io_context>& contexts, tcp::endpoint to, Line& there, Line& back, Clock::duration life)
       : contexts_(contexts),
         acceptor_(contexts.front(), tcp::endpoint(asio::ip::address_v4::loopback(), 0)),
         to_(std::move(to)),
         there_(there),
-        back_(back) {}
+        back_(back),
+        life_(life) {}
 
+  std::size_t cuts() const { return cuts_; }
   unsigned port() const { return acceptor_.local_endpoint().port(); }
 
   void accept() {
@@ -201,6 +204,23 @@ class Proxy {
       }
       std::make_shared<Direction>(client, server, there_)->read();
       std::make_shared<Direction>(server, client, back_)->read();
+      if (life_ > Clock::duration()) cut_later(client, server);
+    });
+  }
+
+  void cut_later(const std::weak_ptr<tcp::socket>& client, const std::weak_ptr<tcp::socket>& server) {
+    const auto timer = std::make_shared<asio::steady_timer>(client.lock()->get_executor(), life_);
+    timer->async_wait([this, timer, client, server](asio::error_code) {
+      bool lives = false;
+      for (const auto& end : {client, server}) {
+        const auto socket = end.lock();
+        if (!socket) continue;
+        asio::error_code ignored;
+        socket->set_option(asio::socket_base::linger(true, 0), ignored);
+        socket->close(ignored);
+        lives = true;
+      }
+      cuts_ += lives;
     });
   }
 
@@ -209,13 +229,15 @@ class Proxy {
   tcp::acceptor acceptor_;
   const tcp::endpoint to_;
   Line &there_, &back_;
+  const Clock::duration life_;  // of a connection; 0: as long as its ends like
+  std::atomic<std::size_t> cuts_{0};
 };
 
 }  // namespace
 
 int main(int count, char** words) {
   try {
-    Clock::duration delay{};
+    Clock::duration delay{}, life{};
     double bytes_per_second = 0;
     std::size_t threads = 1;
     std::string to;
@@ -224,13 +246,15 @@ int main(int count, char** words) {
       if (option == "--to") to = words[i + 1];
       else if (option == "--delay-us") delay = std::chrono::microseconds(std::stoul(words[i + 1]));
       else if (option == "--megabytes-per-second") bytes_per_second = 1e6 * std::stod(words[i + 1]);
+      else if (option == "--cut-ms") life = std::chrono::milliseconds(std::stoul(words[i + 1]));
       else if (option == "--threads") threads = std::stoul(words[i + 1]);
       else to = "", i = count;
     }
     const std::size_t colon = to.rfind(':');
     if (colon == std::string::npos || count % 2 == 0 || threads == 0 || threads > 64) {
       std::fprintf(stderr,
-                   "usage: proxy --to HOST:PORT [--delay-us ONE_WAY] [--megabytes-per-second RATE] [--threads 1-64]\n");
+                   "usage: proxy --to HOST:PORT [--delay-us ONE_WAY] [--megabytes-per-second RATE] [--cut-ms LIFE] "
+                   "[--threads 1-64]\n");
       return 2;
     }
     ::prctl(PR_SET_TIMERSLACK, 1);  // of threads that start later too
@@ -239,7 +263,7 @@ int main(int count, char** words) {
     std::vector<asio::executor_work_guard<asio::io_context::executor_type>> guards;
     for (std::size_t i = 0; i < threads; ++i) guards.push_back(asio::make_work_guard(contexts.emplace_back(1)));
     const auto port = static_cast<unsigned short>(std::stoul(to.substr(colon + 1)));
-    Proxy proxy(contexts, {asio::ip::make_address(to.substr(0, colon)), port}, there, back);
+    Proxy proxy(contexts, {asio::ip::make_address(to.substr(0, colon)), port}, there, back, life);
     proxy.accept();
     asio::posix::stream_descriptor input(contexts.front(), ::dup(STDIN_FILENO));
     std::array<char, 64> ignored;
@@ -252,6 +276,7 @@ int main(int count, char** words) {
     for (std::size_t i = 1; i < threads; ++i) others.emplace_back([&contexts, i] { serve(contexts[i], false); });
     serve(contexts.front(), threads == 1);
     for (std::thread& other : others) other.join();
+    if (life > Clock::duration()) std::printf("cut %zu\n", proxy.cuts());
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "proxy: %s\n", error.what());

@@ -170,6 +170,11 @@ void ResumableChannel::catch_up(const std::shared_ptr<Channel>& connection) {
   settle_acknowledgement();
 }
 
+void ResumableChannel::show_up() {
+  acknowledgement_due_ = true;
+  settle_acknowledgement();
+}
+
 void ResumableChannel::give_up(const std::string& why) noexcept {
   const std::lock_guard lock(state_mutex_);
   if (phase_.load() == Phase::over) return;

@@ -61,6 +61,9 @@ class ResumableChannel final : public Channel {
   /// There will be no further connection: every use throws ChannelClosed with these words.
   void give_up(const std::string& why) noexcept;
 
+  /// Says that this end has the channel, before there is anything else to say.
+  void show_up();
+
   std::uint32_t epoch() const;
   bool over() const { return phase_.load(std::memory_order_acquire) == Phase::over; }
   /// Whether something has come by this connection.

@@ -221,9 +221,12 @@ DialError tls_failure(const PoolHost& host, const TlsError& error, const TlsTrus
   return DialError::of_tls(cause + "; is FARGPU_CA or FARGPU_FINGERPRINT that host's, and FARGPU_PSK_FILE right?");
 }
 
+bool is_break(const ChannelClosed& error) { return dynamic_cast<const ChannelEnded*>(&error) == nullptr; }
+
 // The port takes connections, and nothing comes from it.
-DialError mute(const std::string& why) {
-  return DialError(CUDA_ERROR_SYSTEM_NOT_READY, why + " during the handshake; is it fargpud?")
+DialError mute(const ChannelClosed& error) {
+  return DialError(CUDA_ERROR_SYSTEM_NOT_READY, std::string(error.what()) + " during the handshake; is it fargpud?")
+      .with_line_broken(is_break(error))
       .with_repair(
           "another service has this port, or a firewall holds back what is said: open the port in its firewall, or "
           "correct FARGPU_POOL");
@@ -271,7 +274,7 @@ Line connect_to(const PoolHost& host) {
   } catch (const TlsError& error) {
     throw tls_failure(host, error, credentials.trust);
   } catch (const ChannelClosed& error) {
-    throw mute(error.what());
+    throw mute(error);
   }
   return line;
 }
@@ -436,6 +439,16 @@ void ControlConnection::come_closer(const Local& local) {
   }
 }
 
+bool ControlConnection::line_broke() {
+  std::array<std::byte, 1> none;
+  try {
+    if (channel_->wait({.readable = true}, std::chrono::milliseconds(0)).readable) channel_->receive_some(none);
+    return false;
+  } catch (const ChannelClosed& error) {
+    return is_break(error);
+  }
+}
+
 void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
                             const std::function<void(wire::Control::Reader)>& use, std::chrono::milliseconds timeout) {
   exchange(request, expected, use, timeout, {});
@@ -476,9 +489,10 @@ bool ControlConnection::exchange(const std::function<void(wire::Control::Builder
       throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
                       std::string(error.what()) +
                           " before it had answered: its fargpud has been shut down, or has ended; try again later",
-                      wire::Failure::Reason::DRAINING);
+                      wire::Failure::Reason::DRAINING)
+          .with_line_broken(is_break(error));
     }
-    throw mute(error.what());
+    throw mute(error);
   } catch (const kj::Exception& error) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
                     name_ + " is no fargpud (" + error.getDescription().cStr() + "); is the port right?");

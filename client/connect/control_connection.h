@@ -92,6 +92,8 @@ class ControlConnection {
   /// What tells the host from others, whatever the address. Empty: the broker is too old to say.
   const std::string& host_identity() const { return host_identity_; }
   const std::string& name() const { return name_; }
+  /// Whether the connection has broken since its last answer; not if the host has closed it.
+  bool line_broke();
   /// Where to open the session: as configured, or at the broker's Unix socket, if it is on this machine and memory may
   /// be shared.
   const PoolHost& address() const { return address_; }

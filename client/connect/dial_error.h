@@ -36,6 +36,7 @@ struct DialError : std::runtime_error {
   bool tls = false;
   bool another_host = false;    ///< not the one that was meant answers there
   bool nobody_listens = false;  ///< the machine is there, and no broker
+  bool line_broke = false;      ///< after the host had been reached; nothing is wrong with what was asked for
   std::string unreached;        ///< the name of a host that its pool has chosen, and that does not answer; else empty
   std::string repair;           ///< what mends just this, for `fargpu doctor`; empty where its reason tells
 
@@ -44,6 +45,10 @@ struct DialError : std::runtime_error {
     DialError error = *this;
     static_cast<std::runtime_error&>(error) = std::runtime_error(text);
     return error;
+  }
+  DialError with_line_broken(bool broken) && {
+    line_broke = broken;
+    return std::move(*this);
   }
   DialError with_repair(const std::string& text) && {
     repair = text;

@@ -334,7 +334,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
 namespace {
 
 // Attaches to the worker that the ticket is for.
-std::unique_ptr<Session> attach_by(const Ticket& ticket, const ControlConnection& broker, const PoolHost& host,
+std::unique_ptr<Session> attach_by(const Ticket& ticket, ControlConnection& broker, const PoolHost& host,
                                    const Config& config, const Place& place) {
   // Where keys were made from the ticket, nothing else is shown of it.
   const std::span<const std::byte> shown =
@@ -351,7 +351,17 @@ std::unique_ptr<Session> attach_by(const Ticket& ticket, const ControlConnection
   }
   Place there = place;
   if (host.socket.empty()) there.peer = {host.host, host.port, broker.far_encrypted()};
-  auto session = attach(std::move(channel), shown, config, broker.name(), connect, rdma, there);
+  std::unique_ptr<Session> session;
+  try {
+    session = attach(std::move(channel), shown, config, broker.name(), connect, rdma, there);
+  } catch (const ChannelClosed& error) {
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, broker.name() + ": " + error.what())
+        .with_line_broken(dynamic_cast<const ChannelEnded*>(&error) == nullptr);
+  } catch (DialError& error) {
+    // A ticket lasts as long as the connection by which it came.
+    error.line_broke = error.reason == wire::Failure::Reason::DENIED && broker.line_broke();
+    throw;
+  }
   const auto& devices = session->terms.facts.devices;
   const auto served =
       std::count_if(devices.begin(), devices.end(), [](const Device& device) { return device.worker_ordinal >= 0; });
@@ -360,10 +370,23 @@ std::unique_ptr<Session> attach_by(const Ticket& ticket, const ControlConnection
   return session;
 }
 
-}  // namespace
+// Calls `dial` again if a connection breaks before there is a session, which then would have come back by itself. The
+// host forgets what it had begun for the connection.
+template <class Dial>
+std::unique_ptr<Session> over_breaks(Dial&& dial) {
+  constexpr int most = 3;
+  for (int tried = 1;; ++tried) {
+    try {
+      return dial();
+    } catch (const DialError& error) {
+      if (!error.line_broke || tried == most) throw;
+      log::info("{}; it is tried again", error.what());
+    }
+  }
+}
 
-std::unique_ptr<Session> dial(const Config& config, const PoolHost& host, const LeaseOptions& wish,
-                              const Place& place) {
+std::unique_ptr<Session> dial_once(const Config& config, const PoolHost& host, const LeaseOptions& wish,
+                                   const Place& place) {
   constexpr int workers_tried = 8;
   for (int tried = 1;; ++tried) {
     try {
@@ -386,9 +409,7 @@ std::unique_ptr<Session> dial(const Config& config, const PoolHost& host, const 
   }
 }
 
-std::unique_ptr<Session> dial(const Config& config) {
-  if (!config.number_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.number_error);
-  require_pool(config);
+std::unique_ptr<Session> dial_once(const Config& config) {
   PoolSearch search(
       config.hosts, PoolContacts::Order::pool, /*hold=*/false,
       [&](ControlConnection& broker) { require_transport(config, broker); }, config.lease);
@@ -407,7 +428,21 @@ std::unique_ptr<Session> dial(const Config& config) {
       failed({CUDA_ERROR_SYSTEM_NOT_READY, address_text(found->host) + ": " + error.what()});
     }
   }
-  throw none_usable(search.errors());
+  const auto errors = search.errors();
+  throw none_usable(errors).with_line_broken(std::ranges::any_of(errors, &DialError::line_broke));
+}
+
+}  // namespace
+
+std::unique_ptr<Session> dial(const Config& config, const PoolHost& host, const LeaseOptions& wish,
+                              const Place& place) {
+  return over_breaks([&] { return dial_once(config, host, wish, place); });
+}
+
+std::unique_ptr<Session> dial(const Config& config) {
+  if (!config.number_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.number_error);
+  require_pool(config);
+  return over_breaks([&] { return dial_once(config); });
 }
 
 }  // namespace fargpu::client

@@ -58,8 +58,12 @@ std::shared_ptr<Channel> Resumption::wrap(std::shared_ptr<Channel> connection, s
                                     if (const auto self = weak.lock()) self->broke(number, what);
                                   },
                               .impatience = {}});
-  const std::lock_guard lock(mutex_);
-  links_[number] = {channel, terms_.secret, Clock::now()};
+  {
+    const std::lock_guard lock(mutex_);
+    links_[number] = {channel, terms_.secret, Clock::now()};
+  }
+  // By this the worker knows that its answer has come, and a client that can come back.
+  if (number == 0) channel->show_up();
   return channel;
 }
 

@@ -237,6 +237,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
         else expire_after(ticket_ ? handshake_time() : control_idle_max);
         if (pending_) broker_.pending_.spoke(place_);
       }
+      if (lease_ && broke_) co_await outlast();
     } catch (const kj::Exception& error) {
       refused(error.getDescription().cStr());
     } catch (const ProtocolError& error) {
@@ -270,6 +271,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     FrameHeader header;
     asio::error_code error;
     co_await read(asio::buffer(&header, sizeof(header)), error);
+    broke_ = error && error.category() == asio::error::get_system_category() && error != asio::error::operation_aborted;
     if (error) co_return false;
     check_frame_header(header, limits::open_message_bytes_max);
     if (header.kind != FrameKind::control || header.bulk_bytes != 0)
@@ -279,6 +281,18 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     co_await read(asio::buffer(message_), error);
     if (error) throw asio::system_error(error);
     co_return true;
+  }
+
+  // A program that ends closes its connection. If it breaks, the job may be there still, and its next session has the
+  // lease; sessions are waited for as long.
+  asio::awaitable<void> outlast() {
+    asio::error_code ignored;
+    socket_.close(ignored);
+    const std::chrono::seconds time(lease_->resume_seconds.value_or(broker_.settings_.resume_seconds_of(here_)));
+    if (time.count() == 0) co_return;
+    EventLog::info("lease outlasts its connection", {{"lease", lease_->id}, {"seconds", time.count()}});
+    asio::steady_timer timer(broker_.io_, time);
+    co_await timer.async_wait(asio::use_awaitable);
   }
 
   asio::awaitable<void> read(asio::mutable_buffer buffer, asio::error_code& error) {
@@ -1004,6 +1018,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
   std::optional<Tickets::Ticket> ticket_;  // what this connection was promised
   std::optional<JobKey> job_;              // that the client belongs to
   std::shared_ptr<Lease> lease_;           // that this connection holds
+  bool broke_ = false;                     // and did not end
   FairLimit::Place counted_;               // among those that wait for a lease or hold one
   std::uint32_t sequence_ = 0;
   std::uint32_t received_ = 0;

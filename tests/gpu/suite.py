@@ -34,7 +34,7 @@ class Suite:
             os.makedirs(folder, exist_ok=True)
         self.driver = driver_library()
         self.without_driver = WithoutDriver(self.driver)
-        self.transport, self.rtt, self.scrub = options.transport, options.rtt, options.scrub
+        self.transport, self.rtt, self.cut, self.scrub = options.transport, options.rtt, options.cut, options.scrub
         self.rows = []
         self.evict, self.replace, self.replaced, self.disturbances = options.evict, options.replace, 0, []
         self.contents = options.contents and os.path.abspath(options.contents)
@@ -62,17 +62,23 @@ class Suite:
             sessions = os.path.join(self.out, "sessions")
             os.makedirs(sessions, mode=0o700, exist_ok=True)
             options += ["--runtime-folder", sessions]
+        if self.cut:  # by itself a host lets no client of its own machine resume
+            options += ["--resume-seconds", "60"]
         self.broker, self.pool = self.start_host("fargpud", *options)
         if self.evict:
             self.disturbances.append(Evictor(self.stage + "/bin/fargpu", self.pool, self.evict))
         if self.replace:
             self.disturbances.append(Disturbance(self.replace, lambda: self.replace_broker(options)))
-        if self.rtt:
-            with open(os.path.join(self.out, "proxy.log"), "w") as log:
-                self.proxy = subprocess.Popen([self.stage + "/bin/proxy", "--to", self.pool, "--delay-us",
-                                               str(round(self.rtt * 500))],
+        if self.rtt or self.cut:
+            with open(self.proxy_log(), "w") as log:
+                self.proxy = subprocess.Popen([self.stage + "/bin/proxy", "--to", self.pool,
+                                               "--delay-us", str(round(self.rtt * 500)),
+                                               "--cut-ms", str(round(self.cut * 1000))],
                                               stdin=subprocess.PIPE, stdout=log, stderr=log)
             self.pool = "127.0.0.1:" + self.port_of(self.proxy, log.name, r"port (\d+)")
+
+    def proxy_log(self):
+        return os.path.join(self.out, "proxy.log")
 
     # As after a crash: the next one takes over the sessions.
     def replace_broker(self, options):
@@ -105,6 +111,9 @@ class Suite:
         if self.proxy:
             self.proxy.stdin.close()
             self.proxy.wait(10)
+        if self.cut:
+            cuts = int(re.search(r"cut (\d+)", open(self.proxy_log()).read())[1])
+            self.row("connections cut meanwhile", cuts > 0, str(cuts))
         self.stop_host(self.broker)
 
     def known_contents(self):

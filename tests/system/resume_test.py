@@ -7,7 +7,7 @@ import time
 import unittest
 from pathlib import Path
 
-from rig import SystemTest, fargpu, wait_gone, wait_until
+from rig import SystemTest, fargpu, paths, wait_gone, wait_until
 from rig.proxy import Proxy
 
 MIB = 1 << 20
@@ -159,6 +159,55 @@ class Resume(SystemTest):
         self.proxy.cut()
         client.says("its calls wait until it is back")
         self.assertEqual(client.finish(), 0)
+
+    def leases(self):
+        return [(lease["id"], lease["state"]) for lease in self.host.status()["leases"]]
+
+    def job(self, *options):
+        """A job without a session; each line that it is told begins one."""
+        self.host = self.broker(*options)
+        self.proxy = Proxy(self.host)
+        self.addCleanup(self.proxy.close)
+        job = self.start([paths.FARGPU, "run", "-n", "1", "-m", "64MiB", "--", "sh", "-c",
+                          f"while read line; do {paths.FARGPU} smi -o json; done"],
+                         env={**TCP, "FARGPU_POOL": self.proxy.pool})
+        wait_until(lambda: self.leases() == [(1, "idle")], "the lease")
+        return job
+
+    def test_a_lease_outlasts_the_connection_of_its_job(self):
+        job = self.job("--resume-seconds", "3")
+        self.proxy.cut()
+        self.host.log("lease outlasts its connection")
+        self.assertEqual(self.leases(), [(1, "idle")])
+        job.send_line("look")
+        job.out.find(lambda text: f'"memory_bytes": {64 * MIB}' in text)
+        wait_until(lambda: self.leases() == [], "the end of the lease", seconds=10)
+
+    def test_a_lease_ends_with_the_program_of_its_job(self):
+        job = self.job("--resume-seconds", "60")
+        job.kill()
+        wait_until(lambda: self.leases() == [], "the end of the lease", seconds=5)
+
+    def test_without_resuming_a_lease_ends_with_its_connection(self):
+        self.job("--resume-seconds", "0")
+        self.proxy.cut()
+        wait_until(lambda: self.leases() == [], "the end of the lease", seconds=5)
+
+    def test_a_connection_that_breaks_before_there_is_a_session_is_made_again(self):
+        self.host = self.broker("--resume-seconds", "60")
+        self.proxy = Proxy(self.host)
+        self.addCleanup(self.proxy.close)
+        told = ""
+        for size in range(0, 3000, 150):
+            with self.subTest(size):
+                self.proxy.cut_after(size)
+                client = self.client(self.proxy.pool, "init", "context", env={**TCP, "FARGPU_LOG": "info"})
+                self.assertEqual(client.finish(), 0)
+                told += client.errors()
+        self.assertGreaterEqual(told.count("; it is tried again"), 5, told)
+        # Sessions of which their clients have not heard.
+        self.assertNotEqual(self.host.sessions(), [])
+        wait_until(lambda: self.host.sessions() == [], "the end of these", seconds=10)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,10 @@ std::string Resumption::impatience(const Break& what) {
   // A process that ends closes all its connections, in order but for those with bytes that it has not read.
   constexpr auto together = std::chrono::seconds(1);
   const bool ended = what.ended || lane_ended_at_ + together > what.at;
-  const auto most = ended ? std::min(options_.time, limits::resume_ended_max) : options_.time;
+  // A client that has said nothing yet may not even know the secret.
+  const Link& own = links_.at(0);
+  const bool met = own.epoch > 0 || own.channel->heard();
+  const auto most = ended || !met ? std::min(options_.time, limits::resume_ended_max) : options_.time;
   if (waited_ < most) return "";
   return what.why + ", and the client has not come back for " + std::to_string(most.count() / 1000) + " s";
 }

@@ -14,7 +14,8 @@ class Proxy:
         self._pairs = []
         self._refusing = False
         self._muted = False
-        self.moved = 0
+        self._life = None
+        self.moved = self.cuts = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.pool = f"127.0.0.1:{self.port}"
@@ -46,9 +47,19 @@ class Proxy:
                 with self._lock:
                     muted = self._muted and pair in self._muted
                     self.moved += len(data)
+                    if self._life is not None:
+                        data, left = data[:self._life], len(data) - self._life
+                        self._life = -left if left < 0 else None
+                        broken = left >= 0
+                    else:
+                        broken = False
                 if not muted:
                     other.sendall(data)
-            other.shutdown(socket.SHUT_RDWR)
+                if broken:
+                    self.cuts += 1
+                    self.cut()
+            if not pair.broken:
+                other.shutdown(socket.SHUT_RDWR)
         except OSError:  # either end was reset: so is the other
             pair.reset()
         pair.leave()
@@ -59,6 +70,11 @@ class Proxy:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:
             pair.reset()
+
+    def cut_after(self, size):
+        """Resets all connections once so many bytes more have come through."""
+        with self._lock:
+            self._life = size
 
     def mute(self):
         """Nothing comes through the connections of now any more."""
@@ -95,12 +111,14 @@ class _Pair:
         self._ends = (near, far)
         self._lock = threading.Lock()
         self._relays = 2
+        self.broken = False
 
     @property
     def ended(self):
         return self._relays == 0
 
     def reset(self):
+        self.broken = True
         with self._lock:
             for end in self._ends if self._relays else ():
                 _abandon(end)
@@ -123,7 +141,7 @@ def _abandon(end):
     """Wakes the threads that use it; closing it resets the connection."""
     with contextlib.suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        end.shutdown(socket.SHUT_RDWR)
+        end.shutdown(socket.SHUT_RD)  # in the other direction it would end the connection in order
 
 
 def _reset(end):
