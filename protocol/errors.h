@@ -24,6 +24,7 @@ struct ChannelClosed : std::runtime_error {
 struct ChannelEnded : ChannelClosed {
   using ChannelClosed::ChannelClosed;
 };
+inline bool is_end(const ChannelClosed& error) { return dynamic_cast<const ChannelEnded*>(&error) != nullptr; }
 
 /// An operating-system call failed where nothing can be retried.
 struct SystemError : std::runtime_error {

@@ -330,7 +330,7 @@ std::size_t ResumableChannel::send_some(std::span<const Bytes> pieces) {
     } catch (const ChannelClosed& closed) {
       failed = connection_;
       why = closed.what();
-      ended = dynamic_cast<const ChannelEnded*>(&closed) != nullptr;
+      ended = is_end(closed);
     }
   }
   if (failed) broke(failed, why, ended);
@@ -360,7 +360,7 @@ void ResumableChannel::settle_acknowledgement() {
       } catch (const ChannelClosed& closed) {
         failed = connection_;
         why = closed.what();
-        ended = dynamic_cast<const ChannelEnded*>(&closed) != nullptr;
+        ended = is_end(closed);
       }
     }
     if (failed) return broke(failed, why, ended);
@@ -480,7 +480,7 @@ std::size_t ResumableChannel::receive_some(std::span<std::byte> buffer) {
       } catch (const ChannelClosed& closed) {
         failed = connection_;
         why = closed.what();
-        ended = dynamic_cast<const ChannelEnded*>(&closed) != nullptr;
+        ended = is_end(closed);
       }
     }
     if (got > 0) consumed_.store(consumed_.load(std::memory_order_relaxed) + got, std::memory_order_release);
@@ -550,7 +550,7 @@ void ResumableChannel::receive_ahead(const std::shared_ptr<Channel>& connection)
     if (receiving && readers_.load() == 0 && connection_ == connection && phase_.load() == Phase::whole)
       keep_some(*connection);
   } catch (const ChannelClosed& closed) {
-    broke(connection, closed.what(), dynamic_cast<const ChannelEnded*>(&closed) != nullptr);
+    broke(connection, closed.what(), is_end(closed));
   }
 }
 

@@ -221,12 +221,10 @@ DialError tls_failure(const PoolHost& host, const TlsError& error, const TlsTrus
   return DialError::of_tls(cause + "; is FARGPU_CA or FARGPU_FINGERPRINT that host's, and FARGPU_PSK_FILE right?");
 }
 
-bool is_break(const ChannelClosed& error) { return dynamic_cast<const ChannelEnded*>(&error) == nullptr; }
-
 // The port takes connections, and nothing comes from it.
 DialError mute(const ChannelClosed& error) {
   return DialError(CUDA_ERROR_SYSTEM_NOT_READY, std::string(error.what()) + " during the handshake; is it fargpud?")
-      .with_line_broken(is_break(error))
+      .by_line(is_end(error) ? DialError::Line::whole : DialError::Line::broke_at_hello)
       .with_repair(
           "another service has this port, or a firewall holds back what is said: open the port in its firewall, or "
           "correct FARGPU_POOL");
@@ -445,7 +443,7 @@ bool ControlConnection::line_broke() {
     if (channel_->wait({.readable = true}, std::chrono::milliseconds(0)).readable) channel_->receive_some(none);
     return false;
   } catch (const ChannelClosed& error) {
-    return is_break(error);
+    return !is_end(error);
   }
 }
 
@@ -490,7 +488,7 @@ bool ControlConnection::exchange(const std::function<void(wire::Control::Builder
                       std::string(error.what()) +
                           " before it had answered: its fargpud has been shut down, or has ended; try again later",
                       wire::Failure::Reason::DRAINING)
-          .with_line_broken(is_break(error));
+          .by_line(is_end(error) ? DialError::Line::whole : DialError::Line::broke);
     }
     throw mute(error);
   } catch (const kj::Exception& error) {

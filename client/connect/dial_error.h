@@ -36,9 +36,11 @@ struct DialError : std::runtime_error {
   bool tls = false;
   bool another_host = false;    ///< not the one that was meant answers there
   bool nobody_listens = false;  ///< the machine is there, and no broker
-  bool line_broke = false;      ///< after the host had been reached; nothing is wrong with what was asked for
-  std::string unreached;        ///< the name of a host that its pool has chosen, and that does not answer; else empty
-  std::string repair;           ///< what mends just this, for `fargpu doctor`; empty where its reason tells
+  /// Whether the line to the host broke, which says nothing of what was asked for: before the host had said anything,
+  /// as a service of another kind may do it, or later.
+  enum class Line { whole, broke_at_hello, broke } line = Line::whole;
+  std::string unreached;  ///< the name of a host that its pool has chosen, and that does not answer; else empty
+  std::string repair;     ///< what mends just this, for `fargpu doctor`; empty where its reason tells
 
   /// This failure in other words.
   DialError told_as(const std::string& text) const {
@@ -46,8 +48,8 @@ struct DialError : std::runtime_error {
     static_cast<std::runtime_error&>(error) = std::runtime_error(text);
     return error;
   }
-  DialError with_line_broken(bool broken) && {
-    line_broke = broken;
+  DialError by_line(Line how) && {
+    line = how;
     return std::move(*this);
   }
   DialError with_repair(const std::string& text) && {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <thread>
 
 #include "client/base/log.h"
 #include "client/connect/pool_search.h"
@@ -356,10 +357,10 @@ std::unique_ptr<Session> attach_by(const Ticket& ticket, ControlConnection& brok
     session = attach(std::move(channel), shown, config, broker.name(), connect, rdma, there);
   } catch (const ChannelClosed& error) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, broker.name() + ": " + error.what())
-        .with_line_broken(dynamic_cast<const ChannelEnded*>(&error) == nullptr);
+        .by_line(is_end(error) ? DialError::Line::whole : DialError::Line::broke);
   } catch (DialError& error) {
     // A ticket lasts as long as the connection by which it came.
-    error.line_broke = error.reason == wire::Failure::Reason::DENIED && broker.line_broke();
+    if (error.reason == wire::Failure::Reason::DENIED && broker.line_broke()) error.line = DialError::Line::broke;
     throw;
   }
   const auto& devices = session->terms.facts.devices;
@@ -370,18 +371,25 @@ std::unique_ptr<Session> attach_by(const Ticket& ticket, ControlConnection& brok
   return session;
 }
 
-// Calls `dial` again if a connection breaks before there is a session, which then would have come back by itself. The
-// host forgets what it had begun for the connection.
+// Calls `dial` again if a connection breaks before there is a session, which then would come back by itself. The host
+// forgets what it had begun for the connection, but for a worker that starts: the next attempt may find that ready.
 template <class Dial>
 std::unique_ptr<Session> over_breaks(Dial&& dial) {
-  constexpr int most = 3;
-  for (int tried = 1;; ++tried) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int hellos_most = 3;
+  constexpr std::chrono::milliseconds time_most(10'000), pause_most(200);
+  const auto until = Clock::now() + time_most;
+  std::chrono::milliseconds pause(10);
+  for (int hellos = 0;;) {
     try {
       return dial();
     } catch (const DialError& error) {
-      if (!error.line_broke || tried == most) throw;
-      log::info("{}; it is tried again", error.what());
+      hellos += error.line == DialError::Line::broke_at_hello;
+      if (error.line == DialError::Line::whole || hellos == hellos_most || Clock::now() > until) throw;
+      log::info("no session yet: {}; it is tried again", error.what());
     }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, pause_most);
   }
 }
 
@@ -429,7 +437,10 @@ std::unique_ptr<Session> dial_once(const Config& config) {
     }
   }
   const auto errors = search.errors();
-  throw none_usable(errors).with_line_broken(std::ranges::any_of(errors, &DialError::line_broke));
+  using Line = DialError::Line;
+  Line line = Line::whole;
+  for (const DialError& error : errors) line = std::max(line, error.line);
+  throw none_usable(errors).by_line(line);
 }
 
 }  // namespace
