@@ -379,7 +379,7 @@ std::unique_ptr<Session> over_breaks(Dial&& dial) {
   constexpr int hellos_most = 3;
   constexpr std::chrono::milliseconds time_most(10'000), pause_most(200);
   const auto until = Clock::now() + time_most;
-  std::chrono::milliseconds pause(10);
+  std::chrono::milliseconds pause(20);  // the host has to hear of the end before
   for (int hellos = 0;;) {
     try {
       return dial();

@@ -581,25 +581,27 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     counted_ = {};
 
     // There is news in any case: a worker becomes ready in its time, or fails. It is waited for by a timer that the
-    // news cancels.
+    // news cancels. A client that has gone leaves the worker to the next one, which may be itself again.
     std::string failure;
     bool news = false;
-    asio::steady_timer wake(broker_.io_, asio::steady_timer::time_point::max());
-    broker_.workers_.reserve(broker_.profile(std::move(environment), *lease),
-                             [&](Worker* worker, const std::string& why) {
-                               // Promised before anything else can happen to the worker: then its end ends the promise
-                               // too.
-                               if (worker) {
-                                 worker->lease = std::move(session);
-                                 ticket_ = broker_.tickets_.issue(*worker, client_, transport_ == Transport::tls);
-                               }
-                               failure = why;
-                               news = true;
-                               wake.cancel();
-                             });
-    if (!news) {
-      asio::error_code ignored;
-      co_await wake.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    asio::steady_timer wake(broker_.io_);
+    Worker* const starts = broker_.workers_.reserve(
+        broker_.profile(std::move(environment), *lease), [&](Worker* worker, const std::string& why) {
+          // Promised before anything else can happen to the worker: then its end ends the promise
+          // too.
+          if (worker) {
+            worker->lease = std::move(session);
+            ticket_ = broker_.tickets_.issue(*worker, client_, transport_ == Transport::tls);
+          }
+          failure = why;
+          news = true;
+          wake.cancel();
+        });
+    while (!news) {
+      wake.expires_after(std::chrono::milliseconds(10));
+      if (co_await sleep(wake) || news) continue;
+      broker_.workers_.forget(*starts);
+      co_return false;
     }
     expire_after(handshake_time());
     if (!ticket_) co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, failure);

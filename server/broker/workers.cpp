@@ -348,11 +348,12 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
         if (worker.profile.standard()) take_facts(std::move(facts), message.getReady().getSmGroups());
       }
       worker.start_deadline->cancel();
-      worker.state = Worker::State::ready;
       EventLog::debug("worker ready", {{"worker", worker.process}});
       if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) {
         worker.state = Worker::State::reserved;
         when_ready(&worker, "");
+      } else {
+        become_ready(worker);
       }
       return;
     }
@@ -633,34 +634,41 @@ void Workers::charge(pid_t heir, int device, std::uint64_t bytes, bool pays) {
   else inherited -= bytes;
 }
 
-void Workers::reserve(const WorkerProfile& profile, std::function<void(Worker*, const std::string&)> got) {
+Worker* Workers::reserve(const WorkerProfile& profile, std::function<void(Worker*, const std::string&)> got) {
   for (Worker& worker : workers_) {
     if (worker.state != Worker::State::ready || worker.profile != profile) continue;
     worker.state = Worker::State::reserved;
     got(&worker, "");
     warm_up();
-    return;
+    return nullptr;
   }
   // One that is starting anyway and that nobody waits for.
   for (Worker& worker : workers_) {
     if (worker.state != Worker::State::starting || worker.when_ready || worker.profile != profile) continue;
     worker.when_ready = std::move(got);
     warm_up();  // it is nobody's warm one any more
-    return;
+    return &worker;
   }
   try {
-    start(profile, profile.standard()).when_ready = std::move(got);
+    Worker& worker = start(profile, profile.standard());
+    worker.when_ready = std::move(got);
+    return &worker;
   } catch (const SystemError& error) {
     rest(error.what());
     got(nullptr, error.what());
+    return nullptr;
   }
 }
 
 void Workers::release(Worker& worker) {
   if (worker.state != Worker::State::reserved) return;
-  worker.state = Worker::State::ready;
   worker.lease.reset();
-  // One of a rare profile is not worth keeping, and each costs device memory.
+  become_ready(worker);
+}
+
+// For the next request. One of a rare profile is not worth keeping, and each costs device memory.
+void Workers::become_ready(Worker& worker) {
+  worker.state = Worker::State::ready;
   if (!worker.profile.standard() || waiting() > settings_.warm_workers) end(worker);
 }
 

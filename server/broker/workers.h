@@ -109,8 +109,10 @@ class Workers {
   Workers(asio::io_context& io, const Settings& settings, const Succession& succession);
 
   /// A worker of this profile, reserved: at once if a warm one fits, else when a new one is ready. `got` hears of it,
-  /// or why not.
-  void reserve(const WorkerProfile& profile, std::function<void(Worker*, const std::string& failure)> got);
+  /// or why not. Returns the worker that starts for it; null if `got` has heard already.
+  Worker* reserve(const WorkerProfile& profile, std::function<void(Worker*, const std::string& failure)> got);
+  /// The worker that starts for this is not wanted any more, and `got` does not hear of it: the next one may have it.
+  void forget(Worker& starting) { starting.when_ready = nullptr; }
   /// The reservation was not used. The worker waits for another one, or ends if enough do.
   void release(Worker& worker);
   /// Gives a reserved worker its session. False if the worker is gone.
@@ -184,6 +186,7 @@ class Workers {
   std::function<void()> on_facts;
 
  private:
+  void become_ready(Worker& worker);
   std::list<Worker>::iterator by_process(pid_t process);
   Rooms::Bytes on_devices(std::uint64_t session) const;
   void begin_turns(const Worker& worker, bool taken_over);

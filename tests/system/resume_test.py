@@ -193,6 +193,25 @@ class Resume(SystemTest):
         self.proxy.cut()
         wait_until(lambda: self.leases() == [], "the end of the lease", seconds=5)
 
+    def test_a_worker_that_starts_is_left_to_the_next_attempt(self):
+        """A worker takes longer to start than connections last. Attempts do not start one each."""
+        with tempfile.TemporaryDirectory() as folder:
+            slow = Path(folder) / "worker"
+            slow.write_text(f'#!/bin/sh\nsleep 1.5\nexec {paths.FARGPUD.parent}/fargpu-worker "$@"\n')
+            slow.chmod(0o755)
+            self.host = self.broker("--resume-seconds", "60", "--worker", str(slow), "--warm-workers", "0")
+            self.proxy = Proxy(self.host)
+            self.addCleanup(self.proxy.close)
+            client = self.client(self.proxy.pool, env=TCP)
+            client.begin("init")
+            for _ in range(5):
+                time.sleep(0.25)
+                self.proxy.cut()
+            self.assertEqual(client.answer(), "SUCCESS")
+            self.assertEqual(client.ask("context"), "SUCCESS")
+            self.assertLessEqual(len(self.host.logged("worker started")), 2)
+            self.assertEqual(client.finish(), 0)
+
     def test_a_connection_that_breaks_before_there_is_a_session_is_made_again(self):
         self.host = self.broker("--resume-seconds", "60")
         self.proxy = Proxy(self.host)
