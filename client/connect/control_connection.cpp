@@ -101,7 +101,8 @@ DialError none_usable(const std::vector<DialError>& errors) {
     if (error.reason == wire::Failure::Reason::NO_CAPACITY || error.reason == wire::Failure::Reason::DRAINING) return 2;
     return error.result == CUDA_ERROR_NOT_PERMITTED ? 0 : 1;
   };
-  return std::ranges::max_element(errors, {}, hope)->told_as(text);
+  const auto line = std::ranges::max(errors, {}, &DialError::line).line;
+  return std::ranges::max_element(errors, {}, hope)->told_as(text).by_line(line);
 }
 
 std::string pool_text(const PoolHost& host) {

@@ -5,6 +5,7 @@
 
 #include "client/base/config.h"
 #include "control_connection.h"
+#include "over_breaks.h"
 #include "pci_domains.h"
 #include "pool_contacts.h"
 #include "client/base/uuid.h"
@@ -117,8 +118,9 @@ Host together(std::map<std::size_t, Host> hosts) {
 
 }  // namespace
 
-Host ask_host() {
-  require_pool(config());
+namespace {
+
+Host ask_once() {
   const LeaseOptions& lease = config().lease;
   const bool several = lease.split.size() > 1 || (lease.hosts > 1 && !lease.job);
   PoolContacts contacts(config().hosts);
@@ -137,6 +139,13 @@ Host ask_host() {
   }
   if (answered.empty()) throw none_usable(contacts.errors());
   return together(std::move(answered));
+}
+
+}  // namespace
+
+Host ask_host() {
+  require_pool(config());
+  return over_breaks(ask_once);
 }
 
 }  // namespace fargpu::client::report

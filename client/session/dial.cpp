@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <array>
 #include <set>
-#include <thread>
 
 #include "client/base/log.h"
+#include "client/connect/over_breaks.h"
 #include "client/connect/pool_search.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
@@ -371,28 +371,6 @@ std::unique_ptr<Session> attach_by(const Ticket& ticket, ControlConnection& brok
   return session;
 }
 
-// Calls `dial` again if a connection breaks before there is a session, which then would come back by itself. The host
-// forgets what it had begun for the connection, but for a worker that starts: the next attempt may find that ready.
-template <class Dial>
-std::unique_ptr<Session> over_breaks(Dial&& dial) {
-  using Clock = std::chrono::steady_clock;
-  constexpr int hellos_most = 3;
-  constexpr std::chrono::milliseconds time_most(10'000), pause_most(200);
-  const auto until = Clock::now() + time_most;
-  std::chrono::milliseconds pause(20);  // the host has to hear of the end before
-  for (int hellos = 0;;) {
-    try {
-      return dial();
-    } catch (const DialError& error) {
-      hellos += error.line == DialError::Line::broke_at_hello;
-      if (error.line == DialError::Line::whole || hellos == hellos_most || Clock::now() > until) throw;
-      log::info("no session yet: {}; it is tried again", error.what());
-    }
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, pause_most);
-  }
-}
-
 std::unique_ptr<Session> dial_once(const Config& config, const PoolHost& host, const LeaseOptions& wish,
                                    const Place& place) {
   constexpr int workers_tried = 8;
@@ -436,11 +414,7 @@ std::unique_ptr<Session> dial_once(const Config& config) {
       failed({CUDA_ERROR_SYSTEM_NOT_READY, address_text(found->host) + ": " + error.what()});
     }
   }
-  const auto errors = search.errors();
-  using Line = DialError::Line;
-  Line line = Line::whole;
-  for (const DialError& error : errors) line = std::max(line, error.line);
-  throw none_usable(errors).by_line(line);
+  throw none_usable(search.errors());
 }
 
 }  // namespace

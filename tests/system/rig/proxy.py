@@ -1,6 +1,7 @@
 """A relay between clients and a broker, whose connections a test breaks."""
 
 import contextlib
+import select
 import socket
 import struct
 import threading
@@ -15,7 +16,7 @@ class Proxy:
         self._refusing = False
         self._muted = False
         self._life = None
-        self.moved = self.cuts = 0
+        self.moved = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.pool = f"127.0.0.1:{self.port}"
@@ -47,16 +48,16 @@ class Proxy:
                 with self._lock:
                     muted = self._muted and pair in self._muted
                     self.moved += len(data)
+                    ends = self._life is not None and self._life <= len(data)
+                    if ends:
+                        data = data[:self._life]
                     if self._life is not None:
-                        data, left = data[:self._life], len(data) - self._life
-                        self._life = -left if left < 0 else None
-                        broken = left >= 0
-                    else:
-                        broken = False
+                        self._life = None if ends else self._life - len(data)
+                if pair.broken:
+                    break
                 if not muted:
-                    other.sendall(data)
-                if broken:
-                    self.cuts += 1
+                    _send(other, data, pair)
+                if ends:
                     self.cut()
             if not pair.broken:
                 other.shutdown(socket.SHUT_RDWR)
@@ -128,6 +129,13 @@ class _Pair:
             self._relays -= 1
             for end in self._ends if not self._relays else ():
                 end.close()
+
+
+def _send(end, data, pair):
+    """All of it, unless the connection is broken meanwhile."""
+    while data and not pair.broken:
+        if select.select([], [end], [], 0.05)[1]:
+            data = data[end.send(data, socket.MSG_DONTWAIT):]
 
 
 def _receive(end):
