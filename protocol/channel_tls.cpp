@@ -178,7 +178,7 @@ class TlsChannel final : public Channel {
     pollfd polled{socket_, events, 0};
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     if (left.count() <= 0 || ::poll(&polled, 1, static_cast<int>(left.count())) == 0)
-      throw ChannelClosed(peer_ + " does not answer");
+      throw ChannelSilent(peer_ + " does not answer");
   }
 
   // Why a handshake failed, for people; `known`: and what would help.

@@ -24,7 +24,15 @@ struct ChannelClosed : std::runtime_error {
 struct ChannelEnded : ChannelClosed {
   using ChannelClosed::ChannelClosed;
 };
+/// The peer says nothing.
+struct ChannelSilent : ChannelClosed {
+  using ChannelClosed::ChannelClosed;
+};
 inline bool is_end(const ChannelClosed& error) { return dynamic_cast<const ChannelEnded*>(&error) != nullptr; }
+/// Whether the line broke: the peer may be there still.
+inline bool is_break(const ChannelClosed& error) {
+  return !is_end(error) && dynamic_cast<const ChannelSilent*>(&error) == nullptr;
+}
 
 /// An operating-system call failed where nothing can be retried.
 struct SystemError : std::runtime_error {

@@ -23,7 +23,7 @@ void receive_exactly(Channel& channel, std::span<std::byte> into, Clock::time_po
     received += got;
     if (got > 0) continue;
     const auto left = deadline - Clock::now();
-    if (left <= Clock::duration::zero()) throw ChannelClosed(channel.peer() + " does not answer");
+    if (left <= Clock::duration::zero()) throw ChannelSilent(channel.peer() + " does not answer");
     channel.wait({.readable = true}, left);
   }
 }

@@ -51,6 +51,7 @@ Json describe(const report::Device& device, std::size_t number) {
   return out;
 }
 
+/// Without what it says of its pool.
 Json describe(const ControlConnection& broker, wire::Status::Reader status, const Filter& filter) {
   const report::Host told = report::read_host(status);
   Json host{{"host", broker.name()},
@@ -81,7 +82,7 @@ Json describe(const ControlConnection& broker, wire::Status::Reader status, cons
                                      {"tenant", tenant},
                                      {"memory_bytes", memory[device]}});
   }
-  if (Json pool = describe_pool(status, filter); !pool.is_null()) host["pool"] = std::move(pool);
+  if (status.hasPool()) host["member"] = printable(status.getPool().getMember().cStr());
   return host;
 }
 
@@ -92,26 +93,31 @@ std::vector<Json> ask(const SmiOptions& options) {
   const Filter& filter = options.filter;
   const auto key = [](const std::string& pool, const std::string& member) { return pool + "/" + member; };
   std::vector<std::pair<std::string, PoolMember>> told;
+  std::set<std::string> seen;
   const auto of_named = [&](const ControlConnection& broker, wire::Status::Reader status) {
     const auto pool = status.getPool();
     for (const auto member : pool.getHosts())
       if (filter.shows_host(printable(member.getName().cStr())))  // its model is that of one of its devices
         told.emplace_back(key(pool.getName().cStr(), member.getName().cStr()), read_member(member, broker));
-    return describe(broker, status, filter);
+    Json host = describe(broker, status, filter);
+    if (Json of = describe_pool(status, filter); !of.is_null()) {
+      if (!pool.getNameTaken()) seen.insert(key(pool.getName().cStr(), pool.getMember().cStr()));
+      host["pool"] = std::move(of);
+    }
+    return host;
   };
   // Within a job, what it has of its hosts.
   std::vector<Json> hosts = statuses(pool_hosts(options.pool), of_named, ControlConnection::For::job);
-  std::set<std::string> seen;
-  for (const Json& host : hosts) {
+  for (const Json& host : hosts)
     if (!answers(host)) seen.insert(host["host"].get<std::string>());
-    if (host.contains("pool")) seen.insert(key(host["pool"]["name"], host["pool"]["member"]));
-  }
   std::vector<PoolMember> others;
   for (auto& [name, member] : told)
     if (!(member.host && seen.contains(address_text(*member.host))) && seen.insert(name).second)
       others.push_back(std::move(member));
   for (Json& host : statuses(others, [&](const ControlConnection&broker, wire::Status::Reader status) {
-         return describe(broker, status, filter);
+         Json host = describe(broker, status, filter);
+         if (status.hasPool()) host["name"] = host["member"];  // by which it was chosen
+         return host;
        }))
     hosts.push_back(std::move(host));
   return hosts;
@@ -191,7 +197,7 @@ std::string shown(const Json& value, const char* unit, std::int64_t divisor = 1)
 const std::string rule = "+" + std::string(78, '-') + "+\n";
 
 void row(const std::string& left, const std::string& right) {
-  std::cout << fmt::format("| {:<{}} {} |\n", left, 75 - right.size(), right);
+  std::cout << fmt::format("| {:<{}} {} |\n", left, 75 - std::min<std::size_t>(75, right.size()), right);
 }
 
 std::string power_text(const Json& of) {
@@ -209,8 +215,8 @@ void print(const Json& host) {
   const int version = host["driver_version"].get<int>();
   row(fmt::format("fargpu {}  {:.32}", FARGPU_VERSION, host["host"].get<std::string>()),
       fmt::format("driver {:.16}  CUDA {}.{}", release.empty() ? "-" : release, version / 1000, version % 1000 / 10));
-  if (host.contains("pool"))
-    row(fmt::format("host {:.40}", host["pool"]["member"].get<std::string>()), host["state"].get<std::string>());
+  if (host.contains("member"))
+    row(fmt::format("host {:.40}", host["member"].get<std::string>()), host["state"].get<std::string>());
   std::cout << rule;
   std::cout << fmt::format("| {:>3}  {:<24} {:>5} {:>11} {:>23} {:>4} |\n", "GPU", "Name", "Temp", "Power",
                            "Memory used", "Util");
@@ -245,18 +251,19 @@ void print_sums(const Json& sums) {
 }  // namespace
 
 int smi(const SmiOptions& options) {
-  const auto asked = ask(options);
-  std::vector<Json> hosts;
-  for (const Json& host : asked)
-    if (!answers(host) || shows(options.filter, host)) hosts.push_back(host);
+  auto hosts = ask(options);
+  const int code = exit_code(hosts);
+  const bool any_answers = std::ranges::any_of(hosts, answers);
+  std::vector<Json> pools;
+  for (const Json* const pool : pools_of(hosts)) pools.push_back(*pool);
+  std::erase_if(hosts, [&](const Json& host) { return answers(host) && !shows(options.filter, host); });
   if (options.output == "json") {
     Json all = together(hosts);
-    for (const Json* const pool : pools_of(asked)) all["pools"].push_back(*pool);
+    all["pools"] = std::move(pools);
     // Names of programs are bytes; what is no text in them is replaced.
     std::cout << all.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
-    return exit_code(asked);
+    return code;
   }
-  const bool any_answers = std::ranges::any_of(asked, answers);
   for (const Json& host : hosts) {
     if (answers(host)) print(host);
     else if (any_answers)
@@ -264,10 +271,10 @@ int smi(const SmiOptions& options) {
     else std::cerr << "fargpu: " << host["error"].get<std::string>() << "\n";
   }
   if (std::ranges::count_if(hosts, answers) > 1) print_sums(sums_of(hosts));
-  for (const Json* const pool : pools_of(asked))
-    std::cout << (options.filter.model.empty() ? pool_sums(*pool, options.filter) : pool_trouble(*pool));
+  for (const Json& pool : pools)
+    std::cout << (options.filter.model.empty() ? pool_sums(pool, options.filter) : pool_trouble(pool));
   std::cout << nothing_shown(hosts, options.filter);
-  return exit_code(asked);
+  return code;
 }
 
 }  // namespace fargpu::client::cli

@@ -1,6 +1,7 @@
 #include "statuses.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -20,12 +21,16 @@ struct Asked {
   Json status;
 };
 
+using Clock = std::chrono::steady_clock;
+constexpr auto begin_within = std::chrono::seconds(10);
+
 using Connect = std::function<std::unique_ptr<ControlConnection>(std::size_t host)>;
 
-std::vector<Asked> ask(const std::vector<std::string>& names, const Connect& connect, const Describe& describe) {
+std::vector<Asked> ask(const std::vector<std::string>& names, const Connect& connect, const Describe& describe,
+                       Clock::time_point until = Clock::time_point::max()) {
   std::vector<Asked> hosts(names.size());
   std::mutex mutex;
-  at_once(names.size(), [&](std::size_t i) {
+  const auto call = [&](std::size_t i) {
     Asked& own = hosts[i];
     own.name = names[i];
     try {
@@ -39,7 +44,9 @@ std::vector<Asked> ask(const std::vector<std::string>& names, const Connect& con
     } catch (const DialError& error) {
       own.status = {{"host", own.name}, {"error", error.what()}};
     }
-  });
+  };
+  for (std::size_t i = at_once(names.size(), call, until); i < names.size(); ++i)
+    hosts[i].status = {{"host", names[i]}, {"error", "it was not asked in time, as others do not answer"}};
   return hosts;
 }
 
@@ -63,8 +70,8 @@ std::vector<Json> statuses(const std::vector<PoolMember>& members, const Describ
   std::vector<std::string> names;
   for (const PoolMember& member : members) names.push_back(member.name + " at " + member.address);
   std::vector<Json> found;
-  for (Asked& host : ask(
-           names, [&](std::size_t i) { return connect_to(members[i]); }, describe))
+  const auto connect = [&](std::size_t i) { return connect_to(members[i]); };
+  for (Asked& host : ask(names, connect, describe, Clock::now() + begin_within))
     found.push_back(std::move(host.status));
   return found;
 }

@@ -20,7 +20,7 @@ using Describe = std::function<nlohmann::ordered_json(const ControlConnection& h
 /// once. All are asked at once; `describe` is called by one thread at a time.
 std::vector<nlohmann::ordered_json> statuses(const std::vector<PoolHost>& hosts, const Describe& describe,
                                              ControlConnection::For whom = ControlConnection::For::host);
-/// Those of hosts of which others have told.
+/// Those of hosts of which others have told; after ten seconds no further ones are asked.
 std::vector<nlohmann::ordered_json> statuses(const std::vector<PoolMember>& members, const Describe& describe);
 
 /// Whether a host takes new sessions, in a word.

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -218,12 +219,15 @@ int top(const TopOptions& options) {
     }
     // A host that is named twice was found once. A single look does not wait twice for one that does not answer.
     std::vector<PoolHost> at;
+    std::set<std::string> names;
     for (const PoolHost& host : hosts)
       if (const auto* const before = of_host(found, address_text(host)); before && (live || !before->contains("error")))
-        at.push_back(host);
-    for (Json& again : look(at)) {
-      Json& before = *of_host(found, again["host"]);
-      before = std::move(again);
+        if (names.insert(address_text(host)).second) at.push_back(host);
+    auto next = look(at);
+    for (const std::string& name : names) {
+      const Json* const again = of_host(next, name);
+      if (again) *of_host(found, name) = *again;
+      else std::erase_if(found, [&](const Json& one) { return one["host"] == name; });  // another address of one
     }
     const auto shown = only_shown(found, options.filter);
     std::string text;

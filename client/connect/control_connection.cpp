@@ -101,8 +101,7 @@ DialError none_usable(const std::vector<DialError>& errors) {
     if (error.reason == wire::Failure::Reason::NO_CAPACITY || error.reason == wire::Failure::Reason::DRAINING) return 2;
     return error.result == CUDA_ERROR_NOT_PERMITTED ? 0 : 1;
   };
-  const auto line = std::ranges::max(errors, {}, &DialError::line).line;
-  return std::ranges::max_element(errors, {}, hope)->told_as(text).by_line(line);
+  return std::ranges::max_element(errors, {}, hope)->told_as(text);
 }
 
 std::string pool_text(const PoolHost& host) {
@@ -225,7 +224,7 @@ DialError tls_failure(const PoolHost& host, const TlsError& error, const TlsTrus
 // The port takes connections, and nothing comes from it.
 DialError mute(const ChannelClosed& error) {
   return DialError(CUDA_ERROR_SYSTEM_NOT_READY, std::string(error.what()) + " during the handshake; is it fargpud?")
-      .by_line(is_end(error) ? DialError::Line::whole : DialError::Line::broke_at_hello)
+      .by_line(is_break(error) ? DialError::Line::broke_at_hello : DialError::Line::whole)
       .with_repair(
           "another service has this port, or a firewall holds back what is said: open the port in its firewall, or "
           "correct FARGPU_POOL");
@@ -444,7 +443,7 @@ bool ControlConnection::line_broke() {
     if (channel_->wait({.readable = true}, std::chrono::milliseconds(0)).readable) channel_->receive_some(none);
     return false;
   } catch (const ChannelClosed& error) {
-    return !is_end(error);
+    return is_break(error);
   }
 }
 
@@ -489,7 +488,7 @@ bool ControlConnection::exchange(const std::function<void(wire::Control::Builder
                       std::string(error.what()) +
                           " before it had answered: its fargpud has been shut down, or has ended; try again later",
                       wire::Failure::Reason::DRAINING)
-          .by_line(is_end(error) ? DialError::Line::whole : DialError::Line::broke);
+          .by_line(is_break(error) ? DialError::Line::broke : DialError::Line::whole);
     }
     throw mute(error);
   } catch (const kj::Exception& error) {

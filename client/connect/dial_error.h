@@ -62,8 +62,7 @@ struct DialError : std::runtime_error {
 constexpr std::string_view doctor_hint = " `fargpu doctor` tells more";
 
 /// Why none of the pool's hosts can be used: of each what was wrong, in the order in which they were asked. The result
-/// is of the one that may serve soonest: one that is full, then one that fails, then one that refuses for good. If the
-/// line to one of them broke, it says so.
+/// is of the one that may serve soonest: one that is full, then one that fails, then one that refuses for good.
 DialError none_usable(const std::vector<DialError>& errors);
 
 }  // namespace fargpu::client

@@ -17,6 +17,7 @@
 #include "protocol/message.h"
 #include "protocol/rdma/handover.h"
 #include "protocol/text.h"
+#include "protocol/tls.h"
 #include "protocol/version.h"
 #include "protocol/words.h"
 
@@ -344,20 +345,23 @@ std::unique_ptr<Session> attach_by(const Ticket& ticket, ControlConnection& brok
   const Connect connect = [near, encrypted = !ticket.name.empty()](const LaneRequest& request) {
     return connect_lane(near, encrypted, request);
   };
-  auto channel = connect_session(near, ticket);
-  const RdmaChoice rdma = choose_rdma(config, *channel, wants_rdma(config, host));
-  if (!rdma.devices && !rdma.why_not.empty()) {
-    if (rdma.required) throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, broker.name() + ": no RDMA: " + rdma.why_not);
-    log::info("{}: the session goes by TCP and not by RDMA: {}", broker.name(), rdma.why_not);
-  }
   Place there = place;
   if (host.socket.empty()) there.peer = {host.host, host.port, broker.far_encrypted()};
   std::unique_ptr<Session> session;
   try {
+    auto channel = connect_session(near, ticket);
+    const RdmaChoice rdma = choose_rdma(config, *channel, wants_rdma(config, host));
+    if (!rdma.devices && !rdma.why_not.empty()) {
+      if (rdma.required) throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, broker.name() + ": no RDMA: " + rdma.why_not);
+      log::info("{}: the session goes by TCP and not by RDMA: {}", broker.name(), rdma.why_not);
+    }
     session = attach(std::move(channel), shown, config, broker.name(), connect, rdma, there);
   } catch (const ChannelClosed& error) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, broker.name() + ": " + error.what())
-        .by_line(is_end(error) ? DialError::Line::whole : DialError::Line::broke);
+        .by_line(is_break(error) || broker.line_broke() ? DialError::Line::broke : DialError::Line::whole);
+  } catch (const TlsError& error) {
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, broker.name() + ": " + error.what())
+        .by_line(error.cause == TlsError::Cause::closed ? DialError::Line::broke : DialError::Line::whole);
   } catch (DialError& error) {
     // A ticket lasts as long as the connection by which it came.
     if (error.reason == wire::Failure::Reason::DENIED && broker.line_broke()) error.line = DialError::Line::broke;

@@ -284,11 +284,14 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
   }
 
   // A program that ends closes its connection. If it breaks, the job may be there still, and its next session has the
-  // lease; sessions are waited for as long.
+  // lease; sessions are waited for as long. If it breaks soon, the client may not have heard that it has the lease, or
+  // may have found another host meanwhile and not have read the answer of this one.
   asio::awaitable<void> outlast() {
     asio::error_code ignored;
     socket_.close(ignored);
-    const std::chrono::seconds time(lease_->resume_seconds.value_or(broker_.settings_.resume_seconds_of(here_)));
+    std::chrono::seconds time(lease_->resume_seconds.value_or(broker_.settings_.resume_seconds_of(here_)));
+    if (std::chrono::steady_clock::now() - granted_ < handshake_time())
+      time = std::min(time, std::chrono::duration_cast<std::chrono::seconds>(limits::resume_ended_max));
     if (time.count() == 0) co_return;
     EventLog::info("lease outlasts its connection", {{"lease", lease_->id}, {"seconds", time.count()}});
     asio::steady_timer timer(broker_.io_, time);
@@ -574,6 +577,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       });
       log_grant(*lease, EventLog::Level::info);
       lease_ = std::move(lease);
+      granted_ = std::chrono::steady_clock::now();
       ++lease_->holders;
       lease_->left.reset();
       co_return true;
@@ -599,7 +603,8 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
         });
     while (!news) {
       wake.expires_after(std::chrono::milliseconds(10));
-      if (co_await sleep(wake) || news) continue;
+      // One with variables of its own is hardly of use to others: its client is charged for it until it is ready.
+      if (co_await sleep(wake) || news || !starts->profile.standard()) continue;
       broker_.workers_.forget(*starts);
       co_return false;
     }
@@ -1020,8 +1025,9 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
   std::optional<Tickets::Ticket> ticket_;  // what this connection was promised
   std::optional<JobKey> job_;              // that the client belongs to
   std::shared_ptr<Lease> lease_;           // that this connection holds
-  bool broke_ = false;                     // and did not end
-  FairLimit::Place counted_;               // among those that wait for a lease or hold one
+  std::chrono::steady_clock::time_point granted_{};
+  bool broke_ = false;        // and did not end
+  FairLimit::Place counted_;  // among those that wait for a lease or hold one
   std::uint32_t sequence_ = 0;
   std::uint32_t received_ = 0;
   std::vector<std::byte> message_;

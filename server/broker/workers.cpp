@@ -669,7 +669,9 @@ void Workers::release(Worker& worker) {
 // For the next request. One of a rare profile is not worth keeping, and each costs device memory.
 void Workers::become_ready(Worker& worker) {
   worker.state = Worker::State::ready;
-  if (!worker.profile.standard() || waiting() > settings_.warm_workers) end(worker);
+  const auto ready = std::ranges::count_if(
+      workers_, [](const Worker& w) { return w.profile.standard() && w.state == Worker::State::ready; });
+  if (!worker.profile.standard() || static_cast<std::size_t>(ready) > settings_.warm_workers) end(worker);
 }
 
 bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client,

@@ -146,7 +146,10 @@ EtcdServer::~EtcdServer() {
 
 void EtcdServer::start() { pid_ = begin(program_.c_str(), options_, folder_ / "log"); }
 
-void EtcdServer::signal(int number) { ::kill(pid_, number); }
+void EtcdServer::signal(int number) {
+  ::kill(pid_, number);
+  if (number == SIGSTOP) ::waitpid(pid_, nullptr, WUNTRACED);  // a thread of it may still answer until it has stopped
+}
 
 void EtcdServer::kill() {
   if (pid_ == 0) return;

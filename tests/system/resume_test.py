@@ -175,13 +175,13 @@ class Resume(SystemTest):
         return job
 
     def test_a_lease_outlasts_the_connection_of_its_job(self):
-        job = self.job("--resume-seconds", "3")
+        job = self.job("--resume-seconds", "10")
         self.proxy.cut()
         self.host.log("lease outlasts its connection")
         self.assertEqual(self.leases(), [(1, "idle")])
         job.send_line("look")
-        job.out.find(lambda text: f'"memory_bytes": {64 * MIB}' in text)
-        wait_until(lambda: self.leases() == [], "the end of the lease", seconds=10)
+        job.out.find(lambda text: '"devices": 1,' in text)  # of the host's two: those of the lease
+        wait_until(lambda: self.leases() == [], "the end of the lease", seconds=30)
 
     def test_a_lease_ends_with_the_program_of_its_job(self):
         job = self.job("--resume-seconds", "60")
@@ -225,8 +225,8 @@ class Resume(SystemTest):
                 told += client.errors()
         self.assertGreaterEqual(told.count("; it is tried again"), 5, told)
         # Sessions of which their clients have not heard.
-        self.assertNotEqual(self.host.sessions(), [])
-        wait_until(lambda: self.host.sessions() == [], "the end of these", seconds=10)
+        self.assertGreater(len(self.host.logged("session started")), 20)
+        wait_until(lambda: self.host.sessions() == [], "the end of these", seconds=20)
 
 
 if __name__ == "__main__":
