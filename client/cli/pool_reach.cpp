@@ -12,8 +12,6 @@
 namespace fargpu::client::cli {
 namespace {
 
-constexpr auto begin_within = std::chrono::seconds(10);
-
 // Nothing if it answers.
 std::optional<Reach::Silent> try_to_reach(const PoolMember& member) {
   if (!member.host) return Reach::Silent{member, member.unfit, "have its pool_address corrected"};

@@ -22,7 +22,6 @@ struct Asked {
 };
 
 using Clock = std::chrono::steady_clock;
-constexpr auto begin_within = std::chrono::seconds(10);
 
 using Connect = std::function<std::unique_ptr<ControlConnection>(std::size_t host)>;
 

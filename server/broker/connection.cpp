@@ -591,8 +591,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     asio::steady_timer wake(broker_.io_);
     Worker* const starts = broker_.workers_.reserve(
         broker_.profile(std::move(environment), *lease), [&](Worker* worker, const std::string& why) {
-          // Promised before anything else can happen to the worker: then its end ends the promise
-          // too.
+          // Promised before anything else can happen to the worker: then its end ends the promise too.
           if (worker) {
             worker->lease = std::move(session);
             ticket_ = broker_.tickets_.issue(*worker, client_, transport_ == Transport::tls);
