@@ -175,6 +175,48 @@ CASE(mapping_rules) {
   OK(cuMemRelease(handle));
 }
 
+// Two pieces of memory change places, again and again. Contents go with the handle, access with the place.
+CASE(memory_changes_places) {
+  Kernels kernels;
+  CUmemAllocationProp properties = properties_of_device(0);
+  constexpr size_t bytes = 2 * mebibyte, count = bytes / 4, wanted = count * (count - 1) / 2;
+  CUmemGenericAllocationHandle handles[2];
+  CUdeviceptr range;
+  OK(cuMemAddressReserve(&range, 3 * bytes, 0, 0, 0));
+  for (auto& handle : handles) OK(cuMemCreate(&handle, bytes, &properties, 0));
+  const auto map = [&](int place, int memory, CUmemAccess_flags flags) {
+    OK(cuMemMap(range + place * bytes, bytes, 0, handles[memory], 0));
+    allow_access(range + place * bytes, bytes, flags);
+  };
+  for (int i = 0; i < 2; ++i) {
+    map(i, i, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    kernels.run("fill", {count / 256}, {256}, range + i * bytes, 7u + i, static_cast<unsigned long long>(count));
+    OK(cuMemUnmap(range + i * bytes, bytes));
+  }
+  for (unsigned round = 0; round < 4; ++round) {
+    const int first = round % 2, second = 1 - first;
+    map(0, first, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    map(1, second, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    map(2, first, CU_MEM_ACCESS_FLAGS_PROT_READ);  // once more
+    CUmemGenericAllocationHandle retained;
+    OK(cuMemRetainAllocationHandle(&retained, reinterpret_cast<void*>(range + 2 * bytes)));
+    OK(cuMemRelease(handles[first]));
+    handles[first] = retained;
+    HOLDS(sum_of(kernels, range, count) == wanted + (7u + first) * count);
+    HOLDS(sum_of(kernels, range + bytes, count) == wanted + (7u + second) * count);
+    HOLDS(sum_of(kernels, range + 2 * bytes, count) == wanted + (7u + first) * count);
+    unsigned long long access;
+    OK(cuMemGetAccess(&access, &properties.location, range + 2 * bytes));
+    HOLDS(access == CU_MEM_ACCESS_FLAGS_PROT_READ);
+    CUmemAllocationProp found;
+    OK(cuMemGetAllocationPropertiesFromHandle(&found, handles[second]));
+    HOLDS(found.location.id == 0 && found.requestedHandleTypes == properties.requestedHandleTypes);
+    for (int place = 0; place < 3; ++place) OK(cuMemUnmap(range + place * bytes, bytes));
+  }
+  for (const auto handle : handles) OK(cuMemRelease(handle));
+  OK(cuMemAddressFree(range, 3 * bytes));
+}
+
 CASE(access_without_rights) {
   Kernels kernels;
   CUmemAllocationProp properties = properties_of_device(0);

@@ -75,7 +75,7 @@ def add_evicted(program, transport):
     setattr(Evicted, f"test_{program}_by_{transport}", lambda self: self.compute(program, transport))
 
 
-for program_ in ("async", "copies", "graphs", "memory"):
+for program_ in ("address", "async", "copies", "graphs", "memory"):
     add_evicted(program_, "tcp")
 add_evicted("copies", "shm")
 

@@ -119,6 +119,15 @@ class ByRequest(EvictionTest):
             self.assertEqual(client.errors(), "")
             self.assertEqual(client.finish(), 0)
 
+    def test_memory_of_the_programs_own_making(self):
+        host = self.host()
+        client, session = self.session(host, f"map a {40 * MIB}", "scatter a 7")
+        for _ in range(2):
+            self.evict(host, session)
+            self.assertEqual(self.state(host, session)["away_bytes"], 40 * MIB)
+            self.assertEqual(client.ask("check a"), "SUCCESS same")
+        self.assertEqual(client.finish(), 0)
+
     def test_what_cannot_leave(self):
         host = self.host()
         client, session = self.session(host, f"alloc a {MIB}", "write a 7")

@@ -12,7 +12,7 @@ DeviceMemory::~DeviceMemory() {
   for (const auto& [address, mapping] : mappings_)
     if (!mapping.away) driver_.cuMemUnmap(address, mapping.bytes);
   for (const auto& [handle, held] : handles_)
-    for (unsigned i = 0; i < held.second; ++i) driver_.cuMemRelease(handle);
+    if (!held.away) driver_.cuMemRelease(handle);
 }
 
 bool DeviceMemory::in_window(std::uint64_t address, std::uint64_t bytes) const {
@@ -119,12 +119,10 @@ CUresult DeviceMemory::import(int descriptor, int device, std::uint64_t bytes, C
 
 // The driver may have given a handle again that we have: it goes on standing for what it stood for.
 CUresult DeviceMemory::hold(CUmemGenericAllocationHandle handle, std::shared_ptr<Charge> charge) {
-  auto& [stands_for, holds] = handles_[handle];
-  if (holds == holds_max) {
-    driver_.cuMemRelease(handle);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  if (holds++ == 0) stands_for = std::move(charge);
+  Held& held = handles_[handle];
+  if (held.holds > 0) driver_.cuMemRelease(handle);  // one reference is enough
+  if (held.holds == holds_max) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (held.holds++ == 0) held.charge = std::move(charge);
   return CUDA_SUCCESS;
 }
 
@@ -135,8 +133,12 @@ CUresult DeviceMemory::export_to(CUmemGenericAllocationHandle handle, int& descr
 CUresult DeviceMemory::release(CUmemGenericAllocationHandle handle) {
   const auto found = handles_.find(handle);
   if (found == handles_.end()) return CUDA_ERROR_INVALID_VALUE;
+  if (found->second.holds > 1) {
+    --found->second.holds;
+    return CUDA_SUCCESS;
+  }
   const CUresult result = driver_.cuMemRelease(handle);
-  if (result == CUDA_SUCCESS && --found->second.second == 0) handles_.erase(found);
+  if (result == CUDA_SUCCESS) handles_.erase(found);
   return result;
 }
 
@@ -145,7 +147,7 @@ CUresult DeviceMemory::map(std::uint64_t address, std::uint64_t bytes, std::uint
   const auto found = handles_.find(handle);
   if (found == handles_.end() || !in_window(address, bytes) || overlaps(address, bytes))
     return CUDA_ERROR_INVALID_VALUE;
-  const std::shared_ptr<Charge>& allocation = found->second.first;
+  const std::shared_ptr<Charge>& allocation = found->second.charge;
   if (offset != 0 || bytes != allocation->bytes())
     return CUDA_ERROR_NOT_SUPPORTED;  // as NVIDIA's driver: whole allocations
   const CUresult result = driver_.cuMemMap(address, bytes, offset, handle, 0);
@@ -171,46 +173,122 @@ CUresult DeviceMemory::retain(std::uint64_t address, CUmemGenericAllocationHandl
   return hold(handle, found->second.allocation);
 }
 
-// What a handle, another mapping or another session has is theirs too.
+// --- leaving and coming back ----------------------------------------------------------------------------------------
+
+// Whether contents can be read and written here by the memory's own device.
+bool DeviceMemory::at_hand(const Mapping& mapping, std::uint64_t address) const {
+  if (mapping.backed) return true;
+  const CUmemLocation own{CU_MEM_LOCATION_TYPE_DEVICE, mapping.allocation->device()};
+  unsigned long long flags = 0;
+  return driver_.cuMemGetAccess(&flags, &own, address) == CUDA_SUCCESS && flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
+// What others have too (another session, an array) is not the session's to take away. Memory without a place where its
+// contents could be read stays.
 std::vector<DeviceMemory::Piece> DeviceMemory::pieces() const {
+  struct Found {
+    Piece piece;
+    long known = 0;  // that many of its users are mappings and handles
+  };
+  std::map<std::shared_ptr<Charge>, Found> all;
+  for (const auto& [address, mapping] : mappings_) {
+    if (mapping.away || !mapping.allocation->charged() || mapping.allocation->companion) continue;
+    Found& found = all[mapping.allocation];
+    ++found.known;
+    found.piece.places.push_back({address, {}});
+    if (found.piece.bytes != 0 || !at_hand(mapping, address)) continue;
+    found.piece.address = address;
+    found.piece.bytes = mapping.bytes;
+    found.piece.device = mapping.allocation->device();
+  }
+  for (const auto& [handle, held] : handles_)
+    if (const auto found = all.find(held.charge); found != all.end() && found->second.piece.known_as == 0) {
+      ++found->second.known;
+      found->second.piece.known_as = handle;
+    }
   std::vector<Piece> pieces;
-  for (const auto& [address, mapping] : mappings_)
-    if (mapping.backed && !mapping.away && mapping.allocation->charged() && !mapping.allocation->companion &&
-        mapping.allocation.use_count() == 1)
-      pieces.push_back({address, mapping.bytes, mapping.allocation->device()});
+  for (auto& [charge, found] : all)
+    if (found.piece.bytes != 0 && charge.use_count() == found.known + 1) pieces.push_back(std::move(found.piece));
   return pieces;
 }
 
-CUresult DeviceMemory::leave(const Piece& piece) {
-  const CUresult result = driver_.cuMemUnmap(piece.address, piece.bytes);
+CUresult DeviceMemory::leave(Piece& piece) {
+  CUmemGenericAllocationHandle handle = piece.handle != 0 ? piece.handle : piece.known_as;
+  const bool held = handle != 0;
+  CUresult result = CUDA_SUCCESS;
+  if (!held) result = driver_.cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(piece.address));
   if (result != CUDA_SUCCESS) return result;
-  mappings_.at(piece.address).away = true;
+  result = note(piece, handle);
+  if (result == CUDA_SUCCESS) result = take(piece, handle);
+  if (result == CUDA_SUCCESS || !held) driver_.cuMemRelease(handle);
+  if (result != CUDA_SUCCESS) return result;
+  for (const Piece::Place& place : piece.places) mappings_.at(place.address).away = true;
+  if (piece.known_as != 0) handles_.at(piece.known_as).away = true;
+  piece.handle = 0;
+  piece.away = true;
   ledger_.leave(piece.device, piece.bytes);
+  return CUDA_SUCCESS;
+}
+
+// What the memory has to be like again.
+CUresult DeviceMemory::note(Piece& piece, CUmemGenericAllocationHandle handle) const {
+  CUresult result = driver_.cuMemGetAllocationPropertiesFromHandle(&piece.properties, handle);
+  for (Piece::Place& place : piece.places) {
+    place.access.clear();
+    for (int device = 0; device < static_cast<int>(ledger_.charged().size()) && result == CUDA_SUCCESS; ++device) {
+      const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, device};
+      unsigned long long flags = 0;
+      result = driver_.cuMemGetAccess(&flags, &location, place.address);
+      if (flags != 0) place.access.push_back({location, static_cast<CUmemAccess_flags>(flags)});
+    }
+  }
   return result;
 }
 
-CUresult DeviceMemory::come_back(const Piece& piece) {
-  bool& away = mappings_.at(piece.address).away;
-  if (!away) return CUDA_SUCCESS;
+// Away from all its places, or from none.
+CUresult DeviceMemory::take(const Piece& piece, CUmemGenericAllocationHandle handle) {
+  for (std::size_t i = 0; i < piece.places.size(); ++i) {
+    const CUresult result = driver_.cuMemUnmap(piece.places[i].address, piece.bytes);
+    if (result == CUDA_SUCCESS) continue;
+    put(piece, i, handle);
+    return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+// At the first of its places, or at none.
+CUresult DeviceMemory::put(const Piece& piece, std::size_t places, CUmemGenericAllocationHandle handle) {
+  for (std::size_t i = 0; i < places; ++i) {
+    const auto& [address, access] = piece.places[i];
+    CUresult result = driver_.cuMemMap(address, piece.bytes, 0, handle, 0);
+    const bool mapped = result == CUDA_SUCCESS;
+    if (mapped && !access.empty()) result = driver_.cuMemSetAccess(address, piece.bytes, access.data(), access.size());
+    if (result == CUDA_SUCCESS) continue;
+    for (std::size_t put = 0; put < i + (mapped ? 1 : 0); ++put)
+      driver_.cuMemUnmap(piece.places[put].address, piece.bytes);
+    return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult DeviceMemory::come_back(Piece& piece) {
+  if (!piece.away) return CUDA_SUCCESS;
   // First, so that nobody takes it for memory that the driver needs by itself.
   ledger_.come_back(piece.device, piece.bytes);
-  const CUresult result = make_again(piece);
-  if (result == CUDA_SUCCESS) away = false;
-  else ledger_.leave(piece.device, piece.bytes);
-  return result;
-}
-
-CUresult DeviceMemory::make_again(const Piece& piece) {
-  const CUmemAllocationProp prop = own_memory(piece.device);
   CUmemGenericAllocationHandle handle{};
-  CUresult result = driver_.cuMemCreate(&handle, piece.bytes, &prop, 0);
-  if (result != CUDA_SUCCESS) return result;
-  result = driver_.cuMemMap(piece.address, piece.bytes, 0, handle, 0);
-  driver_.cuMemRelease(handle);  // the mapping keeps the memory
-  if (result != CUDA_SUCCESS) return result;
-  result = give_access(piece.address, piece.bytes, piece.device);
-  if (result != CUDA_SUCCESS) driver_.cuMemUnmap(piece.address, piece.bytes);
-  return result;
+  CUresult result = driver_.cuMemCreate(&handle, piece.bytes, &piece.properties, 0);
+  const bool made = result == CUDA_SUCCESS;
+  if (made) result = put(piece, piece.places.size(), handle);
+  if (made && (result != CUDA_SUCCESS || piece.known_as == 0))
+    driver_.cuMemRelease(handle);  // mappings keep the memory
+  if (result != CUDA_SUCCESS) {
+    ledger_.leave(piece.device, piece.bytes);
+    return result;
+  }
+  for (const Piece::Place& place : piece.places) mappings_.at(place.address).away = false;
+  if (piece.known_as != 0) piece.handle = handle;
+  piece.away = false;
+  return CUDA_SUCCESS;
 }
 
 bool DeviceMemory::holds(std::uint64_t address, std::uint64_t bytes) const {

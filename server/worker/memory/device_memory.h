@@ -41,7 +41,7 @@ class DeviceMemory {
   CUresult export_to(CUmemGenericAllocationHandle handle, int& descriptor);
   /// What stands for memory while the session has it. `handle` must be one that `knows`.
   const std::shared_ptr<Charge>& charge_of(CUmemGenericAllocationHandle handle) const {
-    return handles_.at(handle).first;
+    return handles_.at(handle).charge;
   }
   bool knows(CUmemGenericAllocationHandle handle) const { return handles_.contains(handle); }
   /// Puts such memory at an address; access is set separately. Tells the device it lies on.
@@ -57,19 +57,41 @@ class DeviceMemory {
   /// One more hold on the memory mapped here (cuMemRetainAllocationHandle).
   CUresult retain(std::uint64_t address, CUmemGenericAllocationHandle& handle);
 
-  /// Memory that can leave its device and come back to its address: `back` put it there, and nobody else has it.
+  /// Memory that can leave its device and come back to its addresses: nobody but the session has it.
   struct Piece {
-    std::uint64_t address = 0;
+    /// An address of it, and who has access there.
+    struct Place {
+      std::uint64_t address = 0;
+      std::vector<CUmemAccessDesc> access;
+    };
+    std::uint64_t address = 0;  ///< where its device reads and writes it
     std::uint64_t bytes = 0;
     int device = 0;
+    std::vector<Place> places;  ///< all of them; their access is known while it is away
+    CUmemAllocationProp properties{};
+    CUmemGenericAllocationHandle known_as = 0;  ///< in `handles_`; 0 where the program has no handle of it
+    CUmemGenericAllocationHandle handle = 0;    ///< once it has come back; 0 while it is away
+    bool away = false;
   };
   std::vector<Piece> pieces() const;
-  /// Gives the memory at the piece's address back to the device, with its contents. It stays charged. Until it comes
-  /// back nothing may use the address.
-  CUresult leave(const Piece& piece);
-  /// New memory, whose contents are anything, at the piece's address.
-  CUresult come_back(const Piece& piece);
-  bool is_away(const Piece& piece) const { return mappings_.at(piece.address).away; }
+  /// Gives the piece's memory back to the device, with its contents. It stays charged. Until it comes back nothing may
+  /// use its addresses and its handle.
+  CUresult leave(Piece& piece);
+  /// New memory, whose contents are anything, at the piece's addresses.
+  CUresult come_back(Piece& piece);
+  /// All have come back. Calls `renamed(old, new)` for each handle that is another one since.
+  template <class Renamed>
+  void rename_handles(const std::vector<Piece>& pieces, Renamed&& renamed) {
+    std::vector<std::pair<const Piece*, Held>> found;
+    for (const Piece& piece : pieces)
+      if (piece.known_as != 0) found.emplace_back(&piece, std::move(handles_.extract(piece.known_as).mapped()));
+    // The driver may have given one piece the number that another one had.
+    for (auto& [piece, held] : found) {
+      held.away = false;
+      handles_[piece->handle] = std::move(held);
+      renamed(piece->known_as, piece->handle);
+    }
+  }
   /// Bytes that the driver had no room for in the last call of `create`, on that device; then nothing.
   struct Shortage {
     int device = 0;
@@ -92,8 +114,17 @@ class DeviceMemory {
     bool backed = false;  // by `back`; else mapped by the program, which says what has access
     bool away = false;
   };
+  /// One reference of the driver's, however often the session holds it.
+  struct Held {
+    std::shared_ptr<Charge> charge;
+    unsigned holds = 0;
+    bool away = false;
+  };
   static CUmemAllocationProp own_memory(int device);
-  CUresult make_again(const Piece& piece);
+  bool at_hand(const Mapping& mapping, std::uint64_t address) const;
+  CUresult note(Piece& piece, CUmemGenericAllocationHandle handle) const;
+  CUresult put(const Piece& piece, std::size_t places, CUmemGenericAllocationHandle handle);
+  CUresult take(const Piece& piece, CUmemGenericAllocationHandle handle);
   CUresult give_access(std::uint64_t address, std::uint64_t bytes, int device);
   bool in_window(std::uint64_t address, std::uint64_t bytes) const;
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
@@ -104,7 +135,7 @@ class DeviceMemory {
   const std::uint64_t window_base_;
   const std::uint64_t window_bytes_;
   std::map<std::uint64_t, Mapping> mappings_;
-  std::map<CUmemGenericAllocationHandle, std::pair<std::shared_ptr<Charge>, unsigned>> handles_;  // with holds
+  std::map<CUmemGenericAllocationHandle, Held> handles_;
   std::map<std::uint64_t, std::uint64_t> foreign_;
   std::set<std::pair<int, int>> peers_;  // the second's memory is used by the first
   std::optional<Shortage> shortage_;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "protocol/handle.h"
@@ -138,6 +139,18 @@ class Handles {
     const auto& known = by_value_[number(kind)];
     const auto found = known.find(value);
     return found == known.end() ? Handle() : Handle::from_id(kind, found->second, origin_);
+  }
+
+  /// Objects of the driver's are made anew, and have other values: for each its old and its new one.
+  void rename(HandleKind kind, const std::vector<std::pair<std::uint64_t, std::uint64_t>>& values) {
+    auto& known = by_value_[number(kind)];
+    std::vector<std::pair<std::uint32_t, std::uint64_t>> found;  // a new value may be the old one of another object
+    for (const auto& [before, now] : values)
+      if (const auto one = known.extract(before)) found.emplace_back(one.mapped(), now);
+    for (const auto& [id, now] : found) {
+      find(kind, Handle::from_id(kind, id, origin_))->value = now;
+      known[now] = id;
+    }
   }
 
   /// The object is about to be destroyed beside the executor, and all that goes with it: the driver may use their

@@ -13,6 +13,8 @@ namespace {
 constexpr auto wish_interval = std::chrono::seconds(1);
 /// Room was made, and somebody else took it.
 constexpr auto pause_after_theft = std::chrono::milliseconds(20);
+constexpr const char* nothing_leaves =
+    "it has no memory that can leave: what it has is shared, mapped nowhere, or of arrays, graphs and modules";
 
 }  // namespace
 
@@ -123,7 +125,7 @@ void Residency::begin_to_leave(const EvictOrder& order) {
   if (captures_.any()) return stay("its program captures a stream", /*busy=*/true);
   std::uint64_t bytes = 0;
   for (const DeviceMemory::Piece& piece : memory_.pieces()) bytes += piece.bytes;
-  if (bytes == 0) return stay("it has no memory that can leave: what it has is shared, or made by cuMemCreate");
+  if (bytes == 0) return stay(nothing_leaves);
   if (order.host_bytes_max == 0) return stay("the host's memory has no room for it (evicted_bytes_max of the host)");
   budget_.emplace(order.host_bytes_max, place_);
   failed_ = CUDA_SUCCESS;
@@ -183,7 +185,7 @@ void Residency::forget_contents() {
 void Residency::leave() {
   pieces_ = memory_.pieces();
   std::erase_if(pieces_, [&](const auto& piece) { return !contexts_.on_device(piece.device); });
-  if (pieces_.empty()) return stay("it has no memory that can leave: what it has is shared, or made by cuMemCreate");
+  if (pieces_.empty()) return stay(nothing_leaves);
   std::vector<EvictedContents::Part> parts;
   std::uint64_t bytes = 0;
   for (const DeviceMemory::Piece& piece : pieces_) {
@@ -209,7 +211,7 @@ void Residency::leave() {
         *result = contents_->copy_out();
         if (*result != CUDA_SUCCESS) return;
         // What cannot leave stays, and is copied back onto itself.
-        for (const DeviceMemory::Piece& piece : pieces_)
+        for (DeviceMemory::Piece& piece : pieces_)
           if (memory_.leave(piece) == CUDA_SUCCESS) gone->push_back(piece);
       },
       [this, result, gone] { left(*result, std::move(*gone)); });
@@ -241,7 +243,7 @@ void Residency::come_back() {
 
 // All of it or none, so that two sessions that come back at once do not both hold a half.
 CUresult Residency::place_all() {
-  for (const DeviceMemory::Piece& piece : pieces_) {
+  for (DeviceMemory::Piece& piece : pieces_) {
     const CUresult result = memory_.come_back(piece);
     if (result != CUDA_SUCCESS) return result;
   }
@@ -249,8 +251,8 @@ CUresult Residency::place_all() {
 }
 
 void Residency::take_away_all() {
-  for (const DeviceMemory::Piece& piece : pieces_)
-    if (!memory_.is_away(piece)) memory_.leave(piece);
+  for (DeviceMemory::Piece& piece : pieces_)
+    if (!piece.away) memory_.leave(piece);
 }
 
 void Residency::came_back(CUresult result, bool room) {
@@ -262,10 +264,18 @@ void Residency::came_back(CUresult result, bool room) {
     lost_ = "the session's evicted memory could not be brought back to the GPU: " + error_text(result);
     return;
   }
+  rename_handles();
   forget_contents();
   ask_again_.reset();
   enter(State::RESIDENT);
   serve_waiting(/*made=*/true);
+}
+
+// Memory that was made anew has another handle of the driver's. The program knows it by the one that it had.
+void Residency::rename_handles() {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> renamed;
+  memory_.rename_handles(pieces_, [&](auto before, auto now) { renamed.emplace_back(before, now); });
+  handles_.rename(HandleKind::allocation, renamed);
 }
 
 // --- room -----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@
 #include "server/worker/call/blocking_calls.h"
 #include "server/worker/objects/captures.h"
 #include "server/worker/objects/contexts.h"
+#include "server/worker/objects/handles.h"
 #include "server/worker/order/completions.h"
 
 namespace fargpu::server {
@@ -56,20 +57,21 @@ struct ResidencyOptions {
 };
 
 /// Memory leaves between two calls of the program, when everything that it gave is complete; the next call brings it
-/// back. So nothing can tell, but for the time that this takes. Addresses stay. What others have too, what the program
-/// made without an address (cuMemCreate), arrays, and what the driver keeps by itself stay where they are.
+/// back. So nothing can tell, but for the time that this takes. Addresses and the program's handles stay. What others
+/// have too, memory that is mapped nowhere, arrays, and what the driver keeps by itself stay where they are.
 ///
 /// All on the executor, but for what `hear`s. No call is executed while `holds_calls`.
 class Residency {
  public:
   using State = ResidencyNews::State;
   /// `at_work`: why the session's memory may be in use, apart from streams with work; empty if it is not.
-  Residency(DriverTable& driver, Contexts& contexts, DeviceMemory& memory, Completions& completions,
+  Residency(DriverTable& driver, Contexts& contexts, DeviceMemory& memory, Handles& handles, Completions& completions,
             const Captures& captures, BlockingCalls& blocking_calls, Waker& waker, std::optional<AccountPlace> place,
             std::size_t devices, ResidencyOptions options, std::function<std::string()> at_work)
       : driver_(driver),
         contexts_(contexts),
         memory_(memory),
+        handles_(handles),
         completions_(completions),
         captures_(captures),
         blocking_calls_(blocking_calls),
@@ -124,6 +126,7 @@ class Residency {
   void follow_work();
   void come_back();
   void came_back(CUresult result, bool room);
+  void rename_handles();
   CUresult place_all();
   void take_away_all();
   void want_room();
@@ -135,6 +138,7 @@ class Residency {
   DriverTable& driver_;
   Contexts& contexts_;
   DeviceMemory& memory_;
+  Handles& handles_;
   Completions& completions_;
   const Captures& captures_;
   BlockingCalls& blocking_calls_;

@@ -62,8 +62,8 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       ordering_(
           driver, contexts_, captures_, completions_, host_budget_, waker_, *this,
           {.turns = options_.turns, .launch_threads = options_.launch_threads, .devices = options_.devices.size()}),
-      residency_(driver, contexts_, memory_, completions_, captures_, blocking_calls_, waker_, options_.account_place,
-                 options_.devices.size(), options_.residency, [this] { return at_work(); }),
+      residency_(driver, contexts_, memory_, objects_.handles(), completions_, captures_, blocking_calls_, waker_,
+                 options_.account_place, options_.devices.size(), options_.residency, [this] { return at_work(); }),
       heard_at_(Clock::now()),
       sent_at_(Clock::now()),
       told_at_(Clock::now()),

@@ -212,6 +212,21 @@ std::string perform(std::istream& rest) {
     block.bytes.resize(bytes);
     return name_of(cuMemAlloc(&block.address, bytes));
   }
+  if (command == "map") {  // memory of cuMemCreate, whose handle is kept
+    std::size_t bytes = 0;
+    rest >> bytes;
+    block.bytes.resize(bytes);
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle memory{};
+    CUresult result = cuMemCreate(&memory, bytes, &properties, 0);
+    if (result == CUDA_SUCCESS) result = cuMemAddressReserve(&block.address, bytes, 0, 0, 0);
+    if (result == CUDA_SUCCESS) result = cuMemMap(block.address, bytes, 0, memory, 0);
+    if (result == CUDA_SUCCESS) result = cuMemSetAccess(block.address, bytes, &access, 1);
+    return name_of(result);
+  }
   if (command == "pin") {  // page-locked memory, of the bytes that were last written to the block
     void* memory = nullptr;
     const CUresult result = cuMemHostAlloc(&memory, block.bytes.size(), 0);
