@@ -73,9 +73,13 @@ class Request {
 class Answer {
  public:
   void add(const std::string& key, double value) {
-    char text[64];
-    std::snprintf(text, sizeof text, "%.9g", value);
-    fields_ += (fields_.empty() ? "\"" : ", \"") + key + "\": " + text;
+    fields_ += (fields_.empty() ? "\"" : ", \"") + key + "\": " + number(value);
+  }
+
+  void add_list(const std::string& key, const std::vector<double>& values) {
+    fields_ += (fields_.empty() ? "\"" : ", \"") + key + "\": [";
+    for (std::size_t i = 0; i < values.size(); ++i) fields_ += (i ? ", " : "") + number(values[i]);
+    fields_ += "]";
   }
 
   /// The median and the 99th percentile of single measurements.
@@ -89,6 +93,12 @@ class Answer {
   std::string json() const { return "{" + fields_ + "}"; }
 
  private:
+  static std::string number(double value) {
+    char text[64];
+    std::snprintf(text, sizeof text, "%.12g", value);
+    return text;
+  }
+
   std::string fields_;
 };
 

@@ -68,19 +68,14 @@ class Asked:
         except BrokenPipeError:
             raise Failed(f"'{line}' cannot be asked: {self.last_words()}") from None
 
-    def answer(self, timeout=120):
-        """The next line of JSON; other lines, which libraries may print, are skipped."""
+    def line(self, timeout=120):
+        """The next line."""
         end = time.monotonic() + timeout
         while True:
             line, newline, after = self.rest.partition(b"\n")
             if newline:
                 self.rest = after
-                if line.startswith(b"{"):
-                    found = json.loads(line)
-                    if "error" in found:
-                        raise Failed(found["error"])
-                    return found
-                continue
+                return line
             left = end - time.monotonic()
             if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
                 raise Failed(f"no answer within {timeout} s: {self.last_words()}")
@@ -88,6 +83,16 @@ class Asked:
             if not more:
                 raise Failed(f"it ended with {self.process.wait()}: {self.last_words()}")
             self.rest += more
+
+    def answer(self, timeout=120):
+        """The next line of JSON; other lines, which libraries may print, are skipped."""
+        while True:
+            line = self.line(timeout)
+            if line.startswith(b"{"):
+                found = json.loads(line)
+                if "error" in found:
+                    raise Failed(found["error"])
+                return found
 
     def ask(self, case, timeout=120, **values):
         self.tell(case, **values)
@@ -216,21 +221,34 @@ class Machine:
     def broker(self, name="default", *options, build=NEW):
         """The pool of a build's broker with these options; one for each name."""
         if (name, build) not in self.brokers:
-            log = self.log(of_build(f"fargpud.{name}", build))
-            with open(log, "w") as file:
-                process = subprocess.Popen([os.path.join(self.builds[build], "bin", "fargpud"), "--driver", self.driver,
-                                            "--listen", f"127.0.0.1:0,{self.socket(name, build)}",
-                                            "--image-folder", os.path.join(self.out, of_build("images", build)),
-                                            *options],
-                                           stdout=file, stderr=file,
-                                           env=self.with_ucx(build) if "--rdma-transports" in options else None)
-            self.running.append(process)
+            process, log = self.start_broker(name, options, build)
             pool = "127.0.0.1:" + self.wait_for(process, log, r"listening .*address=127.0.0.1 port=(\d+)")
             self.brokers[name, build] = (process, pool)
             self.logs[pool] = log
             if build == OLD:
                 self.old_pools |= {pool, self.socket(name, build)}
         return self.brokers[name, build][1]
+
+    def start_broker(self, name, options, build=NEW, address="127.0.0.1:0"):
+        """Its process and its log."""
+        log = self.log(of_build(f"fargpud.{name}", build))
+        with open(log, "w") as file:
+            process = subprocess.Popen([os.path.join(self.builds[build], "bin", "fargpud"), "--driver", self.driver,
+                                        "--listen", f"{address},{self.socket(name, build)}",
+                                        "--image-folder", os.path.join(self.out, of_build("images", build)), *options],
+                                       stdout=file, stderr=file,
+                                       env=self.with_ucx(build) if "--rdma-transports" in options else None)
+        self.running.append(process)
+        return process, log
+
+    def next_broker(self, name, signal_number, *options):
+        """A broker of the new build is told a signal, by which it ends, and one of these options is started at its
+        address."""
+        process, pool = self.brokers[name, NEW]
+        process.send_signal(signal_number)
+        process.wait(60)
+        process, self.logs[pool] = self.start_broker(name, options, address=pool)
+        self.brokers[name, NEW] = (process, pool)
 
     def log_of(self, pool):
         """The log of the broker at this pool."""

@@ -123,4 +123,42 @@ def sharing(results):
     return picture(1120, 380, parts)
 
 
-PICTURES = {"programs.svg": programs, "sharing.svg": sharing}
+def models(results):
+    """When each answer came of models that leave and return, and how many came by when; nothing if it was not
+    measured."""
+    found = {}
+    for kind in ("warm", "after eviction"):
+        series = series_of(results, "M7", f"{kind}, p50", "tcp")
+        if not series:
+            return ""
+        found[kind] = list(zip(series["asked at"], series["answered after"]))
+    left, other, top, height, width = 60, 480, 50, 220, 340
+    every = [later for points in found.values() for _, later in points]
+    low, high = (math.floor(math.log10(min(every))), math.ceil(math.log10(max(every))))
+    end = max(moment for points in found.values() for moment, _ in points)
+    part = lambda later: (math.log10(later) - low) / (high - low)  # noqa: E731
+    parts = [text(left, 18, "eight models with together twice the memory there is: from a question to its answer",
+                  more="font-weight='bold'"),
+             text(left, top - 8, "each answer, over the time of the run"),
+             text(other, top - 8, "part of the answers that have come by then")]
+    for power in range(low, high + 1):
+        at, name = part(10 ** power), f"{10 ** power:g} s" if power >= 0 else f"{10 ** (power + 3):g} ms"
+        y, x = top + height * (1 - at), other + width * at
+        parts.append(f"<line x1='{left}' x2='{left + width}' y1='{y:.1f}' y2='{y:.1f}' stroke='#ddd'/>" +
+                     text(left - 6, y + 4, name, "end"))
+        parts.append(f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{top}' y2='{top + height}' stroke='#ddd'/>" +
+                     text(x, top + height + 16, name, "middle"))
+    for seconds in (0, end):
+        parts.append(text(left + width * seconds / end, top + height + 16, f"{seconds:.0f} s", "middle"))
+    for share in (0, 0.5, 1):
+        parts.append(text(other - 6, top + height * (1 - share) + 4, f"{share:.0%}", "end"))
+    for ink, points in zip(INKS, found.values()):
+        parts += [f"<circle cx='{left + width * moment / end:.1f}' cy='{top + height * (1 - part(later)):.1f}' r='3' "
+                  f"fill='{ink}' fill-opacity='.7'/>" for moment, later in points]
+        steps = " ".join(f"{other + width * part(later):.1f},{top + height * (1 - (i + 1) / len(points)):.1f}"
+                         for i, later in enumerate(sorted(later for _, later in points)))
+        parts.append(f"<polyline points='{steps}' fill='none' stroke='{ink}' stroke-width='2'/>")
+    return picture(860, top + height + 60, parts + legend(left, top + height + 46, list(found), 180))
+
+
+PICTURES = {"programs.svg": programs, "sharing.svg": sharing, "models.svg": models}

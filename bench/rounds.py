@@ -42,6 +42,13 @@ class Sizes:
     evicted_mib: int = 10240  # of a session that is evicted
     turns_mib: int = 0  # of each of two that take turns; 0: 0.7 of the device
     turns_seconds: float = 60
+    model_mib: int = 6144  # of each of the models that share a device, about
+    context_mib: int = 600  # that the driver takes for a session that does nothing, about
+    model_seconds: float = 90  # in which they are asked
+    model_pause: float = 8  # between two questions to one of them, on the average
+    break_bytes: int = 16 << 20  # of a large copy over connections that break
+    breaks: tuple = (40, 10, 1)  # of a session each: resets, resets with a new address, blackholes
+    replaced_seconds: float = 5  # of programs between two brokers
     beside_waits: int = 100000  # of a program whose host lives, while another one dies
     pool_hosts: int = 1000  # of 8 devices each
     pool_leases: int = 5000
@@ -60,6 +67,8 @@ TINY = Sizes(
     checkpoint_bytes=1 << 20, paced_checkpoint_bytes=1 << 20, known_bytes=1 << 20, known_cache="on",
     image_bytes=64 << 10, share_seconds=0.3, device_copy_mib=1, fill_blocks=2,
     fill_rounds=20, sessions_most=3, session_mib=1, quota_mib=32, evicted_mib=64, turns_mib=16, turns_seconds=1,
+    model_mib=8, context_mib=0, model_seconds=6, model_pause=1.5, break_bytes=1 << 20, breaks=(6, 3, 1),
+    replaced_seconds=0.5,
     pool_hosts=8, pool_leases=40, pool_queue=3, pool_grants=4, pool_seconds=0.2, pool_minutes=0.2, beside_waits=200,
     pool_clients=5)
 

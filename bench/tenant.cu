@@ -7,6 +7,7 @@
 //   tenant touch MIB SECONDS  at a line on stdin, for so long, steps that each change all of so much memory; how many
 //   tenant answer MIB       holds so much memory, and at each line on stdin reads all of it, and says for how long
 //   tenant pinned MIB       copies so much from and to pinned memory, and says for how long each way
+//   tenant hold MIB         takes so much memory by cuMemCreate, which nobody takes from it, and holds it
 //   tenant illegal          at a line on stdin, a kernel writes where nothing is
 //   tenant hang             at a line on stdin, a kernel that does not end
 
@@ -149,6 +150,40 @@ int pinned(size_t bytes) {
   return 0;
 }
 
+using Create = decltype(&cuMemCreate);
+
+Create create_memory() {
+  void* create = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  CHECK(cudaGetDriverEntryPointByVersion("cuMemCreate", &create, CUDA_VERSION, cudaEnableDefault, &found));
+  return reinterpret_cast<Create>(create);
+}
+
+CUresult create_with(Create create, size_t bytes) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemGenericAllocationHandle handle;
+  return create(&handle, bytes, &properties, 0);
+}
+
+int hold(size_t bytes) {
+  constexpr size_t piece = 32 << 20, least = 2 << 20;
+  CHECK(cudaFree(nullptr));
+  const Create create = create_memory();
+  for (size_t left = bytes / least * least; left > 0;) {
+    const size_t next = left < piece ? left : piece;
+    if (const CUresult status = create_with(create, next); status != CUDA_SUCCESS) {
+      std::fprintf(stderr, "cuMemCreate: %d, %zu bytes before the end\n", status, left);
+      return 1;
+    }
+    left -= next;
+  }
+  ready();
+  while (told()) {}
+  return 0;
+}
+
 /// Bytes that the driver gave by calls of each kind in turn, smaller and smaller ones, until none of them gives any;
 /// then as much as may be had again, for the heap of kernels, which the driver takes by itself.
 int fill_up(size_t may) {
@@ -159,15 +194,8 @@ int fill_up(size_t may) {
   CHECK(cudaMalloc(&pages, sizeof *pages));
   CHECK(cudaMemset(pages, 0, sizeof *pages));
   size_t got = sizeof *pages;
-  void* create = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  CHECK(cudaGetDriverEntryPointByVersion("cuMemCreate", &create, CUDA_VERSION, cudaEnableDefault, &found));
-  const auto by_driver = [create = reinterpret_cast<decltype(&cuMemCreate)>(create)](size_t bytes) {
-    CUmemAllocationProp properties{};
-    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    CUmemGenericAllocationHandle handle;
-    return bytes % (2u << 20) == 0 && create(&handle, bytes, &properties, 0) == CUDA_SUCCESS ? bytes : 0;
+  const auto by_driver = [create = create_memory()](size_t bytes) {
+    return bytes % (2u << 20) == 0 && create_with(create, bytes) == CUDA_SUCCESS ? bytes : 0;
   };
   const std::vector<std::function<size_t(size_t)>> kinds{
       [](size_t bytes) {
@@ -228,9 +256,12 @@ int main(int argc, char** argv) {
   if (argc == 4 && !std::strcmp(argv[1], "touch")) return touch(size_t(std::atol(argv[2])) << 20, std::atof(argv[3]));
   if (argc == 3 && !std::strcmp(argv[1], "answer")) return answer(size_t(std::atol(argv[2])) << 20);
   if (argc == 3 && !std::strcmp(argv[1], "pinned")) return pinned(size_t(std::atol(argv[2])) << 20);
+  if (argc == 3 && !std::strcmp(argv[1], "hold")) return hold(size_t(std::atol(argv[2])) << 20);
   const bool illegal = argc == 2 && !std::strcmp(argv[1], "illegal"), hang = argc == 2 && !std::strcmp(argv[1], "hang");
   if (!illegal && !hang) {
-    std::fprintf(stderr, "tenant sit MIB | fill MIB | touch MIB SECONDS | answer MIB | pinned MIB | illegal | hang\n");
+    std::fprintf(stderr,
+                 "tenant sit MIB | fill MIB | touch MIB SECONDS | answer MIB | pinned MIB | hold MIB | "
+                 "illegal | hang\n");
     return 2;
   }
   int* zero;

@@ -1,0 +1,114 @@
+#pragma once
+// How the connections of a proxy break: by a reset, after a byte that may be any, or by silence.
+
+#include <linux/filter.h>
+#include <sys/socket.h>
+
+#include <asio.hpp>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace bench {
+
+/// A connection of the client, and the one by which it goes on. Threads: that of their context.
+struct Pair {
+  explicit Pair(asio::ip::tcp::socket accepted) : client(std::move(accepted)), server(client.get_executor()) {}
+
+  /// Both ends hear of it; whether there was a connection.
+  bool reset() {
+    bool open = false;
+    for (auto* const end : {&client, &server}) {
+      asio::error_code ignored;
+      open = open || end->is_open();
+      end->set_option(asio::socket_base::linger(true, 0), ignored);
+      end->close(ignored);
+    }
+    return open;
+  }
+
+  /// Neither end hears of anything any more: the system drops what comes for it, unread and unacknowledged, as a
+  /// network does in which packets vanish.
+  void mute() {
+    muted = true;
+    sock_filter nothing{BPF_RET | BPF_K, 0, 0, 0};
+    const sock_fprog program{1, &nothing};
+    for (auto* const end : {&client, &server}) {
+      asio::error_code ignored;
+      if (::setsockopt(end->native_handle(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0)
+        std::perror("proxy: dropping packets");
+      end->cancel(ignored);
+    }
+  }
+
+  asio::ip::tcp::socket client, server;
+  bool muted = false;
+};
+
+/// Tells on stdout, in lines of JSON, when connections broke and when the next one came: in seconds of the monotonic
+/// clock. Threads: any.
+class Breaks {
+ public:
+  void came(const std::shared_ptr<Pair>& pair) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(pairs_, [](const std::weak_ptr<Pair>& known) { return known.expired(); });
+    pairs_.push_back(pair);
+    if (std::exchange(awaited_, false)) tell("came");
+  }
+
+  /// All connections are reset once so many bytes more have come through, of whichever of them.
+  void cut_after(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    left_ = bytes;
+  }
+
+  /// How many of the bytes that came may pass. If these are not all, cut() is due behind them.
+  std::size_t passing(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (!left_) return bytes;
+    if (*left_ < bytes) return *std::exchange(left_, std::nullopt);
+    *left_ -= bytes;
+    return bytes;
+  }
+
+  void cut() {
+    each([](const std::shared_ptr<Pair>& pair) { pair->reset(); });
+  }
+
+  void mute() {
+    each([this](const std::shared_ptr<Pair>& pair) {
+      pair->mute();
+      const std::lock_guard lock(mutex_);
+      silent_.push_back(pair);
+    });
+  }
+
+ private:
+  template <typename Act>
+  void each(Act act) {
+    const std::lock_guard lock(mutex_);
+    for (const std::weak_ptr<Pair>& known : pairs_)
+      if (const auto pair = known.lock()) asio::post(pair->client.get_executor(), [act, pair] { act(pair); });
+    pairs_.clear();
+    awaited_ = true;
+    tell("broke");
+  }
+
+  static void tell(const char* what) {
+    std::printf("{\"%s\": %.6f}\n", what,
+                std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
+    std::fflush(stdout);
+  }
+
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Pair>> pairs_;
+  std::vector<std::shared_ptr<Pair>> silent_;  // kept open: a socket that is closed tells the other end
+  std::optional<std::size_t> left_;
+  bool awaited_ = false;
+};
+
+}  // namespace bench
