@@ -90,6 +90,8 @@ def run(bench):
             cases = [f"{case}{way}" for case in ("lost", "wrong results", "goes on")]
             with bench.attempt(*(("F3", "tcp", case) for case in cases)):
                 noticed += one_way(bench, lanes, cases)
+        if not noticed:
+            raise Failed("no session went on after a blackhole")
         bench.results.add("F3", "tcp", rounds=noticed, case="noticed", detail={"longest": max(noticed)})
 
 
@@ -122,6 +124,8 @@ def one_way(bench, lanes, cases):
                               **({"why": "; ".join(why)} if why else {})})
     bench.results.add("F3", "tcp", wrong, wrongly)
     every = [later for found in goes_on.values() for later in found]
+    if not every:
+        raise Failed("no session went on")
     bench.results.add("F3", "tcp", rounds=every, case=on, detail={
         **{name: statistics.median(found) / 1000 for name, found in goes_on.items() if found},
         "longest": max(every) / 1000})

@@ -102,7 +102,8 @@ def report(bench, tenants, pool, begin, answers, detail):
         back = [when for when in returned.get(sessions[one["pid"]], [])
                 if begin + one["moment"] <= when <= one["there"] + LOGGED_LATE]
         kinds[KINDS[bool(back)]].append(one)
-    detail["evictions meanwhile"] = sum(when >= begin for times in evicted.values() for when in times)
+    asked_sessions = {sessions[one["pid"]] for each in answers for one in each}
+    detail["evictions meanwhile"] = sum(when >= begin for one in asked_sessions for when in evicted.get(one, []))
     for kind, found in kinds.items():
         if len(found) < 2:
             raise Failed(f"{len(found)} answers were {kind}")

@@ -7,7 +7,7 @@
 //   tenant touch MIB SECONDS  at a line on stdin, for so long, steps that each change all of so much memory; how many
 //   tenant answer MIB       holds so much memory, and at each line on stdin reads all of it, and says for how long
 //   tenant pinned MIB       copies so much from and to pinned memory, and says for how long each way
-//   tenant hold MIB         takes so much memory by cuMemCreate, which nobody takes from it, and holds it
+//   tenant hold MIB         holds so much memory by cuMemCreate, mapped nowhere: such memory is not evicted
 //   tenant illegal          at a line on stdin, a kernel writes where nothing is
 //   tenant hang             at a line on stdin, a kernel that does not end
 
