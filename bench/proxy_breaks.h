@@ -2,6 +2,8 @@
 // How the connections of a proxy break: by a reset, after a byte that may be any, or by silence.
 
 #include <linux/filter.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <asio.hpp>
@@ -31,18 +33,32 @@ struct Pair {
     return open;
   }
 
-  /// Neither end hears of anything any more: the system drops what comes for it, unread and unacknowledged, as a
-  /// network does in which packets vanish.
+  /// Neither end hears of anything any more, as in a network in which packets vanish. What the system has taken of the
+  /// proxy arrives before: it would be sent again and again, and tell the ends that there is somebody.
   void mute() {
     muted = true;
-    sock_filter nothing{BPF_RET | BPF_K, 0, 0, 0};
-    const sock_fprog program{1, &nothing};
     for (auto* const end : {&client, &server}) {
       asio::error_code ignored;
-      if (::setsockopt(end->native_handle(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0)
-        std::perror("proxy: dropping packets");
       end->cancel(ignored);
     }
+  }
+
+  bool sent_all() {
+    for (auto* const end : {&client, &server}) {
+      int left = 0;
+      if (::ioctl(end->native_handle(), SIOCOUTQ, &left) == 0 && left > 0) return false;
+    }
+    return true;
+  }
+
+  /// The system drops what comes for it, unread and unacknowledged.
+  void drop() {
+    sock_filter nothing{BPF_RET | BPF_K, 0, 0, 0};
+    const sock_fprog program{1, &nothing};
+    for (auto* const end : {&client, &server})
+      if (end->is_open() &&
+          ::setsockopt(end->native_handle(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0)
+        std::perror("proxy: dropping packets");
   }
 
   asio::ip::tcp::socket client, server;
@@ -82,12 +98,20 @@ class Breaks {
   void mute() {
     each([this](const std::shared_ptr<Pair>& pair) {
       pair->mute();
+      drop_soon(pair, 100);
       const std::lock_guard lock(mutex_);
       silent_.push_back(pair);
     });
   }
 
  private:
+  /// Once all has arrived that was sent, or after so many milliseconds.
+  static void drop_soon(const std::shared_ptr<Pair>& pair, int patience) {
+    if (patience == 0 || pair->sent_all()) return pair->drop();
+    const auto timer = std::make_shared<asio::steady_timer>(pair->client.get_executor(), std::chrono::milliseconds(1));
+    timer->async_wait([timer, pair, patience](asio::error_code) { drop_soon(pair, patience - 1); });
+  }
+
   template <typename Act>
   void each(Act act) {
     const std::lock_guard lock(mutex_);
