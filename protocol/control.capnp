@@ -789,9 +789,11 @@ struct SessionStatus {
   resumingSeconds @14 :UInt64;     # Unix time since when its connection is broken; 0: it is not
   residency @15 :Residency;
   residencySeconds @16 :UInt64;    # Unix time since when it is so; 0: from the beginning
-  awayBytes @17 :UInt64;           # of `memoryBytes`, on all devices, that lie in the host's memory
+  awayBytes @17 :UInt64;           # of `memoryBytes`, on all devices, that lie in the host's memory or on its disk
   staysBecause @18 :Text;          # why it was not evicted when that was last wanted
   knownBytes @19 :UInt64;          # of contents that the host had, and it did not send
+  awayHostBytes @20 :UInt64;       # of the host's memory that hold `awayBytes`; zeros take none
+  awayDiskBytes @21 :UInt64;       # and of its disk
 }
 
 enum Residency {

@@ -116,11 +116,15 @@ int evict_session(const EndOptions& options) {
       options.host, [&](wire::AdministrationRequest::Builder request) { request.setEvict(options.session); },
       [&](wire::Status::Reader status) {
         std::uint64_t away = 0;
-        for (const auto session : status.getSessions())
-          if (session.getId() == options.session) away = session.getAwayBytes();
-        std::cout << fmt::format("session {} is evicted{}\n", options.session,
-                                 away == 0 ? ", and back already: its program has gone on"
-                                           : ": " + bytes_text(away) + " lie in the host's memory");
+        const char* where = "in the host's memory";
+        for (const auto session : status.getSessions()) {
+          if (session.getId() != options.session) continue;
+          away = session.getAwayBytes();
+          if (session.getAwayDiskBytes() != 0) where = "on the host's disk";
+        }
+        std::cout << fmt::format(
+            "session {} is evicted{}\n", options.session,
+            away == 0 ? ", and back already: its program has gone on" : ": " + bytes_text(away) + " lie " + where);
       },
       patience);
 }

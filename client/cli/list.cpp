@@ -97,6 +97,8 @@ Json describe(const ControlConnection& broker, wire::Status::Reader status, cons
                                 {"resuming_since", session.getResumingSeconds()},
                                 {"residency_since", session.getResidencySeconds()},
                                 {"away_bytes", session.getAwayBytes()},
+                                {"away_host_bytes", session.getAwayHostBytes()},
+                                {"away_disk_bytes", session.getAwayDiskBytes()},
                                 {"stays_because", printable(session.getStaysBecause().cStr(), 512)}});
   }
   host["leases"] = Json::array();
@@ -146,7 +148,9 @@ std::string state_of_session(const Json& session) {
   }
   if (state == "resuming") return "  resuming" + since("resuming_since");
   if (state == "ending") return "  ending";
-  return "  " + state + since("residency_since") + (away == 0 ? "" : ", " + bytes_text(away));
+  const bool on_disk = session["away_disk_bytes"].get<std::uint64_t>() != 0;
+  return "  " + state + since("residency_since") + (away == 0 ? "" : ", " + bytes_text(away)) +
+         (on_disk ? " on disk" : "");
 }
 
 std::string state_of_host(const Json& host) {

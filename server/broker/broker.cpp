@@ -149,9 +149,11 @@ void Broker::warn_of_ways_in() const {
 void Broker::warn_of_oversubscription(const std::vector<std::uint64_t>& memory_bytes) const {
   double needed = 0;
   for (const std::uint64_t bytes : memory_bytes) needed += static_cast<double>(bytes) * settings_.oversubscription();
-  if (settings_.oversubscription() > 1 && static_cast<double>(settings_.evicted_bytes_max) < needed)
+  if (settings_.oversubscription() > 1 &&
+      static_cast<double>(settings_.evicted_bytes_max + settings_.evicted_disk_bytes_max) < needed)
     EventLog::warn("little memory for evicted sessions",
                    {{"evicted_bytes_max", bytes_text(settings_.evicted_bytes_max)},
+                    {"evicted_disk_bytes_max", bytes_text(settings_.evicted_disk_bytes_max)},
                     {"enough_in_any_case", bytes_text(static_cast<std::uint64_t>(needed))},
                     {"meaning",
                      "where leases hold all that memory_oversubscription promises them, a session may wait "

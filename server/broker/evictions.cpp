@@ -1,5 +1,11 @@
 #include "evictions.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <ctime>
 
 #include "event_log.h"
@@ -13,6 +19,7 @@ namespace {
 
 RoomRules rules_of(const Settings& settings) {
   return {.host_bytes_max = settings.evicted_bytes_max,
+          .disk_bytes_max = settings.evicted_folder.empty() ? 0 : settings.evicted_disk_bytes_max,
           .quantum = std::chrono::seconds(settings.evict_quantum_seconds),
           .idle_after = std::chrono::seconds(settings.evict_idle_seconds)};
 }
@@ -22,6 +29,15 @@ Rooms::Bytes bytes_of(capnp::List<std::uint64_t>::Reader list) {
   Rooms::Bytes bytes;
   for (const std::uint64_t one : list) bytes.push_back(one);
   return bytes;
+}
+
+// A file without a name: it goes with the last process that has it open.
+Descriptor open_file(const std::string& folder) {
+  std::string name = folder + "/evicted-XXXXXX";
+  Descriptor file(::mkostemp(name.data(), O_CLOEXEC));
+  if (file.number() >= 0) ::unlink(name.c_str());
+  else EventLog::warn("no file for an evicted session", {{"folder", folder}, {"reason", std::strerror(errno)}});
+  return file;
 }
 
 Rooms::State checked(wire::Residency state) {
@@ -35,13 +51,16 @@ Evictions::Evictions(asio::io_context& io, const Settings& settings, Rooms::OnDe
     : rules_(rules_of(settings)),
       rooms_(
           rules_, std::move(on_devices),
-          [this](std::uint64_t session, const Rooms::Order& order) {
-            send_link(sessions_.at(session).link, [&](wire::WorkerMessage::Builder message) {
+          [this, folder = settings.evicted_folder](std::uint64_t session, const Rooms::Order& order) {
+            const Descriptor file = order.disk_bytes_max > 0 ? open_file(folder) : Descriptor();
+            const auto fill = [&](wire::WorkerMessage::Builder message) {
               auto evict = message.initEvict();
               evict.setNumber(order.number);
               evict.setHostBytesMax(order.host_bytes_max);
+              evict.setDiskBytesMax(order.disk_bytes_max);
               evict.setPatienceMs(static_cast<std::uint32_t>(order.patience.count()));
-            });
+            };
+            send_link(sessions_.at(session).link, fill, file.number());
           },
           [this](std::uint64_t session, std::uint64_t request, bool made) {
             send_link(sessions_.at(session).link, [&](wire::WorkerMessage::Builder message) {
@@ -73,6 +92,7 @@ void Evictions::heard(std::uint64_t session, wire::ResidencyNews::Reader news) {
               {.state = state,
                .away = bytes_of(news.getAwayBytes()),
                .host_bytes = news.getHostBytes(),
+               .disk_bytes = news.getDiskBytes(),
                .refusal = refusal,
                .busy = news.getBusy(),
                .order = news.getOrder()},
@@ -84,9 +104,11 @@ void Evictions::heard(std::uint64_t session, wire::ResidencyNews::Reader news) {
     member.since = static_cast<std::uint64_t>(std::time(nullptr));
     if (state == Rooms::State::EVICTED) {
       ++evicted_;
-      EventLog::info(
-          "session evicted",
-          {{"session", session}, {"bytes", view.away}, {"host_bytes", news.getHostBytes()}, {"ms", took.count()}});
+      EventLog::info("session evicted", {{"session", session},
+                                         {"bytes", view.away},
+                                         {"host_bytes", news.getHostBytes()},
+                                         {"disk_bytes", news.getDiskBytes()},
+                                         {"ms", took.count()}});
     } else if (before == Rooms::State::RETURNING && state == Rooms::State::RESIDENT) {
       ++returned_;
       EventLog::info("session returned", {{"session", session}, {"ms", took.count()}});

@@ -20,7 +20,7 @@ class Evictions {
   Evictions(asio::io_context& io, const Settings& settings, Rooms::OnDevices on_devices);
 
   /// Whether this host evicts anything.
-  bool any() const { return rules_.host_bytes_max > 0; }
+  bool any() const { return rules_.host_bytes_max > 0 || rules_.disk_bytes_max > 0; }
   /// A session begins; its worker hears on `link`.
   void begin(std::uint64_t session, const Rooms::Session& what, int link);
   /// It has ended; a second time does nothing.
@@ -38,6 +38,7 @@ class Evictions {
   };
   View view(std::uint64_t session) const;
   std::uint64_t host_bytes() const { return rooms_.host_bytes(); }
+  std::uint64_t disk_bytes() const { return rooms_.disk_bytes(); }
   /// Of all sessions, so far.
   std::uint64_t evicted() const { return evicted_; }
   std::uint64_t returned() const { return returned_; }

@@ -68,6 +68,14 @@ void check_content_folder(const Settings& settings) {
                     {"meaning", "programs send again what this host has had before; set --content-folder"}});
 }
 
+// What leases were promised may rest on it.
+void check_evicted_folder(const Settings& settings) {
+  if (settings.evicted_folder.empty()) return;
+  if (const std::error_code error = why_not_written(settings.evicted_folder, /*worker_user=*/""))
+    throw SettingsError("evicted_folder is '" + settings.evicted_folder +
+                        "', and fargpud cannot write there: " + error.message());
+}
+
 // To be another user, and to end its processes.
 bool may_change_user() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
@@ -159,6 +167,7 @@ int check_all(Settings settings) {
   check_workers(settings);
   check_image_folder(settings);
   check_content_folder(settings);
+  check_evicted_folder(settings);
   asio::io_context io;
   Broker broker(io, settings);
   broker.check();
@@ -195,6 +204,7 @@ int serve(const Settings& settings) {
   check_workers(settings);
   check_image_folder(settings);
   check_content_folder(settings);
+  check_evicted_folder(settings);
   asio::io_context io;
   Broker broker(io, settings);
   asio::signal_set signals(io, SIGTERM, SIGINT);

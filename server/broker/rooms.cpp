@@ -41,7 +41,7 @@ void Rooms::join(SessionId id, const Session& session, Time now) {
   Member& member = members_[id];
   member.session = session;
   member.worked = member.came = member.since = now;
-  if (!session.taken_over) member.host_bytes_max = 0;
+  if (!session.taken_over) member.host.max = member.disk.max = 0;
 }
 
 void Rooms::leave(SessionId id) {
@@ -65,12 +65,9 @@ void Rooms::told(SessionId id, const News& news, Time now) {
   if (before != news.state) member.since = now;
   member.away = news.away;
   member.away.resize(member.session.devices.size());
-  member.host_bytes = 0;
-  if (news.state != State::RESIDENT && news.state != State::LEAVING) {
-    // No worker can say that there is no room left for others.
-    if (!member.host_bytes_max) member.host_bytes_max = std::min(news.host_bytes, host_bytes_left());
-    member.host_bytes = std::min(news.host_bytes, *member.host_bytes_max);
-  }
+  const bool away = news.state != State::RESIDENT && news.state != State::LEAVING;
+  take(member, &Member::host, away ? news.host_bytes : 0);
+  take(member, &Member::disk, away ? news.disk_bytes : 0);
   if (news.state == State::RESIDENT) {
     const auto over = [&](const Wish& wish) {
       return wish.session == id && (wish.granted || before == State::RETURNING);
@@ -80,7 +77,7 @@ void Rooms::told(SessionId id, const News& news, Time now) {
   }
   if (news.state == State::LEAVING || !member.told_to_leave || news.order != member.order) return;
   member.told_to_leave.reset();
-  member.expected = 0;
+  member.host.expected = member.disk.expected = 0;
   member.refusal = news.refusal;
   member.busy = news.busy;
   if (!news.refusal.empty()) member.refused = now;
@@ -136,12 +133,15 @@ std::string Rooms::ask_to_leave(SessionId id, Time now) {
   const auto found = members_.find(id);
   if (found == members_.end())
     return "there is no session " + std::to_string(id) + "; `fargpu ls` shows those that run";
-  if (rules_.host_bytes_max == 0) return "this host evicts no sessions: its setting evicted_bytes_max is 0";
+  if (rules_.host_bytes_max == 0 && rules_.disk_bytes_max == 0)
+    return "this host evicts no sessions: its settings evicted_bytes_max and evicted_disk_bytes_max are 0";
   if (found->second.state != State::RESIDENT || found->second.told_to_leave) return "";  // it is on its way, or there
   if (sum(on_devices_(id)) == 0) return fmt::format("session {} has no memory of a device", id);
-  if (host_bytes_left() == 0)
-    return "the host's memory for evicted sessions, " + bytes_text(rules_.host_bytes_max) +
-           " (evicted_bytes_max), is full";
+  if (most_left() == 0)
+    return fmt::format(
+        "what the host has for evicted sessions, {} of its memory (evicted_bytes_max) and {} of its disk "
+        "(evicted_disk_bytes_max), is full",
+        bytes_text(rules_.host_bytes_max), bytes_text(rules_.disk_bytes_max));
   order(id, found->second, now, patience_working);
   return "";
 }
@@ -180,7 +180,7 @@ void Rooms::give_up_waiting(Time now) {
     const auto patience = member.state == State::LEAVING ? 10 * answer_patience : answer_patience;
     if (!member.told_to_leave || now - *member.told_to_leave < patience) continue;
     member.told_to_leave.reset();
-    member.expected = 0;
+    member.host.expected = member.disk.expected = 0;
     member.refused = now;
     member.refusal = "its worker does not answer";
     gone(id, {}, {});
@@ -250,7 +250,7 @@ bool Rooms::idle(const Member& member, SessionId id, Time now) const {
 std::map<Rooms::SessionId, Rooms::Member>::iterator Rooms::victim(const Wish& wish, Time now) {
   using scheduler::Priority;
   const Priority own = members_.at(wish.session).session.priority;
-  const std::uint64_t left = host_bytes_left();
+  const std::uint64_t left = most_left();
   auto best = members_.end();
   const auto rank = [&](auto member) {
     return std::tuple(!idle(member->second, member->first, now), member->second.session.priority,
@@ -271,7 +271,7 @@ std::map<Rooms::SessionId, Rooms::Member>::iterator Rooms::victim(const Wish& wi
 // Whether somebody in the way will have to go, is on its way, or has not been asked. A call that could fail waits for
 // nobody else, and not for ever.
 bool Rooms::may_go_later(const Wish& wish, Time now) const {
-  if (host_bytes_left() == 0 || (!wish.needed && now - wish.since >= wish_patience)) return false;
+  if (most_left() == 0 || (!wish.needed && now - wish.since >= wish_patience)) return false;
   const Session& own = members_.at(wish.session).session;
   return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
     const Member& member = entry.second;
@@ -286,27 +286,38 @@ bool Rooms::may_go_later(const Wish& wish, Time now) const {
 }
 
 bool Rooms::order(SessionId id, Member& member, Time now, milliseconds patience) {
-  const std::uint64_t left = host_bytes_left();
-  if (left == 0) return false;
+  if (most_left() == 0) return false;
   member.told_to_leave = now;
   member.order = ++orders_;
   member.refusal.clear();
-  member.expected = std::min(left, sum(on_devices_(id)));
-  member.host_bytes_max = member.expected;
-  evict_(id, {member.order, member.expected, patience});
+  const std::uint64_t bytes = sum(on_devices_(id));
+  for (const auto part : {&Member::host, &Member::disk}) {
+    (member.*part).expected = std::min(left(part), bytes);
+    (member.*part).max = (member.*part).expected;
+  }
+  evict_(id, {member.order, member.host.expected, member.disk.expected, patience});
   return true;
 }
 
-std::uint64_t Rooms::host_bytes() const {
+std::uint64_t Rooms::taken(Part Member::*part) const {
   std::uint64_t bytes = 0;
-  for (const auto& [id, member] : members_) bytes += member.host_bytes;
+  for (const auto& [id, member] : members_) bytes += (member.*part).bytes;
   return bytes;
 }
 
-std::uint64_t Rooms::host_bytes_left() const {
+std::uint64_t Rooms::left(Part Member::*part) const {
+  const std::uint64_t max = part == &Member::host ? rules_.host_bytes_max : rules_.disk_bytes_max;
   std::uint64_t taken = 0;
-  for (const auto& [id, member] : members_) taken += std::max(member.host_bytes, member.expected);
-  return rules_.host_bytes_max > taken ? rules_.host_bytes_max - taken : 0;
+  for (const auto& [id, member] : members_) taken += std::max((member.*part).bytes, (member.*part).expected);
+  return max > taken ? max - taken : 0;
+}
+
+// No worker can say that there is no room left for others.
+void Rooms::take(Member& member, Part Member::*part, std::uint64_t bytes) const {
+  Part& own = member.*part;
+  own.bytes = 0;
+  if (bytes != 0 && !own.max) own.max = std::min(bytes, left(part));
+  if (bytes != 0) own.bytes = std::min(bytes, *own.max);
 }
 
 void Rooms::evict_idle(Time now) {
@@ -323,7 +334,7 @@ Rooms::View Rooms::view(SessionId id) const {
   const auto found = members_.find(id);
   if (found == members_.end()) return {};
   const Member& member = found->second;
-  return {member.state, sum(member.away), member.host_bytes, member.refusal};
+  return {member.state, sum(member.away), member.host.bytes, member.disk.bytes, member.refusal};
 }
 
 }  // namespace fargpu::server

@@ -2,6 +2,7 @@
 // Which sessions' memory leaves the devices so that others find room there. A machine without threads, clocks or
 // sockets: it is told what happens and when, and says what follows.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -18,7 +19,8 @@
 namespace fargpu::server {
 
 struct RoomRules {
-  std::uint64_t host_bytes_max = 0;  ///< of the host's memory, for what is evicted; 0: nothing is
+  std::uint64_t host_bytes_max = 0;  ///< of the host's memory, for what is evicted
+  std::uint64_t disk_bytes_max = 0;  ///< of its disk; with neither nothing is evicted
   /// A session that works has its memory for so long, even if others want the room: to swap it costs time.
   std::chrono::nanoseconds quantum = std::chrono::seconds(5);
   /// Memory leaves when its session has not worked for so long, though nobody wants the room; 0: it stays.
@@ -41,10 +43,11 @@ class Rooms {
     std::uint64_t bytes_max = 0;  ///< that it may hold of each device, and want; 0 for no limit
     bool taken_over = false;      ///< an earlier broker may have had it evicted
   };
-  /// A session is to leave within this patience, and may take so much of the host's memory.
+  /// A session is to leave within this patience, and may take so much of the host's memory, or else of its disk.
   struct Order {
     std::uint64_t number = 0;
     std::uint64_t host_bytes_max = 0;
+    std::uint64_t disk_bytes_max = 0;
     std::chrono::milliseconds patience{0};
   };
   using Evict = std::function<void(SessionId, const Order&)>;
@@ -63,7 +66,7 @@ class Rooms {
   struct News {
     State state = State::RESIDENT;
     Bytes away;
-    std::uint64_t host_bytes = 0;
+    std::uint64_t host_bytes = 0, disk_bytes = 0;
     std::string refusal;      ///< why it stays
     bool busy = false;        ///< and may leave later
     std::uint64_t order = 0;  ///< number of the last one that it has heard
@@ -84,29 +87,34 @@ class Rooms {
   struct View {
     State state = State::RESIDENT;
     std::uint64_t away = 0;
-    std::uint64_t host_bytes = 0;
+    std::uint64_t host_bytes = 0, disk_bytes = 0;
     std::string refusal;
   };
   View view(SessionId id) const;
-  /// Of the host's memory, taken by all that is evicted.
-  std::uint64_t host_bytes() const;
+  /// Of the host's memory and of its disk, taken by all that is evicted.
+  std::uint64_t host_bytes() const { return taken(&Member::host); }
+  std::uint64_t disk_bytes() const { return taken(&Member::disk); }
 
  private:
+  /// What a session takes of the host's memory, or of its disk.
+  struct Part {
+    std::uint64_t bytes = 0;
+    std::uint64_t expected = 0;        // while it is told to leave
+    std::optional<std::uint64_t> max;  // as it was told last
+  };
   struct Member {
     Session session;
     State state = State::RESIDENT;
     Bytes away;
-    std::uint64_t host_bytes = 0;
+    Part host, disk;
     std::string refusal;
     bool busy = false;  // that is why it stayed
     std::optional<Time> refused;
     Time since{};  // of the state
     Time worked{};
-    Time came{};                                  // its memory
-    std::optional<Time> told_to_leave;            // and has not answered
-    std::uint64_t expected = 0;                   // of the host's memory then
-    std::uint64_t order = 0;                      // number of the last one
-    std::optional<std::uint64_t> host_bytes_max;  // as it was told last
+    Time came{};                        // its memory
+    std::optional<Time> told_to_leave;  // and has not answered
+    std::uint64_t order = 0;            // number of the last one
   };
   struct Wish {
     SessionId session = 0;
@@ -130,7 +138,10 @@ class Rooms {
   bool idle(const Member& member, SessionId id, Time now) const;
   bool order(SessionId id, Member& member, Time now, std::chrono::milliseconds patience);
   void gone(SessionId id, const Bytes& bytes, const std::vector<unsigned>& devices);
-  std::uint64_t host_bytes_left() const;
+  std::uint64_t taken(Part Member::*part) const;
+  std::uint64_t left(Part Member::*part) const;
+  std::uint64_t most_left() const { return std::max(left(&Member::host), left(&Member::disk)); }
+  void take(Member& member, Part Member::*part, std::uint64_t bytes) const;
   void evict_idle(Time now);
   void give_up_waiting(Time now);
 

@@ -127,7 +127,13 @@ const std::vector<Entry>& entries() {
        "driver takes more, and the session is beyond its limit then, the session ends. 0 for no limit"},
       {"evicted_bytes_max", &Settings::evicted_bytes_max, "0",
        "Bytes of this host's memory for the device memory of sessions that are evicted: where memory of a device is "
-       "wanted that is not there, sessions that do not work make room, and come back at their next call. 0: none are"},
+       "wanted that is not there, sessions that do not work make room, and come back at their next call. 0: none are, "
+       "but to evicted_folder"},
+      {"evicted_folder", &Settings::evicted_folder, "",
+       "Folder on a fast disk for the device memory of sessions that are evicted, where evicted_bytes_max has no room "
+       "for it; files in it have no names, and go with their sessions. Empty for none",
+       Entry::Names::path},
+      {"evicted_disk_bytes_max", &Settings::evicted_disk_bytes_max, "0", "Bytes that may be there"},
       {"evict_quantum_seconds", &Settings::evict_quantum_seconds, "5",
        "Seconds for which a session that works has its memory before it makes room for another one"},
       {"evict_idle_seconds", &Settings::evict_idle_seconds, "0",
@@ -521,9 +527,11 @@ void check(const Settings& settings) {
   if (const double factor = settings.oversubscription(); !(factor >= 1 && factor <= oversubscription_max))
     throw SettingsError("memory_oversubscription is '" + settings.memory_oversubscription +
                         "'; give a number from 1 to 16, for example 1.5");
-  else if (factor > 1 && settings.evicted_bytes_max == 0)
+  else if (factor > 1 && settings.evicted_bytes_max == 0 && settings.evicted_disk_bytes_max == 0)
     throw SettingsError("memory_oversubscription is " + settings.memory_oversubscription +
                         ", but evicted_bytes_max is 0: what leases hold beyond a device needs memory of this host");
+  if (settings.evicted_folder.empty() != (settings.evicted_disk_bytes_max == 0))
+    throw SettingsError("evicted_folder and evicted_disk_bytes_max go together: set both, or none of them");
   if (settings.scrub != "tenants" && settings.scrub != "always" && settings.scrub != "never")
     throw SettingsError("scrub is '" + settings.scrub + "'; use tenants, always or never");
   const auto& policies = scheduler::policies();

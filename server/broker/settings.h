@@ -29,7 +29,9 @@ struct Settings {
   std::uint64_t content_bytes_max = 0;
   std::uint64_t host_bytes_max = 0;
   std::uint64_t driver_bytes_max = 0;
-  std::uint64_t evicted_bytes_max = 0;  ///< of this host's memory, for sessions that are evicted; 0: none are
+  std::uint64_t evicted_bytes_max = 0;  ///< of this host's memory, for sessions that are evicted
+  std::string evicted_folder;           ///< for those that find no room there; empty: none
+  std::uint64_t evicted_disk_bytes_max = 0;
   std::uint64_t evict_quantum_seconds = 0;
   std::uint64_t evict_idle_seconds = 0;  ///< 0: idle sessions stay until somebody wants the room
   std::string memory_oversubscription;

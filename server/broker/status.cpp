@@ -159,6 +159,8 @@ void HostStatus::write_residency(const Worker& worker, wire::SessionStatus::Buil
   to.setResidency(view.state);
   to.setResidencySeconds(view.since);
   to.setAwayBytes(view.away);
+  to.setAwayHostBytes(view.host_bytes);
+  to.setAwayDiskBytes(view.disk_bytes);
   to.setStaysBecause(view.refusal);
 }
 

@@ -82,12 +82,14 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
   text.add("fargpu_links_refused_total", "counter",
            "Connections to other hosts that sessions wanted and `peers` does not allow.", of_host,
            static_cast<double>(workers_.dials().refused()));
-  text.add("fargpu_evictions_total", "counter", "Times that a session's device memory went to the host's memory.",
-           of_host, static_cast<double>(workers_.evictions().evicted()));
+  text.add("fargpu_evictions_total", "counter", "Times that a session's device memory went to the host.", of_host,
+           static_cast<double>(workers_.evictions().evicted()));
   text.add("fargpu_returns_total", "counter", "Times that it came back.", of_host,
            static_cast<double>(workers_.evictions().returned()));
   text.add("fargpu_evicted_host_bytes", "gauge", "Memory of the host that holds evicted device memory.", of_host,
            static_cast<double>(workers_.evictions().host_bytes()));
+  text.add("fargpu_evicted_disk_bytes", "gauge", "Disk of the host that holds evicted device memory.", of_host,
+           static_cast<double>(workers_.evictions().disk_bytes()));
   text.add("fargpu_workers_warm", "gauge", "Workers that are ready for a session.", of_host,
            static_cast<double>(std::count_if(workers_.all().begin(), workers_.all().end(), [](const Worker& worker) {
              return worker.state == Worker::State::ready;

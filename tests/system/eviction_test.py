@@ -8,7 +8,7 @@ import time
 import unittest
 from pathlib import Path
 
-from rig import SystemTest, fargpu, paths, wait_until
+from rig import SystemTest, fargpu, paths, small_disk, wait_until
 
 MIB = 1 << 20
 TCP = {"FARGPU_TRANSPORT": "tcp"}
@@ -143,7 +143,7 @@ class ByRequest(EvictionTest):
         plain = self.broker()
         client = self.client(plain, "init", "context", f"alloc a {MIB}")
         session = int(plain.log("session started", pid=client.pid)["session"])
-        self.assertIn("evicted_bytes_max is 0", self.evict(plain, session, code=125))
+        self.assertIn("evicted_bytes_max and evicted_disk_bytes_max are 0", self.evict(plain, session, code=125))
         small = self.host(host_memory="8MiB")
         client, session = self.session(small, f"alloc a {40 * MIB}", "scatter a 5")
         self.assertIn("no room for its", self.evict(small, session, code=125))
@@ -176,6 +176,86 @@ class ByRequest(EvictionTest):
         host.log("session ended", session=session)
 
 
+class OnDisk(EvictionTest):
+    """Where the host's memory has no room."""
+
+    def host(self, *options, folder=None, disk="1GiB", **more):
+        if folder is None:
+            temporary = tempfile.TemporaryDirectory()
+            self.addCleanup(temporary.cleanup)
+            folder = temporary.name
+        self.disk = Path(folder)
+        return super().host("--evicted-folder", folder, "--evicted-disk-bytes-max", disk, *options, **more)
+
+    def test_memory_leaves_and_comes_back(self):
+        for memory in ("0", "48MiB"):
+            host = self.host(host_memory=memory)
+            client, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 7", f"alloc zeros {32 * MIB}",
+                                           "write zeros 0")
+            for _ in range(2):
+                self.assertIn("lie on the host's disk", self.evict(host, session))
+                state = self.state(host, session)
+                self.assertEqual(state["away_host_bytes"], 0)
+                self.assertGreaterEqual(state["away_disk_bytes"], 40 * MIB)
+                self.assertLess(state["away_disk_bytes"], 60 * MIB)  # zeros take nothing
+                self.assertEqual(state["away_bytes"], 72 * MIB)
+                self.assertIn(" on disk", fargpu("ls", pool=host.pool).out)
+                self.assertEqual(list(self.disk.iterdir()), [])  # the file has no name
+                self.assertEqual(client.ask("check a"), "SUCCESS same")
+                self.assertEqual(client.ask("check zeros"), "SUCCESS same")
+            self.assertEqual(self.state(host, session)["away_disk_bytes"], 0)
+            # What fits into the host's memory goes there.
+            small, session = self.session(host, f"alloc a {8 * MIB}", "scatter a 7")
+            self.assertIn("the host's disk" if memory == "0" else "the host's memory", self.evict(host, session))
+            self.assertEqual(small.ask("check a"), "SUCCESS same")
+
+    def test_a_tenant_without_memory_of_the_host(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as settings:
+            settings.write('[tenant.default]\nadministrator = true\nhost_memory = "16MiB"\n')
+            settings.flush()
+            host = self.host(config=settings.name)
+            client, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 5", env=TCP)
+            self.assertIn("lie on the host's disk", self.evict(host, session))
+            self.assertEqual(client.ask("check a"), "SUCCESS same")
+
+    @unittest.skipUnless(small_disk.possible(), "this machine lets nobody mount a tmpfs")
+    def test_a_full_disk(self):
+        place = tempfile.TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        disk = small_disk.SmallDisk(Path(place.name), "64m")
+        self.addCleanup(disk.close)
+        host = self.host(folder=str(disk.seen), host_memory="0")
+        client, session = self.session(host, f"alloc a {80 * MIB}", "scatter a 5")
+        said = self.evict(host, session, code=125)
+        self.assertIn("the file for evicted memory: No space left on device", said)
+        self.assertEqual(client.ask("check a"), "SUCCESS same")
+        small, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 6")
+        self.evict(host, session)  # the room is there again
+        self.assertEqual(small.ask("check a"), "SUCCESS same")
+        self.assertEqual(client.ask("check a"), "SUCCESS same")
+
+    def test_bounds(self):
+        host = self.host(host_memory="0", disk="16MiB")
+        client, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 5")
+        self.assertIn("no room for its 40", self.evict(host, session, code=125))
+        self.assertEqual(client.ask("check a"), "SUCCESS same")
+
+    def test_the_next_broker_knows(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        host = self.host("--runtime-folder", folder.name, host_memory="0")
+        devices, port = self.folder, host.port
+        client, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 3")
+        self.evict(host, session)
+        before = self.state(host, session)["away_disk_bytes"]
+        host.process.kill()
+        host.wait(output=False)
+        host = self.host("--runtime-folder", folder.name, host_memory="0", port=port,
+                         env={"FARGPU_SOFTGPU_SHARED": str(devices / "devices")})
+        self.assertEqual(self.wait_for_state(host, session, "evicted")["away_disk_bytes"], before)
+        self.assertEqual(client.ask("check a"), "SUCCESS same")
+
+
 class Wanted(EvictionTest):
     def test_idle_sessions_make_room_for_an_allocation(self):
         host = self.host()
@@ -188,6 +268,16 @@ class Wanted(EvictionTest):
         self.assertEqual(idle.ask("check a"), "SUCCESS same")
         self.assertEqual(idle.errors(), "")
         self.assertEqual(busy.errors(), "")
+
+    def test_idle_sessions_make_room_for_an_array(self):
+        host = self.host()
+        idle, session = self.session(host, f"alloc a {150 * MIB}", "scatter a 3")
+        time.sleep(1.5)
+        busy, _ = self.session(host)
+        self.assertEqual(busy.ask(f"array a {150 * MIB}"), "SUCCESS")
+        host.log("session evicted", session=session)
+        self.assertEqual(busy.finish(), 0)
+        self.assertEqual(idle.ask("check a"), "SUCCESS same")
 
     def test_more_than_the_device_is_refused(self):
         host = self.host()

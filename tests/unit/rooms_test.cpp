@@ -214,6 +214,33 @@ TEST_CASE("no more of the host's memory is promised than there is") {
   CHECK(host.rooms.host_bytes() == 30 * mib);
 }
 
+TEST_CASE("the host's disk is promised as its memory is, and what fits into neither stays") {
+  Host host({.host_bytes_max = 40 * mib, .disk_bytes_max = 50 * mib});
+  for (const std::uint64_t id : {1, 2, 3}) {
+    host.begin(id, 30 * mib);
+    host.tick(2s);
+  }
+  host.begin(4, 0);
+  host.rooms.wants(4, 1, {90 * mib}, false, host.now);
+  host.tick();
+  // Either may hold the first, so that nothing is left for the others until it has said where it is.
+  CHECK(host.told == std::map<std::uint64_t, std::uint64_t>{{1, 30 * mib}});
+  host.leaves(1);
+  host.rooms.wants(4, 2, {60 * mib}, false, host.now);
+  host.tick();
+  CHECK(host.told == std::map<std::uint64_t, std::uint64_t>{{2, 10 * mib}});
+  host.on_device[2] = {0};
+  host.rooms.told(
+      2, {.state = Rooms::State::EVICTED, .away = {30 * mib}, .disk_bytes = ~std::uint64_t{0}, .order = host.orders[2]},
+      host.now);
+  CHECK(host.rooms.disk_bytes() == 30 * mib);
+  CHECK(host.rooms.host_bytes() == 30 * mib);
+  host.told.clear();
+  host.rooms.wants(4, 3, {30 * mib}, false, host.now);
+  host.tick();
+  CHECK(host.told.empty());
+}
+
 TEST_CASE("no worker takes the host's memory by its word") {
   Host host;
   host.begin(1, 30 * mib);

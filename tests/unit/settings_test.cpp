@@ -148,7 +148,7 @@ TEST_CASE("every setting says where it came from, once") {
   Told told;
   const Settings settings = told.read({"--show-config"});
   CHECK(told.wish == Command::show_config);
-  CHECK(settings.origins.size() == 57);
+  CHECK(settings.origins.size() == 59);
   for (const Settings::Origin& one : settings.origins) {
     unsigned times = 0;
     for (const Settings::Origin& other : settings.origins) times += other.name == one.name;

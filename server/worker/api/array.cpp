@@ -72,10 +72,9 @@ Outcome make(Session& session, Call& call, const CUDA_ARRAY3D_DESCRIPTOR& array,
       Charge::take(session.ledger(), session.contexts().find(call.id().context)->device, making.bytes);
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   Object object{};
-  if (const CUresult result = making.create(&object); result != CUDA_SUCCESS) {
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) session.ledger().device_full(charge->device(), making.bytes);
-    return result;
-  }
+  if (const CUresult result = making.create(&object); result != CUDA_SUCCESS)
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? session.wait_for_room(call, {charge->device(), making.bytes})
+                                              : Outcome(result);
   if (scrubs && !can_scrub(array)) {  // what the driver refuses it refuses in its own words
     making.destroy(object);
     return CUDA_ERROR_NOT_SUPPORTED;

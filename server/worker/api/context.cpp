@@ -54,6 +54,9 @@ Outcome openContext(Session& session, Call& call, wire::OpenContext::Reader in) 
       resources
           ? session.contexts().open_green(Handle(in.getContext()), in.getDevice(), resources, opened)
           : session.contexts().open(Handle(in.getContext()), in.getDevice(), in.getPrimary(), in.getFlags(), opened);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY)
+    return session.wait_for_room(call,
+                                 {session.contexts().driver_ordinal(in.getDevice()), Session::room_for_the_driver});
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::OpenContextReply>();
   unsigned long long number = 0;

@@ -68,18 +68,9 @@ std::uint32_t take_spares(Session& session, Call& call, std::uint64_t bytes, int
 
 namespace {
 
-// What the driver has no room for is asked for again when others have made some.
 Outcome not_made(Session& session, Call& call, CUresult result) {
   const auto shortage = session.memory().take_shortage();
-  if (!shortage) return result;
-  if (session.residency().may_wait()) {
-    if (auto again = session.ordering().keep(call)) {
-      session.residency().wait_for_room(*shortage, std::move(again));
-      return Outcome::later();
-    }
-  }
-  session.ledger().device_full(shortage->device, shortage->bytes);
-  return result;
+  return shortage ? session.wait_for_room(call, *shortage) : Outcome(result);
 }
 
 }  // namespace

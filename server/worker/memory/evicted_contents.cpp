@@ -1,6 +1,7 @@
 #include "evicted_contents.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -70,7 +71,7 @@ class EvictedContents::Copier {
   void* slot_ = nullptr;
 };
 
-EvictedStore::EvictedStore(std::uint64_t bytes) : bytes_(bytes) {
+EvictedInMemory::EvictedInMemory(std::uint64_t bytes) : bytes_(bytes) {
   void* const memory =
       ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw SystemError(std::string("addresses for evicted memory: ") + std::strerror(errno));
@@ -80,9 +81,38 @@ EvictedStore::EvictedStore(std::uint64_t bytes) : bytes_(bytes) {
   ::madvise(memory_, bytes_, MADV_DONTDUMP);
 }
 
-EvictedStore::~EvictedStore() { ::munmap(memory_, bytes_); }
+EvictedInMemory::~EvictedInMemory() { ::munmap(memory_, bytes_); }
 
-void EvictedStore::give_up() { ::madvise(memory_, bytes_, MADV_FREE); }
+void EvictedInMemory::write(std::uint64_t offset, std::span<const std::byte> bytes) {
+  std::memcpy(memory_ + offset, bytes.data(), bytes.size());
+}
+
+void EvictedInMemory::read(std::uint64_t offset, std::span<std::byte> bytes) {
+  std::memcpy(bytes.data(), memory_ + offset, bytes.size());
+}
+
+void EvictedInMemory::give_up() { ::madvise(memory_, bytes_, MADV_FREE); }
+
+void EvictedOnDisk::write(std::uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::pwrite(file_.number(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) throw SystemError(std::string("the file for evicted memory: ") + std::strerror(errno));
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+    offset += static_cast<std::uint64_t>(count);
+  }
+}
+
+void EvictedOnDisk::read(std::uint64_t offset, std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::pread(file_.number(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0)
+      throw SystemError(std::string("the file for evicted memory: ") + (count == 0 ? "it ends" : std::strerror(errno)));
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+    offset += static_cast<std::uint64_t>(count);
+  }
+}
 
 std::uint64_t EvictedContents::store_bytes(const std::vector<Part>& parts) {
   std::uint64_t bytes = 0;
@@ -91,8 +121,8 @@ std::uint64_t EvictedContents::store_bytes(const std::vector<Part>& parts) {
 }
 
 EvictedContents::EvictedContents(DriverTable& driver, EvictedStore& store, const std::vector<Part>& parts)
-    : driver_(driver) {
-  std::byte* kept = store.memory();
+    : driver_(driver), store_(store) {
+  std::uint64_t kept = 0;
   for (const Part& part : parts) {
     for (std::uint64_t offset = 0; offset < part.bytes; offset += chunk_bytes) {
       const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(chunk_bytes, part.bytes - offset));
@@ -114,15 +144,15 @@ CUresult EvictedContents::take(Copier& copier, Chunk& chunk) {
   if (result != CUDA_SUCCESS) return result;
   chunk.zeros = all_zeros(copier.slot(), chunk.bytes);
   if (chunk.zeros) return CUDA_SUCCESS;
-  std::memcpy(chunk.kept, copier.slot(), chunk.bytes);
-  host_bytes_ += chunk.bytes;
+  store_.write(chunk.kept, {copier.slot(), chunk.bytes});
+  kept_bytes_ += chunk.bytes;
   return CUDA_SUCCESS;
 }
 
 // New memory of a device may hold anything.
 CUresult EvictedContents::give(Copier& copier, Chunk& chunk) {
   if (chunk.zeros) return copier.finish(driver_.cuMemsetD8Async(chunk.address, 0, chunk.bytes, copier.stream()));
-  std::memcpy(copier.slot(), chunk.kept, chunk.bytes);
+  store_.read(chunk.kept, {copier.slot(), chunk.bytes});
   return copier.finish(driver_.cuMemcpyHtoDAsync_v2(chunk.address, copier.slot(), chunk.bytes, copier.stream()));
 }
 
@@ -143,6 +173,10 @@ CUresult EvictedContents::run(Copy copy) {
         if (result != CUDA_SUCCESS) failure = result;
         else ++done;
       }
+    } catch (const SystemError& error) {
+      const std::lock_guard lock(mutex_);
+      store_error_ = error.what();
+      failure = CUDA_ERROR_OPERATING_SYSTEM;
     } catch (const std::exception&) {  // most likely there was no memory
       failure = CUDA_ERROR_OUT_OF_MEMORY;
     }

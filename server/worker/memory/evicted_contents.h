@@ -1,31 +1,45 @@
 #pragma once
-// Contents of device memory while they lie in the memory of the host.
+// Contents of device memory while they lie in the memory of the host, or on its disk.
 
 #include <cuda.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "driver_table.h"
+#include "server/exchange.h"
 
 namespace fargpu::server {
 
-/// Addresses for evicted memory. The kernel gives the memory when it is written, so that the user has to bound it, and
-/// has it back when it wants it once it is given up; as long as it does not, memory that is written again costs
-/// nothing.
+/// Where contents lie meanwhile, by their offsets. Threads: several at once, each at offsets of its own.
 class EvictedStore {
  public:
-  /// Throws SystemError if there are no addresses for so much.
-  explicit EvictedStore(std::uint64_t bytes);
+  EvictedStore() = default;
   EvictedStore(const EvictedStore&) = delete;
   EvictedStore& operator=(const EvictedStore&) = delete;
-  ~EvictedStore();
+  virtual ~EvictedStore() = default;
+  /// Both throw SystemError.
+  virtual void write(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
+  virtual void read(std::uint64_t offset, std::span<std::byte> bytes) = 0;
+};
+
+/// The kernel gives the memory when it is written, so that the user has to bound it, and has it back when it wants it
+/// once it is given up; as long as it does not, memory that is written again costs nothing.
+class EvictedInMemory : public EvictedStore {
+ public:
+  /// Throws SystemError if there are no addresses for so much.
+  explicit EvictedInMemory(std::uint64_t bytes);
+  ~EvictedInMemory() override;
 
   std::uint64_t bytes() const { return bytes_; }
-  std::byte* memory() const { return memory_; }
+  void write(std::uint64_t offset, std::span<const std::byte> bytes) override;
+  void read(std::uint64_t offset, std::span<std::byte> bytes) override;
   /// What is there is not needed any more.
   void give_up();
 
@@ -34,8 +48,19 @@ class EvictedStore {
   std::byte* memory_;
 };
 
+/// A file that nobody else has, and that goes with this. The kernel keeps of it in memory what it has room for.
+class EvictedOnDisk : public EvictedStore {
+ public:
+  explicit EvictedOnDisk(Descriptor file) : file_(std::move(file)) {}
+  void write(std::uint64_t offset, std::span<const std::byte> bytes) override;
+  void read(std::uint64_t offset, std::span<std::byte> bytes) override;
+
+ private:
+  const Descriptor file_;
+};
+
 /// Copies out and back with several threads, each through pinned memory of its own, so that the copies of some go on
-/// while others touch the host's memory. Zeros take no memory of the host. The device memory must not be in use
+/// while others touch the store. Zeros take nothing of it. The device memory must not be in use
 /// meanwhile. Threads: one at a time, without a context of its own.
 class EvictedContents {
  public:
@@ -57,15 +82,17 @@ class EvictedContents {
   CUresult copy_out();
   CUresult copy_back();
 
-  /// Of the host's memory, after copy_out().
-  std::uint64_t host_bytes() const { return host_bytes_; }
+  /// Of the store, after copy_out().
+  std::uint64_t kept_bytes() const { return kept_bytes_; }
+  /// What the store said if a copy failed because of it.
+  const std::string& store_error() const { return store_error_; }
 
  private:
   struct Chunk {
     CUdeviceptr address = 0;
     CUcontext context = nullptr;
     std::size_t bytes = 0;
-    std::byte* kept = nullptr;
+    std::uint64_t kept = 0;  // offset in the store
     bool zeros = false;
   };
   class Copier;
@@ -75,9 +102,12 @@ class EvictedContents {
   CUresult give(Copier& copier, Chunk& chunk);
 
   DriverTable& driver_;
+  EvictedStore& store_;
   std::vector<Chunk> chunks_;
   std::size_t largest_ = 0;  // of them, in bytes
-  std::atomic<std::uint64_t> host_bytes_{0};
+  std::atomic<std::uint64_t> kept_bytes_{0};
+  std::mutex mutex_;  // over the error
+  std::string store_error_;
 };
 
 }  // namespace fargpu::server

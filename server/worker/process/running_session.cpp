@@ -22,9 +22,9 @@ void RunningSession::hear_turn(const scheduler::Turn& turn) {
 }
 
 // Before the session runs it has no memory that could leave, and wants none.
-void RunningSession::hear_evict(const EvictOrder& order) {
+void RunningSession::hear_evict(EvictOrder order) {
   const std::lock_guard lock(mutex_);
-  if (session_) session_->residency().hear(order);
+  if (session_) session_->residency().hear(std::move(order));
 }
 
 void RunningSession::hear_room(std::uint64_t request, bool made) {

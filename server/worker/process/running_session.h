@@ -26,7 +26,7 @@ class RunningSession {
   void set(Session* session);
 
   void hear_turn(const scheduler::Turn& turn);
-  void hear_evict(const EvictOrder& order);
+  void hear_evict(EvictOrder order);
   void hear_room(std::uint64_t request, bool made);
   void hear_of_new_broker();
   void stop(const std::string& why);

@@ -287,6 +287,7 @@ void WorkerProcess::tell_residency(const ResidencyNews& news) {
     told.setState(news.state);
     set_all(told.initAwayBytes(static_cast<unsigned>(news.away.size())), news.away);
     told.setHostBytes(news.host_bytes);
+    told.setDiskBytes(news.disk_bytes);
     told.setRefusal(news.refusal);
     told.setBusy(news.busy);
     told.setOrder(news.order);
@@ -366,6 +367,8 @@ void WorkerProcess::hear(wire::WorkerMessage::Reader message, Descriptor descrip
     case wire::WorkerMessage::EVICT:
       running_.hear_evict({.number = message.getEvict().getNumber(),
                            .host_bytes_max = message.getEvict().getHostBytesMax(),
+                           .disk_bytes_max = message.getEvict().getDiskBytesMax(),
+                           .file = std::move(descriptor),
                            .patience = std::chrono::milliseconds(message.getEvict().getPatienceMs())});
       return;
     case wire::WorkerMessage::ROOM:

@@ -18,10 +18,10 @@ constexpr const char* nothing_leaves =
 
 }  // namespace
 
-void Residency::hear(const EvictOrder& order) {
+void Residency::hear(EvictOrder order) {
   {
     const std::lock_guard lock(mutex_);
-    order_ = order;
+    order_ = std::move(order);
     heard_ = true;
   }
   waker_.signal();
@@ -86,7 +86,7 @@ void Residency::take_words() {
   }
   if (!order) return;
   order_number_ = order->number;
-  if (state_ == State::RESIDENT) begin_to_leave(*order);
+  if (state_ == State::RESIDENT) begin_to_leave(std::move(*order));
   else enter(state_);
 }
 
@@ -107,7 +107,7 @@ void Residency::enter(State state, const std::string& refusal, bool busy) {
                      .order = order_number_};
   if (contents_ && state != State::RESIDENT && state != State::LEAVING) {
     for (const DeviceMemory::Piece& piece : pieces_) news.away[static_cast<std::size_t>(piece.device)] += piece.bytes;
-    news.host_bytes = contents_->host_bytes();
+    (file_ ? news.disk_bytes : news.host_bytes) = contents_->kept_bytes();
   }
   options_.tell(news);
 }
@@ -117,19 +117,26 @@ std::string Residency::error_text(CUresult result) const {
   return driver_.cuGetErrorName(result, &name) == CUDA_SUCCESS && name ? name : "an unknown error";
 }
 
+// What the host said of its disk is more than the driver's word for it.
+std::string Residency::copy_error(CUresult result) const {
+  return contents_->store_error().empty() ? error_text(result) : contents_->store_error();
+}
+
 // --- leaving --------------------------------------------------------------------------------------------------------
 
 // What cannot leave in any case is found out before the program is made to wait for it. From then on no call is
 // executed.
-void Residency::begin_to_leave(const EvictOrder& order) {
+void Residency::begin_to_leave(EvictOrder order) {
   if (captures_.any()) return stay("its program captures a stream", /*busy=*/true);
   std::uint64_t bytes = 0;
   for (const DeviceMemory::Piece& piece : memory_.pieces()) bytes += piece.bytes;
   if (bytes == 0) return stay(nothing_leaves);
-  if (order.host_bytes_max == 0) return stay("the host's memory has no room for it (evicted_bytes_max of the host)");
+  if (order.host_bytes_max == 0 && order.file.number() < 0)
+    return stay("the host has no room for it (evicted_bytes_max and evicted_disk_bytes_max of the host)");
   budget_.emplace(order.host_bytes_max, place_);
   failed_ = CUDA_SUCCESS;
   deadline_ = Clock::now() + order.patience;
+  leaving_by_ = std::move(order);
   enter(State::LEAVING);
   follow_work();
 }
@@ -171,6 +178,7 @@ bool Residency::leave_when_idle() {
 }
 
 void Residency::stay(const std::string& why, bool busy) {
+  leaving_by_ = {};
   forget_contents();
   enter(State::RESIDENT, why, busy);
 }
@@ -178,6 +186,7 @@ void Residency::stay(const std::string& why, bool busy) {
 void Residency::forget_contents() {
   contents_.reset();
   if (store_) store_->give_up();
+  file_.reset();
   charge_.reset();
   pieces_.clear();
 }
@@ -192,14 +201,12 @@ void Residency::leave() {
     parts.push_back({piece.address, piece.bytes, contexts_.on_device(piece.device)->cuda});
     bytes += piece.bytes;
   }
-  charge_ = HostCharge::try_take(*budget_, bytes);
-  if (!charge_)
-    return stay("the host's memory has no room for its " + bytes_text(bytes) +
-                " (evicted_bytes_max of the host, or host_memory of the tenant)");
   try {
-    const std::uint64_t store_bytes = EvictedContents::store_bytes(parts);
-    if (!store_ || store_->bytes() < store_bytes) store_ = std::make_unique<EvictedStore>(store_bytes);
-    contents_ = std::make_unique<EvictedContents>(driver_, *store_, parts);
+    EvictedStore* const store = store_for(bytes, EvictedContents::store_bytes(parts));
+    if (!store)
+      return stay("the host has no room for its " + bytes_text(bytes) +
+                  " (evicted_bytes_max and evicted_disk_bytes_max of the host, host_memory of the tenant)");
+    contents_ = std::make_unique<EvictedContents>(driver_, *store, parts);
   } catch (const SystemError& error) {
     return stay(error.what());
   }
@@ -217,11 +224,24 @@ void Residency::leave() {
       [this, result, gone] { left(*result, std::move(*gone)); });
 }
 
+// The host's memory is the faster place.
+EvictedStore* Residency::store_for(std::uint64_t bytes, std::uint64_t store_bytes) {
+  if (leaving_by_.host_bytes_max > 0) charge_ = HostCharge::try_take(*budget_, bytes);
+  if (charge_) {
+    if (!store_ || store_->bytes() < store_bytes) store_ = std::make_unique<EvictedInMemory>(store_bytes);
+    return store_.get();
+  }
+  if (leaving_by_.file.number() < 0 || bytes > leaving_by_.disk_bytes_max) return nullptr;
+  file_ = std::make_unique<EvictedOnDisk>(std::move(leaving_by_.file));
+  return file_.get();
+}
+
 void Residency::left(CUresult result, std::vector<DeviceMemory::Piece> gone) {
-  if (result != CUDA_SUCCESS) return stay("its memory could not be copied: " + error_text(result));
+  leaving_by_ = {};  // the file, too, if it was not needed
+  if (result != CUDA_SUCCESS) return stay("its memory could not be copied: " + copy_error(result));
   if (gone.empty()) return stay("the driver does not give its addresses back");
   pieces_ = std::move(gone);
-  charge_->shrink(contents_->host_bytes());
+  if (charge_) charge_->shrink(contents_->kept_bytes());
   enter(State::EVICTED);
 }
 
@@ -261,7 +281,7 @@ void Residency::came_back(CUresult result, bool room) {
     return enter(State::WAITING);
   }
   if (result != CUDA_SUCCESS) {
-    lost_ = "the session's evicted memory could not be brought back to the GPU: " + error_text(result);
+    lost_ = "the session's evicted memory could not be brought back to the GPU: " + copy_error(result);
     return;
   }
   rename_handles();

@@ -28,6 +28,8 @@ namespace fargpu::server {
 struct EvictOrder {
   std::uint64_t number = 0;
   std::uint64_t host_bytes_max = 0;       ///< of the host's memory that may hold it
+  std::uint64_t disk_bytes_max = 0;       ///< of the file, where that has no room
+  Descriptor file;                        ///< none where nothing may be on disk
   std::chrono::milliseconds patience{0};  ///< for which work that was given may take
 };
 
@@ -43,7 +45,7 @@ struct ResidencyNews {
   using State = wire::Residency;
   State state = State::RESIDENT;
   std::vector<std::uint64_t> away;  ///< bytes of each device
-  std::uint64_t host_bytes = 0;
+  std::uint64_t host_bytes = 0, disk_bytes = 0;
   std::string refusal;      ///< why it stays, though it was to leave
   bool busy = false;        ///< because it is at work
   std::uint64_t order = 0;  ///< number of the last order
@@ -85,7 +87,7 @@ class Residency {
 
   // --- words of the broker, on any thread ---------------------------------------------------------------------------
 
-  void hear(const EvictOrder& order);
+  void hear(EvictOrder order);
   /// There may be room now for this wish; or there is nobody more that could make room.
   void hear_room(std::uint64_t request, bool made);
   /// Another broker is there, which does not know what this one has said.
@@ -117,9 +119,10 @@ class Residency {
   };
 
   void take_words();
-  void begin_to_leave(const EvictOrder& order);
+  void begin_to_leave(EvictOrder order);
   bool leave_when_idle();
   void leave();
+  EvictedStore* store_for(std::uint64_t bytes, std::uint64_t store_bytes);
   void left(CUresult result, std::vector<DeviceMemory::Piece> gone);
   void stay(const std::string& why, bool busy = false);
   void forget_contents();
@@ -133,6 +136,7 @@ class Residency {
   void serve_waiting(bool made);
   bool dirty() const;
   std::string error_text(CUresult result) const;
+  std::string copy_error(CUresult result) const;
   void enter(State state, const std::string& refusal = "", bool busy = false);
 
   DriverTable& driver_;
@@ -151,10 +155,12 @@ class Residency {
   State state_ = State::RESIDENT;
   std::uint64_t order_number_ = 0;
   Clock::time_point deadline_{};      // of leaving
+  EvictOrder leaving_by_;             // that it leaves by
   std::optional<HostBudget> budget_;  // of what is away
   std::optional<HostCharge> charge_;
   std::vector<DeviceMemory::Piece> pieces_;  // that leave, or are away
-  std::unique_ptr<EvictedStore> store_;      // kept from one time to the next
+  std::unique_ptr<EvictedInMemory> store_;   // kept from one time to the next
+  std::unique_ptr<EvictedOnDisk> file_;      // for one time
   std::unique_ptr<EvictedContents> contents_;
   CUresult failed_ = CUDA_SUCCESS;  // of work that was to complete first
   std::string lost_;

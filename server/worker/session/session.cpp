@@ -181,7 +181,7 @@ bool Session::look_after_memory() {
   if (options_.evict_calls != 0 && calls_ >= evict_at_) {
     constexpr auto patience = std::chrono::milliseconds(20);
     evict_at_ = calls_ + options_.evict_calls;
-    residency_.hear(EvictOrder{.host_bytes_max = TenantAccount::no_limit, .patience = patience});
+    residency_.hear({.host_bytes_max = TenantAccount::no_limit, .file = {}, .patience = patience});
   }
   const bool progress = residency_.poll(/*call_waits=*/residency_.holds_calls() && reader_.blocked());
   reader_.hold_calls(residency_.holds_calls());
@@ -529,21 +529,42 @@ Outcome Session::aside(Call& call, std::function<CUresult()> work, std::function
 
 Outcome Session::aside_reply(Call& call, std::function<CUresult()> work,
                              std::function<CUresult(CUresult, MessageWriter&)> settle) {
-  auto result = std::make_shared<CUresult>(CUDA_ERROR_UNKNOWN);
-  const CUcontext cuda = contexts_.current() && call.id().context != 0 ? contexts_.current()->cuda : nullptr;
-  blocking_calls_.run(
-      [this, cuda, work = std::move(work), result] {
-        driver_.cuCtxSetCurrent(cuda);
-        *result = work();
-      },
-      [this, id = call.id(), settle = std::move(settle), result] {
-        // What settles may need the context current again.
-        if (ContextState* const owner = contexts_.find(id.context)) contexts_.make_current(*owner);
-        MessageWriter writer;
-        const CUresult outcome = settle(*result, writer);
-        finish(id, outcome, writer.finish());
-      });
+  const bool within = contexts_.current() && call.id().context != 0;
+  run_aside(std::make_shared<Aside>(Aside{.id = call.id(),
+                                          .cuda = within ? contexts_.current()->cuda : nullptr,
+                                          .device = within ? contexts_.current()->device : -1,
+                                          .work = std::move(work),
+                                          .settle = std::move(settle)}));
   return Outcome::later();
+}
+
+void Session::run_aside(const std::shared_ptr<Aside>& aside) {
+  blocking_calls_.run(
+      [this, aside] {
+        driver_.cuCtxSetCurrent(aside->cuda);
+        aside->result = aside->work();
+      },
+      [this, aside] {
+        if (aside->result == CUDA_ERROR_OUT_OF_MEMORY && aside->device >= 0 && residency_.may_wait())
+          return residency_.wait_for_room({contexts_.driver_ordinal(aside->device), room_for_the_driver},
+                                          [this, aside] { run_aside(aside); });
+        // What settles may need the context current again.
+        if (ContextState* const owner = contexts_.find(aside->id.context)) contexts_.make_current(*owner);
+        MessageWriter writer;
+        const CUresult outcome = aside->settle(aside->result, writer);
+        finish(aside->id, outcome, writer.finish());
+      });
+}
+
+Outcome Session::wait_for_room(Call& call, const DeviceMemory::Shortage& shortage) {
+  if (residency_.may_wait()) {
+    if (auto again = ordering_.keep(call)) {
+      residency_.wait_for_room(shortage, std::move(again));
+      return Outcome::later();
+    }
+  }
+  ledger_.device_full(shortage.device, shortage.bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 }  // namespace fargpu::server

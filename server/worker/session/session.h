@@ -163,14 +163,30 @@ class Session final : FrameHandler, Executor {
   /// What came with a call that is not carried out goes, and what comes for it yet.
   void drop_call(Call& call);
 
+  /// What is wanted of a device where nobody knows how much the driver takes: about a context. It is not wasted where
+  /// less is needed, as others find room there.
+  static constexpr std::uint64_t room_for_the_driver = 512u << 20;
+  /// The driver had no room for what the call wants. If others may make room the call is carried out again then; if not
+  /// it fails.
+  Outcome wait_for_room(Call& call, const DeviceMemory::Shortage& shortage);
+
   /// Runs `work` beside the executor, in the call's context; then `settle`, on the executor, whose result is the
-  /// answer.
+  /// answer. `work` runs again where the driver had no room and others have made some.
   Outcome aside(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult)> settle);
   /// Runs `work` beside the executor, where settling writes a reply: `settle` gets the writer.
   Outcome aside_reply(Call& call, std::function<CUresult()> work,
                       std::function<CUresult(CUresult, MessageWriter&)> settle);
 
  private:
+  struct Aside {
+    const CallId id;
+    const CUcontext cuda;
+    const int device;  ///< -1 without a context
+    const std::function<CUresult()> work;
+    const std::function<CUresult(CUresult, MessageWriter&)> settle;
+    CUresult result = CUDA_ERROR_UNKNOWN;
+  };
+  void run_aside(const std::shared_ptr<Aside>& aside);
   bool collect_parts();
   std::string at_work() const;
 

@@ -227,6 +227,13 @@ std::string perform(std::istream& rest) {
     if (result == CUDA_SUCCESS) result = cuMemSetAccess(block.address, bytes, &access, 1);
     return name_of(result);
   }
+  if (command == "array") {  // of so many bytes, in rows of 64 KiB
+    std::size_t bytes = 0;
+    rest >> bytes;
+    const CUDA_ARRAY_DESCRIPTOR shape{16384, bytes >> 16, CU_AD_FORMAT_FLOAT, 1};
+    CUarray array{};
+    return name_of(cuArrayCreate(&array, &shape));
+  }
   if (command == "pin") {  // page-locked memory, of the bytes that were last written to the block
     void* memory = nullptr;
     const CUresult result = cuMemHostAlloc(&memory, block.bytes.size(), 0);
