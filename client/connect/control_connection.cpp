@@ -45,6 +45,9 @@ CUresult result_of(wire::Failure::Reason reason) {
   }
 }
 
+// A fargpud that was killed has told so by the end of all its connections at once.
+constexpr std::chrono::milliseconds end_heard_within(100);
+
 std::vector<std::byte> bytes_of(capnp::Data::Reader data) {
   const auto* const begin = reinterpret_cast<const std::byte*>(data.begin());
   return {begin, begin + data.size()};
@@ -74,6 +77,10 @@ void require_pool(const Config& config) {
       why = "this program has more rights than its user (set-user-ID): no variables are read, so it has no GPU host";
     throw DialError(CUDA_ERROR_NO_DEVICE, why);
   }
+}
+
+DialError::Line line_of(const ChannelClosed& error) {
+  return is_end(error) ? DialError::Line::ended : is_break(error) ? DialError::Line::broke : DialError::Line::whole;
 }
 
 void check_failure(wire::Failure::Reader failure, const std::string& host) {
@@ -224,7 +231,7 @@ DialError tls_failure(const PoolHost& host, const TlsError& error, const TlsTrus
 // The port takes connections, and nothing comes from it.
 DialError mute(const ChannelClosed& error) {
   return DialError(CUDA_ERROR_SYSTEM_NOT_READY, std::string(error.what()) + " during the handshake; is it fargpud?")
-      .by_line(is_break(error) ? DialError::Line::broke_at_hello : DialError::Line::whole)
+      .by_line(line_of(error) == DialError::Line::whole ? DialError::Line::whole : DialError::Line::broke_at_hello)
       .with_repair(
           "another service has this port, or a firewall holds back what is said: open the port in its firewall, or "
           "correct FARGPU_POOL");
@@ -437,13 +444,13 @@ void ControlConnection::come_closer(const Local& local) {
   }
 }
 
-bool ControlConnection::line_broke() {
+DialError::Line ControlConnection::line() {
   std::array<std::byte, 1> none;
   try {
-    if (channel_->wait({.readable = true}, std::chrono::milliseconds(0)).readable) channel_->receive_some(none);
-    return false;
+    if (channel_->wait({.readable = true}, end_heard_within).readable) channel_->receive_some(none);
+    return DialError::Line::whole;
   } catch (const ChannelClosed& error) {
-    return is_break(error);
+    return line_of(error);
   }
 }
 
@@ -488,7 +495,7 @@ bool ControlConnection::exchange(const std::function<void(wire::Control::Builder
                       std::string(error.what()) +
                           " before it had answered: its fargpud has been shut down, or has ended; try again later",
                       wire::Failure::Reason::DRAINING)
-          .by_line(is_break(error) ? DialError::Line::broke : DialError::Line::whole);
+          .by_line(line_of(error));
     }
     throw mute(error);
   } catch (const kj::Exception& error) {

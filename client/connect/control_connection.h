@@ -17,9 +17,13 @@
 #include "control.capnp.h"
 #include "dial_error.h"
 #include "protocol/channel.h"
+#include "protocol/errors.h"
 #include "protocol/limits.h"
 
 namespace fargpu::client {
+
+/// What the loss of a connection to a fargpud means; not of one that has said nothing yet.
+DialError::Line line_of(const ChannelClosed& error);
 
 /// A connection to a host.
 struct Line {
@@ -92,8 +96,8 @@ class ControlConnection {
   /// What tells the host from others, whatever the address. Empty: the broker is too old to say.
   const std::string& host_identity() const { return host_identity_; }
   const std::string& name() const { return name_; }
-  /// Whether the connection has broken since its last answer; not if the host has closed it.
-  bool line_broke();
+  /// Whether the connection has broken since its last answer, or the host's fargpud has ended.
+  DialError::Line line();
   /// Where to open the session: as configured, or at the broker's Unix socket, if it is on this machine and memory may
   /// be shared.
   const PoolHost& address() const { return address_; }

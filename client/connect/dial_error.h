@@ -37,8 +37,8 @@ struct DialError : std::runtime_error {
   bool another_host = false;    ///< not the one that was meant answers there
   bool nobody_listens = false;  ///< the machine is there, and no broker
   /// Whether the line to the host broke, which says nothing of what was asked for: before the host had said anything,
-  /// as a service of another kind may do it, or later.
-  enum class Line { whole, broke_at_hello, broke } line = Line::whole;
+  /// as a service of another kind may do it, or later; or the host's fargpud ended, as before the next one starts.
+  enum class Line { whole, broke_at_hello, broke, ended } line = Line::whole;
   std::string unreached;  ///< the name of a host that its pool has chosen, and that does not answer; else empty
   std::string repair;     ///< what mends just this, for `fargpu doctor`; empty where its reason tells
 

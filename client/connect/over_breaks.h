@@ -11,26 +11,34 @@
 
 namespace fargpu::client {
 
-/// Calls `ask` until it does not throw a DialError because the line broke; for ten seconds from the first break, or
-/// three times if the host has said nothing at all, as another service may have that port. The host forgets what it had
-/// begun for a connection, but for a worker that starts: the next attempt may find that ready. It takes a few seconds
-/// to forget a session, so after a break it may have no room.
+/// Calls `ask` until it does not throw a DialError because the line broke, or the host's fargpud ended; for ten seconds
+/// from the first time, or three times if the host has said nothing at all, as another service may have that port, or
+/// ends again and again. The host forgets what it had begun for a connection, but for a worker that starts: the next
+/// attempt may find that ready. It takes a few seconds to forget a session, so after a break it may have no room. The
+/// host's next fargpud may take a few seconds to listen.
 template <class Ask>
 auto over_breaks(Ask&& ask) {
   using Clock = std::chrono::steady_clock;
-  constexpr int hellos_most = 3;
+  constexpr int hellos_most = 3, ends_most = 3;
   constexpr std::chrono::milliseconds time_most(10'000), pause_most(200);
   std::optional<Clock::time_point> until;
+  std::optional<DialError> first;
   std::chrono::milliseconds pause(20);  // the host has to hear of the end before
-  for (int hellos = 0;;) {
+  for (int hellos = 0, ends = 0;;) {
     try {
       return ask();
     } catch (const DialError& error) {
       hellos += error.line == DialError::Line::broke_at_hello;
-      const bool full = until && error.reason == wire::Failure::Reason::NO_CAPACITY;
-      if ((error.line == DialError::Line::whole && !full) || hellos == hellos_most) throw;
-      if (!until) until = Clock::now() + time_most;
-      else if (Clock::now() > *until) throw;
+      ends += error.line == DialError::Line::ended;
+      const bool soon = first && (error.nobody_listens || error.reason == wire::Failure::Reason::NO_CAPACITY);
+      if ((error.line == DialError::Line::whole && !soon) || hellos == hellos_most || ends == ends_most) throw;
+      if (!first) {
+        first = error;
+        until = Clock::now() + time_most;
+      } else if (Clock::now() > *until) {
+        if (error.nobody_listens) throw *first;
+        throw;
+      }
       log::info("no answer yet: {}; it is tried again", error.what());
     }
     std::this_thread::sleep_for(pause);

@@ -357,14 +357,23 @@ std::unique_ptr<Session> attach_by(const Ticket& ticket, ControlConnection& brok
     }
     session = attach(std::move(channel), shown, config, broker.name(), connect, rdma, there);
   } catch (const ChannelClosed& error) {
-    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, broker.name() + ": " + error.what())
-        .by_line(is_break(error) || broker.line_broke() ? DialError::Line::broke : DialError::Line::whole);
+    // The end of the worker alone is no reason to have another one end, too.
+    const bool broke = is_break(error);
+    const DialError::Line line = broke ? DialError::Line::broke : broker.line();
+    const std::string end = std::string(error.what()) + " before the session began: ";
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                    broker.name() + ": " +
+                        (broke || !is_end(error) ? error.what()
+                         : line == DialError::Line::whole
+                             ? end + "the worker has ended; the log of fargpud there says why"
+                             : end + "the host's fargpud has been shut down, or has ended; try again later"))
+        .by_line(line);
   } catch (const TlsError& error) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, broker.name() + ": " + error.what())
         .by_line(error.cause == TlsError::Cause::closed ? DialError::Line::broke : DialError::Line::whole);
   } catch (DialError& error) {
     // A ticket lasts as long as the connection by which it came.
-    if (error.reason == wire::Failure::Reason::DENIED && broker.line_broke()) error.line = DialError::Line::broke;
+    if (error.reason == wire::Failure::Reason::DENIED) error.line = broker.line();
     throw;
   }
   const auto& devices = session->terms.facts.devices;
