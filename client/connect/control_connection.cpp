@@ -185,6 +185,8 @@ Socket connect_socket(const PoolHost& host) {
                                                      "); is fargpud running there and FARGPU_POOL right?" +
                                                      std::string(doctor_hint));
     error.nobody_listens = outcome == asio::error::connection_refused;
+    // It was connected, and the fargpud that was to take the connection has ended.
+    if (outcome == asio::error::connection_reset) error.line = DialError::Line::broke_at_hello;
     throw std::move(error).with_repair(
         outcome == asio::error::connection_refused
             ? "the machine is there, and nothing listens at this port: start fargpud there, or correct "
