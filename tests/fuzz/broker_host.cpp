@@ -85,10 +85,11 @@ void say_ready(wire::WorkerMessage::Builder message) {
   ready.setRelease(our_release);
   auto facts = ready.initFacts();
   facts.setDriverVersion(13000);
+  unsigned char number = 0;
   for (auto device : facts.initDevices(2)) {
     device.setName("a device");
     device.setMemoryBytes(std::uint64_t{16} << 30);
-    device.initUuid(16);
+    device.initUuid(16)[0] = number++;
   }
 }
 

@@ -27,13 +27,14 @@ def parse_event(line):
 
 class Broker:
     def __init__(self, *options, env=None, port=0, listen=None, config=os.devnull, driver=paths.FAKE_DRIVER,
-                 wrapper=()):
+                 wrapper=(), keep=()):
         # Nothing of the machine's own settings file counts, and no folder is shared with other tests.
         folder = () if "--image-folder" in options else ("--image-folder", "")
         if paths.TRANSPORT == "ucx":
             options = (*paths.UCX_BROKER, *options)
         self.process = Process([*wrapper, paths.FARGPUD, "--driver", driver, "--listen", listen or f"127.0.0.1:{port}",
-                                *folder, "--log-level", "debug", "--config", config, *options], env=env)
+                                *folder, "--log-level", "debug", "--config", config, *options], env=env,
+                               keep=keep)
         try:
             self.port = int(self.log("listening")["port"])
             for address in (listen or "").split(","):  # which come one after the other

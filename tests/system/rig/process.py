@@ -102,12 +102,13 @@ class Lines:
 
 
 class Process:
-    """A child process. `out` and `err` are its output, line by line."""
+    """A child process. `out` and `err` are its output, line by line. It has the descriptors of `keep` under their
+    numbers."""
 
-    def __init__(self, arguments, env=None, cwd=None):
+    def __init__(self, arguments, env=None, cwd=None, keep=()):
         self._process = subprocess.Popen(
             [a if isinstance(a, bytes) else str(a) for a in arguments], env=environment(env), cwd=cwd, text=True,
-            errors="replace", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            errors="replace", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=keep)
         self.pid = self._process.pid
         self.out = Lines(self._process.stdout)
         self.err = Lines(self._process.stderr)
