@@ -117,6 +117,7 @@ int main() {
     ::close(sockets[0]);
     return parent(sockets[1]);
   }
+  ::close(sockets[0]);  // so that the writer sees the end of the reader
   int status = 0;
   if (::waitpid(writer, &status, 0) != writer || status != 0) return 1;
   tell(sockets[1]);

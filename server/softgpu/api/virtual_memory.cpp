@@ -205,9 +205,9 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
     require(handle != nullptr);
     require(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_NOT_SUPPORTED);
     auto file = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
-    // Which device it belongs to is not in the file; all devices of this kind are alike.
-    auto memory = PhysicalMemory::import(Driver::get().device(0).account(), file);
+    auto memory = PhysicalMemory::import(file);
     require(memory != nullptr, CUDA_ERROR_UNKNOWN);
+    // Which device it belongs to is not in the file; all devices of this kind are alike.
     CUmemAllocationProp properties = {};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};

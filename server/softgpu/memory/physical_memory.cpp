@@ -48,26 +48,24 @@ std::shared_ptr<PhysicalMemory> PhysicalMemory::create(std::shared_ptr<MemoryAcc
       new PhysicalMemory(std::move(account), static_cast<std::byte*>(mapping), bytes, file));
 }
 
-std::shared_ptr<PhysicalMemory> PhysicalMemory::import(std::shared_ptr<MemoryAccount> account, int file) {
+std::shared_ptr<PhysicalMemory> PhysicalMemory::import(int file) {
   struct stat status = {};
   if (fstat(file, &status) != 0 || status.st_size <= 0) return nullptr;
   int own = fcntl(file, F_DUPFD_CLOEXEC, 0);
   if (own < 0) return nullptr;
   auto bytes = static_cast<uint64_t>(status.st_size);
   void* mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, own, 0);
-  if (mapping == MAP_FAILED || !account->try_charge(bytes)) {
-    if (mapping != MAP_FAILED) munmap(mapping, bytes);
+  if (mapping == MAP_FAILED) {
     close(own);
     return nullptr;
   }
-  return std::shared_ptr<PhysicalMemory>(
-      new PhysicalMemory(std::move(account), static_cast<std::byte*>(mapping), bytes, own));
+  return std::shared_ptr<PhysicalMemory>(new PhysicalMemory(nullptr, static_cast<std::byte*>(mapping), bytes, own));
 }
 
 PhysicalMemory::~PhysicalMemory() {
   munmap(host_, bytes_);
   if (file_ >= 0) close(file_);
-  account_->release(bytes_);
+  if (account_) account_->release(bytes_);
 }
 
 }  // namespace fargpu::softgpu

@@ -37,9 +37,9 @@ class PhysicalMemory {
   /// it too, through file().
   static std::shared_ptr<PhysicalMemory> create(std::shared_ptr<MemoryAccount> account, uint64_t bytes,
                                                 Sharing sharing);
-  /// Memory that another process made; the account is that of the device it counts for here.
-  /// Takes no ownership of the descriptor. Null if it is no such file.
-  static std::shared_ptr<PhysicalMemory> import(std::shared_ptr<MemoryAccount> account, int file);
+  /// Memory that another process made. It is in that process's account, as a device has it once
+  /// however many processes map it. Takes no ownership of the descriptor. Null if it is no such file.
+  static std::shared_ptr<PhysicalMemory> import(int file);
   ~PhysicalMemory();
   PhysicalMemory(const PhysicalMemory&) = delete;
   PhysicalMemory& operator=(const PhysicalMemory&) = delete;
@@ -53,7 +53,7 @@ class PhysicalMemory {
   PhysicalMemory(std::shared_ptr<MemoryAccount> account, std::byte* host, uint64_t bytes, int file)
       : account_(std::move(account)), host_(host), bytes_(bytes), file_(file) {}
 
-  std::shared_ptr<MemoryAccount> account_;
+  std::shared_ptr<MemoryAccount> account_;  // null: another process's
   std::byte* host_;
   uint64_t bytes_;
   int file_;
