@@ -100,6 +100,7 @@ class Proxy:
                    if remote.endswith(f":{self.port:04X}"))
 
     def close(self):
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts, which closing would leave behind
         self._listener.close()
         self.cut()
 
