@@ -36,7 +36,7 @@ class Sizes:
     device_copy_mib: int = 1024  # of a tenant that copies on the device
     fill_blocks: int = 1056  # of a kernel that fills the device: eight for each multiprocessor of an H200
     fill_rounds: int = 20000  # and what each of their threads does: two tenths of a millisecond of it
-    sessions_most: int = 200  # at once
+    sessions_most: int = 160  # at once
     session_mib: int = 515  # of each of them
     quota_mib: int = 512  # of a session that takes all it can
     evicted_mib: int = 10240  # of a session that is evicted

@@ -84,7 +84,7 @@ bool FrameReader::step() {
     }
     return false;
   }
-  if (holds_calls_ && !bulk_ && is_call(header)) {
+  if (held_ && !bulk_ && is_call(header) && held_(header)) {
     blocked_ = true;
     return false;
   }

@@ -46,7 +46,7 @@ class Counted {
 }  // namespace
 
 void watch_connection(const Channel& connection) {
-  constexpr int on = 1, idle_s = 2, interval_s = 1, probes = 3, unacknowledged_ms = 5000;
+  constexpr int on = 1, idle_s = 1, interval_s = 1, probes = 3, unacknowledged_ms = 3000;
   const int descriptor = connection.descriptor();
   const auto set = [&](int level, int option, int value) {
     (void)::setsockopt(descriptor, level, option, &value, sizeof(value));  // fails where it is no TCP, harmlessly

@@ -15,23 +15,32 @@ namespace fargpu::client {
 /// from the first time, or three times if the host has said nothing at all, as another service may have that port, or
 /// ends again and again. The host forgets what it had begun for a connection, but for a worker that starts: the next
 /// attempt may find that ready. It takes a few seconds to forget a session, so after a break it may have no room. The
-/// host's next fargpud may take a few seconds to listen.
+/// host's next fargpud may take a few seconds to listen. Where the host may have the client wait for so long, all of
+/// this begins anew with each attempt that has waited.
 template <class Ask>
-auto over_breaks(Ask&& ask) {
+auto over_breaks(Ask&& ask, std::chrono::milliseconds waits = {}) {
   using Clock = std::chrono::steady_clock;
   constexpr int hellos_most = 3, ends_most = 3;
-  constexpr std::chrono::milliseconds time_most(10'000), pause_most(200);
+  constexpr std::chrono::milliseconds time_most(10'000), pause_most(200), queued_least(1'000);
+  const auto begin = Clock::now();
   std::optional<Clock::time_point> until;
   std::optional<DialError> first;
   std::chrono::milliseconds pause(20);  // the host has to hear of the end before
   for (int hellos = 0, ends = 0;;) {
+    const auto asked = Clock::now();
     try {
       return ask();
     } catch (const DialError& error) {
-      hellos += error.line == DialError::Line::broke_at_hello;
-      ends += error.line == DialError::Line::ended;
+      using Line = DialError::Line;
+      const bool broke_later = error.line == Line::broke || error.line == Line::ended;
+      if (broke_later && Clock::now() - asked >= queued_least && Clock::now() - begin < waits) {
+        hellos = ends = 0;
+        first.reset();
+      }
+      hellos += error.line == Line::broke_at_hello;
+      ends += error.line == Line::ended;
       const bool soon = first && (error.nobody_listens || error.reason == wire::Failure::Reason::NO_CAPACITY);
-      if ((error.line == DialError::Line::whole && !soon) || hellos == hellos_most || ends == ends_most) throw;
+      if ((error.line == Line::whole && !soon) || hellos == hellos_most || ends == ends_most) throw;
       if (!first) {
         first = error;
         until = Clock::now() + time_most;

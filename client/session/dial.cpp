@@ -434,13 +434,13 @@ std::unique_ptr<Session> dial_once(const Config& config) {
 
 std::unique_ptr<Session> dial(const Config& config, const PoolHost& host, const LeaseOptions& wish,
                               const Place& place) {
-  return over_breaks([&] { return dial_once(config, host, wish, place); });
+  return over_breaks([&] { return dial_once(config, host, wish, place); }, wish.wait);
 }
 
 std::unique_ptr<Session> dial(const Config& config) {
   if (!config.number_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.number_error);
   require_pool(config);
-  return over_breaks([&] { return dial_once(config); });
+  return over_breaks([&] { return dial_once(config); }, config.lease.wait);
 }
 
 }  // namespace fargpu::client

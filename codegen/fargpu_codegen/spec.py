@@ -16,9 +16,9 @@ from .header import Function, Header, Parameter, Type
 
 MODES = ("deferred", "barrier", "cached", "either")
 CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "aside", "as", "forgotten_by",
-             "after_held", "waits_for", "records", "turn", "room", "launches", "alike", "crew", "checks"}
+             "after_held", "waits_for", "records", "turn", "room", "launches", "alike", "crew", "checks", "asks"}
 OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "forgotten_by", "after_held", "turn", "alike",
-                  "crew",
+                  "crew", "asks",
                   "attributes", "taken_for_done", "passes_functions", "staged", "dropped", "handles", "held"}
 STRUCT_KEYS = {"skip", "unions", "extents"}
 OWNERS = ("client", "worker", "driver")
@@ -113,6 +113,7 @@ class Call:
     # parameters: calls in which they are equal take the GPU about as long
     alike: list[str] = field(default_factory=list)
     crew: str = ""  # served while launches are with the launch crew: always, or where the answer is awaited
+    asks: bool = False  # it gives the GPU nothing, and needs no memory of it
     # functions of the worker, and the parameters that they are given
     checks: list[tuple[str, str]] = field(default_factory=list)
     room: bool = False  # it takes memory of the GPU: what the client keeps there for reuse makes room for it
@@ -212,6 +213,7 @@ class Operation:
     turn: bool = False
     alike: list[str] = field(default_factory=list)  # fields of the request, as a call's parameters
     crew: str = ""
+    asks: bool = False
     attributes: str = ""  # the field with launch attributes: the work records the events in them
     taken_for_done: str = ""  # the field that says that the program takes the work for done
     passes_functions: str = ""  # the field that says that functions of the program before it need not have run
@@ -517,6 +519,7 @@ class Loader:
                     after_held_said=entry.get("after_held"), waits_for=entry.get("waits_for", ""),
                     records=entry.get("records", ""), turn=entry.get("turn", False),
                     launches=entry.get("launches", ""), alike=entry.get("alike", []), crew=entry.get("crew", ""),
+                    asks=entry.get("asks", False),
                     room=entry.get("room", False), forgotten_by=entry.get("forgotten_by", []))
         self.add(file, call)
         if call.travels_as:
@@ -719,6 +722,9 @@ class Loader:
         if it.alike and not it.turn:
             self.complain(file, name, "alike",
                           "tells how long the GPU takes for what it is given in a turn: add turn = true, or remove it")
+        if it.asks and (it.turn or it.stream or getattr(it, "room", False)):
+            self.complain(file, name, "asks", "what only asks gives no work and takes no memory: remove it, or turn, "
+                          "stream and room")
 
     def kind_of(self, file: str, where: str, t: Type) -> str:
         if t.name not in self.kind_by_type:
@@ -743,7 +749,8 @@ class Loader:
         operation = Operation(name, group, entry.get("request", ""), entry.get("reply", ""), entry.get("mode", ""),
                               entry.get("why", ""), entry.get("stream", ""), entry.get("context", "current"),
                               entry.get("forgotten_by", []), entry.get("after_held", False), entry.get("turn", False),
-                              entry.get("alike", []), entry.get("crew", ""), entry.get("attributes", ""),
+                              entry.get("alike", []), entry.get("crew", ""), entry.get("asks", False),
+                              entry.get("attributes", ""),
                               entry.get("taken_for_done", ""), entry.get("passes_functions", ""),
                               entry.get("staged", False), entry.get("dropped", False), entry.get("held", False),
                               entry.get("handles", {}))

@@ -121,12 +121,24 @@ class ByRequest(EvictionTest):
 
     def test_memory_of_the_programs_own_making(self):
         host = self.host()
-        client, session = self.session(host, f"map a {40 * MIB}", "scatter a 7")
+        client, session = self.session(host, f"create a {40 * MIB}", "scatter a 7")
         for _ in range(2):
             self.evict(host, session)
             self.assertEqual(self.state(host, session)["away_bytes"], 40 * MIB)
             self.assertEqual(client.ask("check a"), "SUCCESS same")
         self.assertEqual(client.finish(), 0)
+
+    def test_calls_that_only_ask_leave_the_memory_where_it_is(self):
+        host = self.host()
+        client, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 7")
+        self.evict(host, session)
+        for _ in range(3):
+            self.assertGreater(int(client.must("free_bytes").split()[1]), 200 * MIB)
+            self.assertEqual(client.ask("sync"), "SUCCESS")
+        self.assertEqual(self.state(host, session)["state"], "evicted")
+        self.assertEqual(host.logged("session returned"), [])
+        self.assertEqual(client.ask("check a"), "SUCCESS same")
+        host.log("session returned", session=session)
 
     def test_what_cannot_leave(self):
         host = self.host()

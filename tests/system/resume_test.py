@@ -59,6 +59,23 @@ class Resume(SystemTest):
         self.assertEqual(client.finish(), 0)
         self.assertEqual(self.host.log("session ended")["reason"], "the client left")
 
+    def test_a_client_that_waits_for_its_turn_goes_on_waiting_over_cuts(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as settings:
+            settings.write("[tenant.default]\nsessions = 1\n")
+            settings.flush()
+            host = self.broker("--resume-seconds", "60", config=settings.name)
+        proxy = Proxy(host)
+        self.addCleanup(proxy.close)
+        first = self.client(host, "init")
+        second = self.client(proxy.pool, env={**TCP, "FARGPU_WAIT": "2min"})
+        second.begin("init")
+        for _ in range(5):  # for longer than a beginning is tried again
+            wait_until(lambda: host.status()["waiting"], "it waits")
+            time.sleep(2.5)
+            proxy.cut()
+        self.assertEqual(first.finish(), 0)
+        self.assertEqual(second.answer(), "SUCCESS")
+
     def test_copies_go_on_over_cuts_without_lanes(self):
         client = self.session(env={**PLAIN, "FARGPU_LANES": "0"})
         self.work_over_cuts(client)

@@ -13,6 +13,9 @@ using namespace fargpu::test;
 
 namespace {
 
+constexpr std::uint16_t question_opcode = 7;
+bool works(const FrameHeader& call) { return call.opcode != question_opcode; }
+
 /// Takes everything, into buffers of its own, unless told that there is no room.
 struct Collector final : FrameHandler {
   struct Taken {
@@ -250,10 +253,12 @@ TEST_CASE("a handler without room is asked again, and nothing further is read me
 TEST_CASE("while calls are held, what comes before them is taken, and nothing from the first of them on") {
   Fixture f;
   const Bytes bulk = pattern(64, 3);
-  FrameHeader call = numbered(2, FrameKind::call);
+  FrameHeader question = numbered(2, FrameKind::call), call = numbered(3, FrameKind::call);
+  question.opcode = question_opcode;
   const bool compressed = GENERATE(false, true);
   Bytes stream;
   append(stream, frame(numbered(1, FrameKind::heartbeat)));
+  append(stream, frame(question));
   Bytes second = frame(call, {}, bulk);
   if (compressed) {
     std::memcpy(&call, second.data(), sizeof(call));
@@ -261,19 +266,19 @@ TEST_CASE("while calls are held, what comes before them is taken, and nothing fr
     std::memcpy(second.data(), &call, sizeof(call));
   }
   append(stream, second);
-  append(stream, frame(numbered(3, FrameKind::heartbeat)));
-  f.reader.hold_calls(true);
+  append(stream, frame(numbered(4, FrameKind::heartbeat)));
+  f.reader.hold_calls(works);
   send(f.sender(), stream);
   f.pump_all();
   CHECK(f.reader.blocked());
-  CHECK(f.collector.taken.size() == 1);
+  CHECK(f.collector.taken.size() == 2);
   CHECK(f.collector.placed == 0);
   CHECK_FALSE(f.reader.in_frame());
   if (compressed) return;
-  f.reader.hold_calls(false);
+  f.reader.hold_calls(nullptr);
   f.pump_all();
   CHECK_FALSE(f.reader.blocked());
-  CHECK(f.collector.taken.size() == 3);
+  CHECK(f.collector.taken.size() == 4);
 }
 
 TEST_CASE("a call that is arriving when calls are held is taken") {
@@ -284,7 +289,7 @@ TEST_CASE("a call that is arriving when calls are held is taken") {
   send(f.sender(), {stream.begin(), stream.begin() + part});
   f.pump_all();
   CHECK(f.reader.in_frame());
-  f.reader.hold_calls(true);
+  f.reader.hold_calls(works);
   for (std::size_t sent = part; sent < stream.size();) {
     const std::size_t more = std::min(part, stream.size() - sent);
     const auto at = stream.begin() + static_cast<std::ptrdiff_t>(sent);

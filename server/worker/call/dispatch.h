@@ -34,6 +34,7 @@ struct Service {
   ContextNeed context = ContextNeed::current;
   bool after_held = false;  ///< must not overtake work that is held back
   bool needs_turn = false;  ///< gives work to the GPU
+  bool asks = false;        ///< gives the GPU nothing, and needs no memory of it: carried out wherever that is
   bool staged = false;      ///< its bytes are received in pinned memory
   CrewUse crew = CrewUse::never;
 };

@@ -31,6 +31,12 @@ constexpr unsigned looks_at_few = 3;         // in a round: about as long as the
 // Frames taken after which the client is told even if there is nothing to say.
 constexpr std::uint64_t confirm_interval = 1024;
 
+// What a host does not serve needs none.
+bool needs_memory(const FrameHeader& call) {
+  const Service* const service = service_of(call.opcode);
+  return service && !service->asks;
+}
+
 }  // namespace
 
 std::unique_ptr<ContentDesk> open_contents(const SessionOptions& options, HostBudget& budget) {
@@ -184,7 +190,7 @@ bool Session::look_after_memory() {
     residency_.hear({.host_bytes_max = TenantAccount::no_limit, .file = {}, .patience = patience});
   }
   const bool progress = residency_.poll(/*call_waits=*/residency_.holds_calls() && reader_.blocked());
-  reader_.hold_calls(residency_.holds_calls());
+  reader_.hold_calls(residency_.holds_calls() ? needs_memory : nullptr);
   if (!residency_.lost().empty()) end(residency_.lost());
   return progress;
 }
@@ -411,7 +417,8 @@ void Session::hear_turn(const scheduler::Turn& turn) {
 }
 
 void Session::execute(const Service& service, Call& call) {
-  if (residency_.away()) throw std::logic_error("a call is executed while the session's memory is away");
+  if (residency_.away() && !service.asks)
+    throw std::logic_error("a call is executed while the session's memory is away");
   if (!ordering_.admit(service, call)) return;
   const Outcome outcome = service.serve(*this, call);
   ordering_.served();
