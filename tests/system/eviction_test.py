@@ -121,7 +121,7 @@ class ByRequest(EvictionTest):
 
     def test_memory_of_the_programs_own_making(self):
         host = self.host()
-        client, session = self.session(host, f"create a {40 * MIB}", "scatter a 7")
+        client, session = self.session(host, f"make a {40 * MIB}", "scatter a 7")
         for _ in range(2):
             self.evict(host, session)
             self.assertEqual(self.state(host, session)["away_bytes"], 40 * MIB)

@@ -212,7 +212,7 @@ std::string perform(std::istream& rest) {
     block.bytes.resize(bytes);
     return name_of(cuMemAlloc(&block.address, bytes));
   }
-  if (command == "create") {  // memory of cuMemCreate, whose handle is kept
+  if (command == "make") {  // memory of cuMemCreate, whose handle is kept
     std::size_t bytes = 0;
     rest >> bytes;
     block.bytes.resize(bytes);
