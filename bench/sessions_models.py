@@ -40,7 +40,8 @@ def run(bench, tenants, command=COMMAND):
         if rest <= 0:
             raise Failed(f"there is no room for {MODELS} models of {sizes.model_mib} MiB at first")
         stack.enter_context(tenants.started(
-            pool, "tenant", [(["hold", rest], {"FARGPU_MEM": f"{rest + 16}MiB", "FARGPU_GPUS": "1"})]))
+            pool, "tenant", [(["hold", rest], {"FARGPU_MEM": f"{rest + sizes.context_mib + 16}MiB",
+                                                           "FARGPU_GPUS": "1"})]))
         begin = time.time()
         with concurrent.futures.ThreadPoolExecutor(MODELS) as asking:
             answers = list(asking.map(lambda number: asked(models[number], moments(sizes, number), begin),

@@ -177,6 +177,17 @@ bool Workers::may_share(const Worker& one, const Worker& other) {
          one.profile.devices == other.profile.devices;
 }
 
+// With the eight connections that the driver gives a context by itself, a device takes a hundred contexts, however
+// little memory they have; with one, it takes 180 at least (measured on an H200, driver 580).
+Environment Workers::environment_of(const WorkerProfile& profile) const {
+  constexpr std::size_t few = 32;  // on each device
+  Environment environment = profile.environment;
+  const auto known = facts();
+  const std::size_t devices = known ? std::max(1u, known->getDevices().size()) : 1;
+  if (workers_.size() >= few * devices) environment.emplace("CUDA_DEVICE_MAX_CONNECTIONS", "1");
+  return environment;
+}
+
 Worker& Workers::start(const WorkerProfile& profile, bool warm) {
   Succession::Door door;
   try {
@@ -214,7 +225,7 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
                    {"--rdma-networks", settings_.rdma_networks, "--rdma-transports", settings_.rdma_transports});
   if (!settings_.worker_user.empty()) arguments.insert(arguments.end(), {"--user", settings_.worker_user});
   if (settings_.warm_context && warm) arguments.emplace_back("--warm-context");
-  std::vector<std::string> variables = compose(profile.environment);
+  std::vector<std::string> variables = compose(environment_of(profile));
 
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);

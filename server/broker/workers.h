@@ -205,6 +205,7 @@ class Workers {
   void fail(Worker& worker, const std::string& why);
   void rest(const std::string& why);
   void on_message(Worker& worker, wire::WorkerMessage::Reader message, Descriptor descriptor);
+  Environment environment_of(const WorkerProfile& profile) const;
   void take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts, capnp::List<std::uint32_t>::Reader sm_groups);
   void take_usage(Worker& worker, wire::Usage::Reader usage);
   void take_resuming(Worker& worker, wire::Resuming::Reader told);

@@ -362,5 +362,22 @@ class Wanted(EvictionTest):
         self.assertEqual(other.ask("check a"), "SUCCESS same")
 
 
+class Many(SystemTest):
+    def test_many_sessions_have_few_connections_of_streams_each(self):
+        """So that a device has channels for all of them, however many they are."""
+        host = self.broker()
+        name = "CUDA_DEVICE_MAX_CONNECTIONS"
+        first = self.client(host, "init")
+        for _ in range(32):
+            self.client(host, "init")
+        late, wilful = self.client(host, "init"), self.client(host, "init", env={name: "4"})
+        wanted = {first: None, late: "1", wilful: "4"}
+        self.assertEqual({client: self.variables(host, client).get(name) for client in wanted}, wanted)
+
+    def variables(self, host, client):
+        text = Path(f"/proc/{self.worker_of(host, client)}/environ").read_text()
+        return dict(variable.split("=", 1) for variable in text.split("\0") if "=" in variable)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "cuda_facts.h"
+#include "making_room.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
 #include "server/worker/session/attach.h"
@@ -23,6 +24,7 @@ std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_channel;
 std::filesystem::path image_folder;
 std::filesystem::path content_folder;
 std::chrono::milliseconds resume_time{0};
+std::function<bool(const server::RoomWish&)> make_room;
 
 namespace {
 
@@ -141,6 +143,13 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
         turnstile->last_ = activity;
         ++turnstile->words_;
         turnstile->changed_.notify_all();
+      };
+    }
+    if (make_room) {
+      options.session.residency.others_leave = true;
+      options.session.residency.want = [this](const server::RoomWish& wish) {
+        const std::lock_guard lock(serving_mutex_);
+        serving_->residency().hear_room(wish.request, make_room(wish));
       };
     }
     options.running = [this, turnstile](server::Session* session) {

@@ -8,6 +8,7 @@
 #include "client/call/stats.h"
 #include "fixture.h"
 #include "hand_made_client.h"
+#include "making_room.h"
 
 using namespace fargpu;
 using test::HandMadeClient;
@@ -265,4 +266,32 @@ TEST_CASE("a worker takes no launch on several devices that names what the sessi
   CHECK(launch(std::vector<std::uint64_t>(1000, 1), 5) == CUDA_ERROR_INVALID_VALUE);
   CHECK(launch({1}, 5) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(launch({0x1234567, 0}, 5) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("a launch that finds no room on the device waits for it, and nothing comes before it") {
+  const bool made = GENERATE(true, false);
+  std::atomic<int> wishes = 0;
+  test::make_room = [&](const server::RoomWish& wish) {
+    ++wishes;
+    CHECK(wish.bytes.at(0) > 0);
+    return made;
+  };
+  {
+    Kernels k;
+    REQUIRE(k.launch(32) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    k.driver->script("cuLaunchKernel", CUDA_ERROR_OUT_OF_MEMORY, made ? 3 : 2);
+    k.value = 2;
+    REQUIRE(k.launch(32) == CUDA_SUCCESS);
+    k.value = 3;
+    REQUIRE(cuMemsetD32Async(k.memory, 7, 1, nullptr) == CUDA_SUCCESS);
+    unsigned got[2] = {};
+    CHECK(cuMemcpyDtoH_v2(got, k.memory, sizeof(got)) == (made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY));
+    CHECK(wishes == (made ? 3 : 1));
+    if (made) {
+      CHECK(got[0] == 7);
+      CHECK(got[1] == 2);
+    }
+  }
+  test::make_room = nullptr;
 }

@@ -139,6 +139,9 @@ Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
       result = driver.cuLaunchKernelEx(&config, function, arguments.pointers(), nullptr);
     }
   }
+  // For its code, or for local memory.
+  if (result == CUDA_ERROR_OUT_OF_MEMORY)
+    return session.wait_in_order(call, session.contexts().driver_ordinal(stream->context->device));
   if (result == CUDA_SUCCESS) {
     session.ordering().submitted(*stream);
     if (call.id().wants_reply) tell_cluster(driver, function, call.out<wire::LaunchReply>());

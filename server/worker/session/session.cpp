@@ -36,6 +36,7 @@ bool needs_memory(const FrameHeader& call) {
   const Service* const service = service_of(call.opcode);
   return service && !service->asks;
 }
+bool any_call(const FrameHeader&) { return true; }
 
 }  // namespace
 
@@ -190,7 +191,7 @@ bool Session::look_after_memory() {
     residency_.hear({.host_bytes_max = TenantAccount::no_limit, .file = {}, .patience = patience});
   }
   const bool progress = residency_.poll(/*call_waits=*/residency_.holds_calls() && reader_.blocked());
-  reader_.hold_calls(residency_.holds_calls() ? needs_memory : nullptr);
+  reader_.hold_calls(waits_in_order_ ? any_call : residency_.holds_calls() ? needs_memory : nullptr);
   if (!residency_.lost().empty()) end(residency_.lost());
   return progress;
 }
@@ -408,7 +409,13 @@ void Session::on_call(const FrameHeader& header, std::span<const std::byte> mess
     finish(call.id(), CUDA_ERROR_NOT_SUPPORTED);
     return;
   }
-  execute(*service, call);
+  in_order([&] { execute(*service, call); });
+}
+
+void Session::in_order(const std::function<void()>& call) {
+  taking_ = true;
+  call();
+  taking_ = false;
 }
 
 void Session::hear_turn(const scheduler::Turn& turn) {
@@ -563,13 +570,29 @@ void Session::run_aside(const std::shared_ptr<Aside>& aside) {
       });
 }
 
+Outcome Session::wait_in_order(Call& call, int device) {
+  if (!taking_ || !residency_.may_wait()) return CUDA_ERROR_OUT_OF_MEMORY;
+  auto again = ordering_.keep(call);
+  if (!again) return CUDA_ERROR_OUT_OF_MEMORY;
+  waits_in_order_ = true;
+  reader_.hold_calls(any_call);  // also of those that have come with it
+  residency_.wait_for_room({device, room_for_the_driver}, [this, again = std::move(again)] {
+    waits_in_order_ = false;
+    in_order(again);
+  });
+  return Outcome::later();
+}
+
+std::optional<Outcome> Session::ask_for_room(Call& call, const DeviceMemory::Shortage& shortage) {
+  if (!residency_.may_wait()) return std::nullopt;
+  auto again = ordering_.keep(call);
+  if (!again) return std::nullopt;
+  residency_.wait_for_room(shortage, std::move(again));
+  return Outcome::later();
+}
+
 Outcome Session::wait_for_room(Call& call, const DeviceMemory::Shortage& shortage) {
-  if (residency_.may_wait()) {
-    if (auto again = ordering_.keep(call)) {
-      residency_.wait_for_room(shortage, std::move(again));
-      return Outcome::later();
-    }
-  }
+  if (auto later = ask_for_room(call, shortage)) return *std::move(later);
   ledger_.device_full(shortage.device, shortage.bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }

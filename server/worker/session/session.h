@@ -166,9 +166,13 @@ class Session final : FrameHandler, Executor {
   /// What is wanted of a device where nobody knows how much the driver takes: about a context. It is not wasted where
   /// less is needed, as others find room there.
   static constexpr std::uint64_t room_for_the_driver = 512u << 20;
-  /// The driver had no room for what the call wants. If others may make room the call is carried out again then; if not
-  /// it fails.
+  /// If others may make room, the call is carried out again then. Nothing if they may not.
+  std::optional<Outcome> ask_for_room(Call& call, const DeviceMemory::Shortage& shortage);
+  /// The driver had no room for what the call wants: as ask_for_room, or it fails.
   Outcome wait_for_room(Call& call, const DeviceMemory::Shortage& shortage);
+  /// As that, for work of a stream on a device of the driver: nothing of the program comes before it meanwhile. What
+  /// had been held back fails.
+  Outcome wait_in_order(Call& call, int device);
 
   /// Runs `work` beside the executor, in the call's context; then `settle`, on the executor, whose result is the
   /// answer. `work` runs again where the driver had no room and others have made some.
@@ -187,6 +191,7 @@ class Session final : FrameHandler, Executor {
     CUresult result = CUDA_ERROR_UNKNOWN;
   };
   void run_aside(const std::shared_ptr<Aside>& aside);
+  void in_order(const std::function<void()>& call);
   bool collect_parts();
   std::string at_work() const;
 
@@ -267,6 +272,8 @@ class Session final : FrameHandler, Executor {
   std::atomic<bool> noticed_{false};
   std::string notice_;  // guarded by stop_mutex_
   std::atomic<std::uint64_t> rounds_{0};
+  bool taking_ = false;          // a call is carried out in the order in which it came
+  bool waits_in_order_ = false;  // such a call waits for room
   std::uint64_t calls_ = 0;
   std::uint64_t evict_at_ = 0;
   std::uint64_t confirmed_at_ = 0;
