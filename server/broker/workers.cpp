@@ -184,7 +184,9 @@ Environment Workers::environment_of(const WorkerProfile& profile) const {
   Environment environment = profile.environment;
   const auto known = facts();
   const std::size_t devices = known ? std::max(1u, known->getDevices().size()) : 1;
-  if (workers_.size() >= few * devices) environment.emplace("CUDA_DEVICE_MAX_CONNECTIONS", "1");
+  const auto alive = std::count_if(workers_.begin(), workers_.end(),
+                                   [](const Worker& worker) { return worker.state != Worker::State::ending; });
+  if (static_cast<std::size_t>(alive) >= few * devices) environment.emplace("CUDA_DEVICE_MAX_CONNECTIONS", "1");
   return environment;
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import threading
 
@@ -43,7 +44,7 @@ class Evictor(Disturbance):
             if done.returncode == 0:
                 self.evicted += 1
             else:
-                why = done.stderr.strip().rpartition("stays: ")[2]
+                why = re.sub(r"session \d+", "the session", done.stderr.strip().rpartition("stays: ")[2])
                 self.stayed[why] = self.stayed.get(why, 0) + 1
 
     def __str__(self):

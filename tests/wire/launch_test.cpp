@@ -286,12 +286,32 @@ TEST_CASE("a launch that finds no room on the device waits for it, and nothing c
     k.value = 3;
     REQUIRE(cuMemsetD32Async(k.memory, 7, 1, nullptr) == CUDA_SUCCESS);
     unsigned got[2] = {};
-    CHECK(cuMemcpyDtoH_v2(got, k.memory, sizeof(got)) == (made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY));
+    const CUresult copied = cuMemcpyDtoH_v2(got, k.memory, sizeof(got)), later = cuCtxSynchronize();
+    if (made) CHECK(copied == CUDA_SUCCESS);
+    CHECK((made ? later == CUDA_SUCCESS : copied == CUDA_ERROR_OUT_OF_MEMORY || later == CUDA_ERROR_OUT_OF_MEMORY));
     CHECK(wishes == (made ? 3 : 1));
     if (made) {
       CHECK(got[0] == 7);
       CHECK(got[1] == 2);
     }
+  }
+  test::make_room = nullptr;
+}
+
+TEST_CASE("code that finds no room on the device waits for it, and fails where nobody makes any") {
+  const bool made = GENERATE(true, false);
+  int wishes = 0;
+  test::make_room = [&](const server::RoomWish&) {
+    ++wishes;
+    return made;
+  };
+  {
+    RemoteContext remote;
+    for (const char* const load : {"cuModuleLoadDataEx", "cuLibraryLoadData"})
+      remote.driver->script(load, CUDA_ERROR_OUT_OF_MEMORY, 2);
+    CUmodule module = nullptr;
+    CHECK(cuModuleLoadData(&module, test::kernels) == (made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY));
+    CHECK(wishes == (made ? 2 : 1));
   }
   test::make_room = nullptr;
 }

@@ -353,7 +353,7 @@ TEST_CASE("of two that know the secret, the one that came last and spoke has the
   CHECK(other.refusal.empty());
   CHECK(other.epoch == 1);
   CHECK(is_fenced_off(*one.connection));
-  CHECK_FALSE(claim(resumption, 1, one.secret).refusal.empty());
+  CHECK(other.secret == one.secret);  // which the client may have
   const ResumableHeader word{.bytes = 0, .epoch = 1, .consumed = 0};
   const Channel::Bytes piece = std::as_bytes(std::span(&word, 1));
   send_all(*other.connection, {&piece, 1});
@@ -361,6 +361,21 @@ TEST_CASE("of two that know the secret, the one that came last and spoke has the
   CHECK_FALSE(claim(resumption, 0, first).refusal.empty());
   CHECK_FALSE(claim(resumption, 2, other.secret).refusal.empty());
   CHECK(claim(resumption, 1, other.secret).refusal.empty());
+}
+
+TEST_CASE("a claim that comes late, of a connection that the client has given up, does not take its session") {
+  server::Resumption resumption({.time = 10s});
+  auto [near, far] = make_memory_channel();
+  const auto channel = resumption.wrap(std::move(far), 0);
+  const auto first = resumption.first_secret();
+  const Answer last = claim(resumption, 0, first);
+  const Answer late = claim(resumption, 0, first);
+  CHECK(late.refusal.empty());
+  CHECK(is_fenced_off(*last.connection));
+  const Answer again = claim(resumption, last.epoch, last.secret);
+  CHECK(again.refusal.empty());
+  CHECK(again.epoch == 2);
+  CHECK(is_fenced_off(*late.connection));
 }
 
 TEST_CASE("a claim to have received what was not sent ends the session") {

@@ -43,36 +43,14 @@ Outcome answer_later(Session& session, std::function<bool()> answered) {
   return Outcome::later();
 }
 
-// What the driver has of a device; nothing if that is not the device of the call's context.
-struct OfDevice {
-  std::size_t free = 0, total = 0;
-};
-std::optional<OfDevice> ask_driver(Session& session, Call& call, int device) {
-  const ContextState* const context = session.contexts().find(call.id().context);
-  OfDevice found;
-  if (!context || context->device != device ||
-      session.driver().cuMemGetInfo_v2(&found.free, &found.total) != CUDA_SUCCESS)
-    return std::nullopt;
-  return found;
-}
-
-// Whether there is far more than such a piece, for the session and on the device.
+// Whether there is far more than such a piece, for the session and on the device, which must be that of the call's
+// context.
 bool is_plenty(Session& session, Call& call, std::uint64_t bytes, int device) {
   constexpr std::uint64_t times = 64;
-  if (session.ledger().share(device).left / times < bytes) return false;
-  const auto there = ask_driver(session, call, device);
-  return there && there->free / times >= bytes;
-}
-
-// Where others may make room, the last memory of a device is left to the driver: a launch that needs some for a
-// kernel's code cannot wait for it. If they do not, it is there for the asking.
-std::optional<Outcome> spare_the_last(Session& session, Call& call, std::uint64_t bytes, int device) {
-  if (!session.residency().may_wait()) return std::nullopt;
-  const auto there = ask_driver(session, call, device);
-  if (!there) return std::nullopt;
-  const std::uint64_t last = std::min<std::uint64_t>(Session::room_for_the_driver, there->total / 64);
-  if (there->free >= bytes + last || session.ledger().share(device).left < bytes) return std::nullopt;
-  return session.ask_for_room(call, {device, std::max(bytes, last)});
+  const ContextState* const context = session.contexts().find(call.id().context);
+  std::size_t free = 0, total = 0;
+  return context && context->device == device && session.ledger().share(device).left / times >= bytes &&
+         session.driver().cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS && free / times >= bytes;
 }
 
 // Memory that nobody has asked for yet is had only where there is plenty. `take` has one more piece.
@@ -102,7 +80,6 @@ Outcome backMemory(Session& session, Call& call, wire::BackMemory::Reader in) {
   if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
   const std::uint64_t address = in.getAddress(), bytes = in.getBytes();
   DeviceMemory& memory = session.memory();
-  if (auto later = spare_the_last(session, call, bytes, device)) return *std::move(later);
   if (!session.options().scrub) {
     const CUresult result = memory.back(address, bytes, device);
     if (result != CUDA_SUCCESS) return not_made(session, call, result);
@@ -183,7 +160,6 @@ Outcome makeMemory(Session& session, Call& call, wire::MakeMemory::Reader in) {
   prop.allocFlags.usage = in.getUsage();
   CUmemGenericAllocationHandle handle{};
   const std::uint64_t bytes = in.getBytes();
-  if (auto later = spare_the_last(session, call, bytes, prop.location.id)) return *std::move(later);
   if (const CUresult made = session.memory().create(bytes, prop, handle); made != CUDA_SUCCESS)
     return not_made(session, call, made);
   const bool plenty = is_plenty(session, call, bytes, prop.location.id);

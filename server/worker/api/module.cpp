@@ -364,7 +364,8 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
         if (result == CUDA_SUCCESS && in_order) session.code().load_order.loaded(load->hash, request);
         if (!ahead.empty()) tell_ahead(session, id, ahead, writer.root<wire::LoadImageReply>());
         return result;
-      });
+      },
+      /*repeats=*/load->jit.count() == 0);
 }
 
 Outcome takeLoaded(Session& session, Call&, wire::TakeLoaded::Reader in) {

@@ -17,7 +17,8 @@
 namespace fargpu::server {
 
 /// The session's part of each device. Memory from cuMemCreate is charged from before it is made until it is really
-/// gone: released and mapped nowhere. Used by the executor, or by another thread for which that waits.
+/// gone: released and mapped nowhere. Used by the executor, or by another thread while no call that uses it is
+/// executed.
 class DeviceMemory {
  public:
   static constexpr std::uint64_t granularity = 2u << 20;

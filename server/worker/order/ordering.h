@@ -43,6 +43,9 @@ class Ordering {
  public:
   using Job = StreamOrder::Job;
 
+  /// Whether something that was held back is being given to the driver now.
+  bool running() const { return order_.running(); }
+
   /// `waker` tells the executor that a launch of the crew has failed.
   Ordering(DriverTable& driver, Contexts& contexts, Captures& captures, Completions& completions, HostBudget& budget,
            Waker& waker, Executor& executor, const OrderingOptions& options);

@@ -108,8 +108,10 @@ void Resumption::claim(std::shared_ptr<Channel> connection) noexcept {
       return;
     }
     Link& link = found->second;
-    Secret next = random_secret();
     const std::uint32_t epoch = resume.getEpoch() + 1;
+    // The client may have the answer to a claim that came before this one: an older claim, of a connection that it has
+    // given up, may have been under way for longer.
+    Secret next = epoch == link.epoch ? link.secret : random_secret();
     const std::uint64_t received = link.channel->fence();
     channel = link.channel;
     if (epoch != link.epoch) link.former = std::move(link.secret);

@@ -542,13 +542,14 @@ Outcome Session::aside(Call& call, std::function<CUresult()> work, std::function
 }
 
 Outcome Session::aside_reply(Call& call, std::function<CUresult()> work,
-                             std::function<CUresult(CUresult, MessageWriter&)> settle) {
+                             std::function<CUresult(CUresult, MessageWriter&)> settle, bool repeats) {
   const bool within = contexts_.current() && call.id().context != 0;
   run_aside(std::make_shared<Aside>(Aside{.id = call.id(),
                                           .cuda = within ? contexts_.current()->cuda : nullptr,
                                           .device = within ? contexts_.current()->device : -1,
                                           .work = std::move(work),
-                                          .settle = std::move(settle)}));
+                                          .settle = std::move(settle),
+                                          .repeats = repeats}));
   return Outcome::later();
 }
 
@@ -559,19 +560,31 @@ void Session::run_aside(const std::shared_ptr<Aside>& aside) {
         aside->result = aside->work();
       },
       [this, aside] {
-        if (aside->result == CUDA_ERROR_OUT_OF_MEMORY && aside->device >= 0 && residency_.may_wait())
+        if (aside->result == CUDA_ERROR_OUT_OF_MEMORY && aside->repeats && aside->device >= 0 && residency_.may_wait())
           return residency_.wait_for_room({contexts_.driver_ordinal(aside->device), room_for_the_driver},
-                                          [this, aside] { run_aside(aside); });
-        // What settles may need the context current again.
-        if (ContextState* const owner = contexts_.find(aside->id.context)) contexts_.make_current(*owner);
-        MessageWriter writer;
-        const CUresult outcome = aside->settle(aside->result, writer);
-        finish(aside->id, outcome, writer.finish());
+                                          [this, aside] { repeat_aside(aside); });
+        settle_aside(*aside);
       });
 }
 
+// Meanwhile another thread of the program may have closed the context.
+void Session::repeat_aside(const std::shared_ptr<Aside>& aside) {
+  aside->repeats = residency_.may_wait();  // if not, nobody makes room: for the last time
+  if (contexts_.find(aside->id.context)) return run_aside(aside);
+  aside->result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  settle_aside(*aside);
+}
+
+void Session::settle_aside(const Aside& aside) {
+  // What settles may need the context current again.
+  if (ContextState* const owner = contexts_.find(aside.id.context)) contexts_.make_current(*owner);
+  MessageWriter writer;
+  const CUresult outcome = aside.settle(aside.result, writer);
+  finish(aside.id, outcome, writer.finish());
+}
+
 Outcome Session::wait_in_order(Call& call, int device) {
-  if (!taking_ || !residency_.may_wait()) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!taking_ || ordering_.running() || !residency_.may_wait()) return CUDA_ERROR_OUT_OF_MEMORY;
   auto again = ordering_.keep(call);
   if (!again) return CUDA_ERROR_OUT_OF_MEMORY;
   waits_in_order_ = true;
@@ -583,16 +596,13 @@ Outcome Session::wait_in_order(Call& call, int device) {
   return Outcome::later();
 }
 
-std::optional<Outcome> Session::ask_for_room(Call& call, const DeviceMemory::Shortage& shortage) {
-  if (!residency_.may_wait()) return std::nullopt;
-  auto again = ordering_.keep(call);
-  if (!again) return std::nullopt;
-  residency_.wait_for_room(shortage, std::move(again));
-  return Outcome::later();
-}
-
 Outcome Session::wait_for_room(Call& call, const DeviceMemory::Shortage& shortage) {
-  if (auto later = ask_for_room(call, shortage)) return *std::move(later);
+  if (residency_.may_wait()) {
+    if (auto again = ordering_.keep(call)) {
+      residency_.wait_for_room(shortage, std::move(again));
+      return Outcome::later();
+    }
+  }
   ledger_.device_full(shortage.device, shortage.bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }

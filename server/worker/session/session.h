@@ -166,20 +166,20 @@ class Session final : FrameHandler, Executor {
   /// What is wanted of a device where nobody knows how much the driver takes: about a context. It is not wasted where
   /// less is needed, as others find room there.
   static constexpr std::uint64_t room_for_the_driver = 512u << 20;
-  /// If others may make room, the call is carried out again then. Nothing if they may not.
-  std::optional<Outcome> ask_for_room(Call& call, const DeviceMemory::Shortage& shortage);
-  /// The driver had no room for what the call wants: as ask_for_room, or it fails.
+  /// The driver had no room for what the call wants. If others may make room the call is carried out again then; if not
+  /// it fails.
   Outcome wait_for_room(Call& call, const DeviceMemory::Shortage& shortage);
   /// As that, for work of a stream on a device of the driver: nothing of the program comes before it meanwhile. What
   /// had been held back fails.
   Outcome wait_in_order(Call& call, int device);
 
   /// Runs `work` beside the executor, in the call's context; then `settle`, on the executor, whose result is the
-  /// answer. `work` runs again where the driver had no room and others have made some.
+  /// answer.
   Outcome aside(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult)> settle);
-  /// Runs `work` beside the executor, where settling writes a reply: `settle` gets the writer.
+  /// Runs `work` beside the executor, where settling writes a reply: `settle` gets the writer. `repeats`: `work` may
+  /// run again, where the driver had no room and others have made some.
   Outcome aside_reply(Call& call, std::function<CUresult()> work,
-                      std::function<CUresult(CUresult, MessageWriter&)> settle);
+                      std::function<CUresult(CUresult, MessageWriter&)> settle, bool repeats = false);
 
  private:
   struct Aside {
@@ -188,9 +188,12 @@ class Session final : FrameHandler, Executor {
     const int device;  ///< -1 without a context
     const std::function<CUresult()> work;
     const std::function<CUresult(CUresult, MessageWriter&)> settle;
+    bool repeats = false;
     CUresult result = CUDA_ERROR_UNKNOWN;
   };
   void run_aside(const std::shared_ptr<Aside>& aside);
+  void repeat_aside(const std::shared_ptr<Aside>& aside);
+  void settle_aside(const Aside& aside);
   void in_order(const std::function<void()>& call);
   bool collect_parts();
   std::string at_work() const;
