@@ -365,7 +365,7 @@ class Wanted(EvictionTest):
 class Many(SystemTest):
     def test_many_sessions_have_few_connections_of_streams_each(self):
         """So that a device has channels for all of them, however many they are."""
-        host = self.broker()
+        host = self.broker(driver=paths.SOFTWARE_GPU)
         name = "CUDA_DEVICE_MAX_CONNECTIONS"
         first = self.client(host, "init")
         for _ in range(32):
