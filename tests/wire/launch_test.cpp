@@ -312,6 +312,13 @@ TEST_CASE("code that finds no room on the device waits for it, and fails where n
     CUmodule module = nullptr;
     CHECK(cuModuleLoadData(&module, test::kernels) == (made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY));
     CHECK(wishes == (made ? 2 : 1));
+    if (made) {  // and where its functions are looked for
+      for (const char* const find : {"cuModuleGetFunction", "cuLibraryGetKernel", "cuKernelGetFunction"})
+        remote.driver->script(find, CUDA_ERROR_OUT_OF_MEMORY, 1);
+      CUfunction function = nullptr;
+      CHECK(cuModuleGetFunction(&function, module, "fill32") == CUDA_SUCCESS);
+      CHECK(wishes == 3);
+    }
   }
   test::make_room = nullptr;
 }

@@ -375,6 +375,17 @@ Outcome takeLoaded(Session& session, Call&, wire::TakeLoaded::Reader in) {
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+// The driver loads code when somebody asks for it, and what follows names what is found.
+Outcome not_found(Session& session, Call& call, CUresult result) {
+  const ContextState* const context = session.contexts().find(call.id().context);
+  if (result != CUDA_ERROR_OUT_OF_MEMORY || !context) return result;
+  return session.wait_in_order(call, session.contexts().driver_ordinal(context->device));
+}
+
+}  // namespace
+
 Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in) {
   const Handle owner(in.getOwner());
   const std::string name = in.getName().cStr();
@@ -397,7 +408,7 @@ Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in
   } else {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  if (result != CUDA_SUCCESS) return result;
+  if (result != CUDA_SUCCESS) return not_found(session, call, result);
   const auto begin = Clock::now();
   result = describe(session, call.id(), handle, call.out<wire::FunctionReply>(), owner);
   const ImageHash* const image = session.objects().image_of(owner);
@@ -414,7 +425,7 @@ Outcome kernelFunction(Session& session, Call& call, wire::KernelFunction::Reade
   if (!session.objects().resolve(HandleKind::kernel, in.getKernel(), kernel)) return CUDA_ERROR_INVALID_HANDLE;
   CUfunction function{};
   const CUresult result = session.driver().cuKernelGetFunction(&function, kernel);
-  if (result != CUDA_SUCCESS) return result;
+  if (result != CUDA_SUCCESS) return not_found(session, call, result);
   session.objects().adopt(HandleKind::function, in.getFunction(), function, call);
   session.objects().handles().give(Handle(in.getFunction()), Handle(in.getKernel()));
   return result;

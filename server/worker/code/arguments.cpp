@@ -14,8 +14,8 @@ CUresult Arguments::read(FunctionLayouts& layouts, std::uint64_t handle, capnp::
   FunctionLayout* found = nullptr;
   if (const CUresult bad = layouts.find(*entry, kernel, found); bad != CUDA_SUCCESS) return bad;
   const FunctionLayout& layout = *found;
-  if (const CUresult bad = layouts.hold_local(*entry, kernel, *found, kernel_context); bad != CUDA_SUCCESS) return bad;
   function = reinterpret_cast<CUfunction>(entry->value);
+  if (const CUresult bad = layouts.hold_local(*entry, kernel, *found, kernel_context); bad != CUDA_SUCCESS) return bad;
   kj::byte* begin = const_cast<kj::byte*>(block.begin());
   if (copy || block.size() < layout.bytes) {
     whole_.assign(layout.bytes, 0);
