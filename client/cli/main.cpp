@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
 
   cli::EndOptions evict;
   CLI::App* const evict_command = app.add_subcommand(
-      "evict", "Move a session's device memory to the host's memory, until its next call (administrators)");
+      "evict", "Move a session's device memory to the host's memory or disk, until its next call (administrators)");
   evict_command->add_option("session", evict.session, "The session, as `fargpu ls` numbers it")->required();
   evict_command->add_option("--host,--pool", evict.host, one_host_help);
 

@@ -15,6 +15,14 @@
 #include "server/worker_link.h"
 
 namespace fargpu::server {
+
+Descriptor make_evicted_file(const std::string& folder) {
+  std::string name = folder + "/evicted-XXXXXX";
+  Descriptor file(::mkostemp(name.data(), O_CLOEXEC));
+  if (file.number() >= 0) ::unlink(name.c_str());
+  return file;
+}
+
 namespace {
 
 RoomRules rules_of(const Settings& settings) {
@@ -31,12 +39,10 @@ Rooms::Bytes bytes_of(capnp::List<std::uint64_t>::Reader list) {
   return bytes;
 }
 
-// A file without a name: it goes with the last process that has it open.
 Descriptor open_file(const std::string& folder) {
-  std::string name = folder + "/evicted-XXXXXX";
-  Descriptor file(::mkostemp(name.data(), O_CLOEXEC));
-  if (file.number() >= 0) ::unlink(name.c_str());
-  else EventLog::warn("no file for an evicted session", {{"folder", folder}, {"reason", std::strerror(errno)}});
+  Descriptor file = make_evicted_file(folder);
+  if (file.number() < 0)
+    EventLog::warn("no file for an evicted session", {{"folder", folder}, {"reason", std::strerror(errno)}});
   return file;
 }
 

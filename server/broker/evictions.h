@@ -14,6 +14,10 @@
 
 namespace fargpu::server {
 
+/// A file without a name, for an evicted session: it goes with the last process that has it open. None, and errno, if
+/// it cannot be made.
+Descriptor make_evicted_file(const std::string& folder);
+
 /// On the broker's thread. A session is known by its number.
 class Evictions {
  public:

@@ -24,6 +24,7 @@
 #include "orphaned_workers.h"
 #include "protocol/text.h"
 #include "event_log.h"
+#include "evictions.h"
 #include "settings.h"
 #include "tenants.h"
 
@@ -71,9 +72,11 @@ void check_content_folder(const Settings& settings) {
 // What leases were promised may rest on it.
 void check_evicted_folder(const Settings& settings) {
   if (settings.evicted_folder.empty()) return;
-  if (const std::error_code error = why_not_written(settings.evicted_folder, /*worker_user=*/""))
+  std::error_code error = why_not_written(settings.evicted_folder, /*worker_user=*/"");
+  if (!error && make_evicted_file(settings.evicted_folder).number() < 0) error.assign(errno, std::generic_category());
+  if (error)
     throw SettingsError("evicted_folder is '" + settings.evicted_folder +
-                        "', and fargpud cannot write there: " + error.message());
+                        "', and fargpud can make no file there: " + error.message());
 }
 
 // To be another user, and to end its processes.

@@ -140,7 +140,7 @@ const std::vector<Entry>& entries() {
        "Seconds without work after which a session is evicted though nobody wants the room. 0: it stays until then"},
       {"memory_oversubscription", &Settings::memory_oversubscription, "1",
        "How many times the memory of a device leases may have of it together, 1 to 16, for example 1.5. What they hold "
-       "beyond the device is evicted in turns, so that evicted_bytes_max must be set"},
+       "beyond the device is evicted in turns, so that evicted_bytes_max, or evicted_folder, must be set"},
       {"spin_us", &Settings::spin_us, "500",
        "Microseconds that a worker polls before it sleeps, while its client is active and processors are idle"},
       {"launch_threads", &Settings::launch_threads, "6",
@@ -529,7 +529,8 @@ void check(const Settings& settings) {
                         "'; give a number from 1 to 16, for example 1.5");
   else if (factor > 1 && settings.evicted_bytes_max == 0 && settings.evicted_disk_bytes_max == 0)
     throw SettingsError("memory_oversubscription is " + settings.memory_oversubscription +
-                        ", but evicted_bytes_max is 0: what leases hold beyond a device needs memory of this host");
+                        ", but evicted_bytes_max and evicted_disk_bytes_max are 0: what leases hold beyond a device "
+                        "needs memory of this host, or its disk");
   if (settings.evicted_folder.empty() != (settings.evicted_disk_bytes_max == 0))
     throw SettingsError("evicted_folder and evicted_disk_bytes_max go together: set both, or none of them");
   if (settings.scrub != "tenants" && settings.scrub != "always" && settings.scrub != "never")

@@ -82,13 +82,14 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
   text.add("fargpu_links_refused_total", "counter",
            "Connections to other hosts that sessions wanted and `peers` does not allow.", of_host,
            static_cast<double>(workers_.dials().refused()));
-  text.add("fargpu_evictions_total", "counter", "Times that a session's device memory went to the host.", of_host,
+  text.add("fargpu_evictions_total", "counter",
+           "Times that a session's device memory went to the host's memory or disk.", of_host,
            static_cast<double>(workers_.evictions().evicted()));
-  text.add("fargpu_returns_total", "counter", "Times that it came back.", of_host,
+  text.add("fargpu_returns_total", "counter", "Times that a session's device memory came back.", of_host,
            static_cast<double>(workers_.evictions().returned()));
-  text.add("fargpu_evicted_host_bytes", "gauge", "Memory of the host that holds evicted device memory.", of_host,
+  text.add("fargpu_evicted_host_bytes", "gauge", "Bytes of the host's memory that hold evicted device memory.", of_host,
            static_cast<double>(workers_.evictions().host_bytes()));
-  text.add("fargpu_evicted_disk_bytes", "gauge", "Disk of the host that holds evicted device memory.", of_host,
+  text.add("fargpu_evicted_disk_bytes", "gauge", "Bytes of the host's disk that hold evicted device memory.", of_host,
            static_cast<double>(workers_.evictions().disk_bytes()));
   text.add("fargpu_workers_warm", "gauge", "Workers that are ready for a session.", of_host,
            static_cast<double>(std::count_if(workers_.all().begin(), workers_.all().end(), [](const Worker& worker) {
@@ -137,8 +138,8 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
     text.add("fargpu_sessions", "gauge", "Sessions that run.", labels, static_cast<double>(sessions));
     text.add("fargpu_sessions_resuming", "gauge", "Of these, those that wait for their client to come back.", labels,
              static_cast<double>(resuming));
-    text.add("fargpu_sessions_evicted", "gauge", "Of these, those whose device memory lies in the host's memory.",
-             labels, static_cast<double>(evicted));
+    text.add("fargpu_sessions_evicted", "gauge", "Of these, those whose device memory is evicted.", labels,
+             static_cast<double>(evicted));
     text.add("fargpu_sessions_resumed_total", "counter", "Times that a client has come back.", labels,
              static_cast<double>(totals.resumed));
     text.add("fargpu_sessions_started_total", "counter", "Sessions that have begun.", labels,

@@ -9,6 +9,7 @@ import unittest
 from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, small_disk, wait_until
+from rig.process import run
 
 MIB = 1 << 20
 TCP = {"FARGPU_TRANSPORT": "tcp"}
@@ -131,9 +132,10 @@ class ByRequest(EvictionTest):
     def test_calls_that_only_ask_leave_the_memory_where_it_is(self):
         host = self.host()
         client, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 7")
+        free = client.must("free_bytes")
         self.evict(host, session)
         for _ in range(3):
-            self.assertGreater(int(client.must("free_bytes").split()[1]), 200 * MIB)
+            self.assertEqual(client.must("free_bytes"), free)  # what is away is its own
             self.assertEqual(client.ask("sync"), "SUCCESS")
         self.assertEqual(self.state(host, session)["state"], "evicted")
         self.assertEqual(host.logged("session returned"), [])
@@ -244,6 +246,18 @@ class OnDisk(EvictionTest):
         small, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 6")
         self.evict(host, session)  # the room is there again
         self.assertEqual(small.ask("check a"), "SUCCESS same")
+        self.assertEqual(client.ask("check a"), "SUCCESS same")
+
+    def test_a_folder_in_which_no_file_can_be_made(self):
+        done = run([paths.FARGPUD, "--check", "--config", os.devnull, "--driver", paths.SOFTWARE_GPU,
+                    "--evicted-folder", "/proc", "--evicted-disk-bytes-max", "1GiB"])
+        self.assertNotEqual(done.code, 0)
+        self.assertIn("evicted_folder is '/proc', and fargpud can make no file there", done.err)
+        place = tempfile.TemporaryDirectory()
+        host = self.host(folder=place.name, host_memory="0")
+        client, session = self.session(host, f"alloc a {8 * MIB}", "scatter a 5")
+        place.cleanup()
+        self.assertIn("the host could make no file for it", self.evict(host, session, code=125))
         self.assertEqual(client.ask("check a"), "SUCCESS same")
 
     def test_bounds(self):

@@ -103,7 +103,11 @@ Outcome backMemory(Session& session, Call& call, wire::BackMemory::Reader in) {
 Outcome cuMemGetInfo_v2(Session& session, Call& call, wire::CuMemGetInfoV2::Reader) {
   std::size_t free = 0, total = 0;
   if (const CUresult result = session.driver().cuMemGetInfo_v2(&free, &total); result != CUDA_SUCCESS) return result;
-  const Ledger::Share share = session.ledger().share(session.contexts().find(call.id().context)->device);
+  const int device = session.contexts().find(call.id().context)->device;
+  const Ledger::Share share = session.ledger().share(device);
+  // What is away is the session's all the same.
+  if (session.residency().away())
+    free -= std::min<std::uint64_t>(free, session.ledger().charged()[static_cast<std::size_t>(device)]);
   auto out = call.out<wire::CuMemGetInfoV2Reply>();
   // Others make room for what the lease may hold.
   if (session.residency().may_wait() && share.limit < total) free = total;

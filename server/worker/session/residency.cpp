@@ -131,7 +131,7 @@ void Residency::begin_to_leave(EvictOrder order) {
   std::uint64_t bytes = 0;
   for (const DeviceMemory::Piece& piece : memory_.pieces()) bytes += piece.bytes;
   if (bytes == 0) return stay(nothing_leaves);
-  if (order.host_bytes_max == 0 && order.file.number() < 0)
+  if (order.host_bytes_max == 0 && order.disk_bytes_max == 0)
     return stay("the host has no room for it (evicted_bytes_max and evicted_disk_bytes_max of the host)");
   budget_.emplace(order.host_bytes_max, place_);
   failed_ = CUDA_SUCCESS;
@@ -203,6 +203,8 @@ void Residency::leave() {
   }
   try {
     EvictedStore* const store = store_for(bytes, EvictedContents::store_bytes(parts));
+    if (!store && leaving_by_.disk_bytes_max >= bytes)
+      return stay("the host could make no file for it in its evicted_folder; the log of its fargpud says why");
     if (!store)
       return stay("the host has no room for its " + bytes_text(bytes) +
                   " (evicted_bytes_max and evicted_disk_bytes_max of the host, host_memory of the tenant)");
