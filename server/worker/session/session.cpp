@@ -409,12 +409,8 @@ void Session::on_call(const FrameHeader& header, std::span<const std::byte> mess
     finish(call.id(), CUDA_ERROR_NOT_SUPPORTED);
     return;
   }
-  in_order([&] { execute(*service, call); });
-}
-
-void Session::in_order(const std::function<void()>& call) {
   taking_ = true;
-  call();
+  execute(*service, call);
   taking_ = false;
 }
 
@@ -591,7 +587,9 @@ Outcome Session::wait_in_order(Call& call, int device) {
   reader_.hold_calls(any_call);  // also of those that have come with it
   residency_.wait_for_room({device, room_for_the_driver}, [this, again = std::move(again)] {
     waits_in_order_ = false;
-    in_order(again);
+    taking_ = true;
+    again();
+    taking_ = false;
   });
   return Outcome::later();
 }

@@ -169,8 +169,8 @@ class Session final : FrameHandler, Executor {
   /// The driver had no room for what the call wants. If others may make room the call is carried out again then; if not
   /// it fails.
   Outcome wait_for_room(Call& call, const DeviceMemory::Shortage& shortage);
-  /// As that, for work of a stream on a device of the driver: nothing of the program comes before it meanwhile. What
-  /// had been held back fails.
+  /// As that, on a device of the driver, for a call on which later ones rely: nothing of the program comes before it
+  /// meanwhile. What had been held back fails.
   Outcome wait_in_order(Call& call, int device);
 
   /// Runs `work` beside the executor, in the call's context; then `settle`, on the executor, whose result is the
@@ -194,7 +194,6 @@ class Session final : FrameHandler, Executor {
   void run_aside(const std::shared_ptr<Aside>& aside);
   void repeat_aside(const std::shared_ptr<Aside>& aside);
   void settle_aside(const Aside& aside);
-  void in_order(const std::function<void()>& call);
   bool collect_parts();
   std::string at_work() const;
 
