@@ -45,6 +45,15 @@ class EvictionTest(SystemTest):
         self.assertEqual(done.code, code, done.out + done.err)
         return done.out + done.err
 
+    def evict_of_a_tenant_with_little_memory_of_the_host(self, says, **more):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as settings:
+            settings.write('[tenant.default]\nadministrator = true\nhost_memory = "16MiB"\n')
+            settings.flush()
+            host = self.host(config=settings.name)
+            client, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 5", env=TCP)
+            self.assertIn(says, self.evict(host, session, **more))
+            self.assertEqual(client.ask("check a"), "SUCCESS same")
+
 
 class ByRequest(EvictionTest):
     def test_memory_leaves_and_comes_back(self):
@@ -164,13 +173,7 @@ class ByRequest(EvictionTest):
         self.assertEqual(client.ask("check a"), "SUCCESS same")
 
     def test_memory_of_the_host_is_charged_to_the_tenant(self):
-        with tempfile.NamedTemporaryFile("w", suffix=".toml") as settings:
-            settings.write('[tenant.default]\nadministrator = true\nhost_memory = "16MiB"\n')
-            settings.flush()
-            host = self.host(config=settings.name)
-            client, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 5", env=TCP)
-            self.assertIn("host_memory of the tenant", self.evict(host, session, code=125))
-            self.assertEqual(client.ask("check a"), "SUCCESS same")
+        self.evict_of_a_tenant_with_little_memory_of_the_host("host_memory of the tenant", code=125)
 
     def test_the_worker_of_an_evicted_session_dies(self):
         host = self.host()
@@ -224,13 +227,7 @@ class OnDisk(EvictionTest):
             self.assertEqual(small.ask("check a"), "SUCCESS same")
 
     def test_a_tenant_without_memory_of_the_host(self):
-        with tempfile.NamedTemporaryFile("w", suffix=".toml") as settings:
-            settings.write('[tenant.default]\nadministrator = true\nhost_memory = "16MiB"\n')
-            settings.flush()
-            host = self.host(config=settings.name)
-            client, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 5", env=TCP)
-            self.assertIn("lie on the host's disk", self.evict(host, session))
-            self.assertEqual(client.ask("check a"), "SUCCESS same")
+        self.evict_of_a_tenant_with_little_memory_of_the_host("lie on the host's disk")
 
     @unittest.skipUnless(small_disk.possible(), "this machine lets nobody mount a tmpfs")
     def test_a_full_disk(self):

@@ -106,8 +106,7 @@ Outcome cuMemGetInfo_v2(Session& session, Call& call, wire::CuMemGetInfoV2::Read
   const int device = session.contexts().find(call.id().context)->device;
   const Ledger::Share share = session.ledger().share(device);
   // What is away is the session's all the same.
-  if (session.residency().away())
-    free -= std::min<std::uint64_t>(free, session.ledger().charged()[static_cast<std::size_t>(device)]);
+  free -= std::min<std::uint64_t>(free, session.residency().away_bytes(session.contexts().driver_ordinal(device)));
   auto out = call.out<wire::CuMemGetInfoV2Reply>();
   // Others make room for what the lease may hold.
   if (session.residency().may_wait() && share.limit < total) free = total;

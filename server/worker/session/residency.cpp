@@ -105,11 +105,20 @@ void Residency::enter(State state, const std::string& refusal, bool busy) {
                      .refusal = refusal,
                      .busy = busy,
                      .order = order_number_};
-  if (contents_ && state != State::RESIDENT && state != State::LEAVING) {
-    for (const DeviceMemory::Piece& piece : pieces_) news.away[static_cast<std::size_t>(piece.device)] += piece.bytes;
+  if (evicted()) {
+    for (std::size_t device = 0; device < devices_; ++device) news.away[device] = away_bytes(static_cast<int>(device));
     (file_ ? news.disk_bytes : news.host_bytes) = contents_->kept_bytes();
   }
   options_.tell(news);
+}
+
+bool Residency::evicted() const { return contents_ && state_ != State::RESIDENT && state_ != State::LEAVING; }
+
+std::uint64_t Residency::away_bytes(int device) const {
+  std::uint64_t bytes = 0;
+  if (evicted())
+    for (const DeviceMemory::Piece& piece : pieces_) bytes += piece.device == device ? piece.bytes : 0;
+  return bytes;
 }
 
 std::string Residency::error_text(CUresult result) const {

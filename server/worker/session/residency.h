@@ -62,7 +62,7 @@ struct ResidencyOptions {
 /// back. So nothing can tell, but for the time that this takes. Addresses and the program's handles stay. What others
 /// have too, memory that is mapped nowhere, arrays, and what the driver keeps by itself stay where they are.
 ///
-/// All on the executor, but for what `hear`s. No call is executed while `holds_calls`.
+/// All on the executor, but for what `hear`s. While it `holds_calls`, none is executed that is more than a question.
 class Residency {
  public:
   using State = ResidencyNews::State;
@@ -101,6 +101,8 @@ class Residency {
   /// Whether the memory is not on its devices, or may not be: a call that was executed now would find what is not
   /// there.
   bool away() const { return holds_calls() && !pieces_.empty(); }
+  /// What the host holds of a device's memory.
+  std::uint64_t away_bytes(int device) const;
   /// When poll() has something to do if nothing else happens.
   Channel::Timeout due() const;
   /// Not empty: the memory is lost, and the session with it.
@@ -135,6 +137,7 @@ class Residency {
   void want_room();
   void serve_waiting(bool made);
   bool dirty() const;
+  bool evicted() const;
   std::string error_text(CUresult result) const;
   std::string copy_error(CUresult result) const;
   void enter(State state, const std::string& refusal = "", bool busy = false);
