@@ -46,19 +46,30 @@ def density(bench, tenants):
                         why = f"then: {' '.join(str(error).split())[-160:]}"
                         tenant.end()
             seconds = time.monotonic() - begin
+            evicted = [one for one in tenants.told_sessions(pool) if one["state"] == "evicted"]
             for tenant in running:
                 tenant.tell()
             right = sum(tenant.found(300)["wrong"] == 0 for tenant in running)
             if right != len(running):
                 raise Failed(f"of {len(running)} sessions {len(running) - right} found their memory changed")
-            bench.results.add("S3", "tcp", right, detail={"MiB each": sizes.session_mib, "until all ran": seconds,
-                                                          "end": why})
+            detail = {"MiB each": sizes.session_mib, "until all ran": seconds, "end": why,
+                      "evicted at once": len(evicted), **host_memory(evicted)}
+            bench.results.add("S3", "tcp", right, detail=detail)
         finally:
             for tenant in running:
                 with contextlib.suppress(OSError):
                     tenant.process.stdin.close()
             for tenant in running:
                 tenant.end()
+
+
+def host_memory(evicted):
+    """What their workers have of the host's memory for themselves, on average."""
+    if not evicted:
+        return {}
+    each, contents = (sum(one[what] for one in evicted) / len(evicted) / 2**20
+                      for what in ("host_bytes", "away_host_bytes"))
+    return {"of the host for each, MiB": f"{each:.0f}", "without its contents, MiB": f"{each - contents:.0f}"}
 
 
 def settled_mib():

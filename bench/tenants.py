@@ -126,9 +126,13 @@ class Tenants:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
     def sessions(self, pool):
+        return [session["id"] for session in self.told_sessions(pool)]
+
+    def told_sessions(self, pool):
+        """As `fargpu ls -o json` tells of them."""
         done = subprocess.run([os.path.join(self.machine.stage, "bin", "fargpu"), "ls", "-o", "json", "--pool", pool],
                               check=True, stdout=subprocess.PIPE)
-        return [session["id"] for session in json.loads(done.stdout)[0]["sessions"]]
+        return json.loads(done.stdout)[0]["sessions"]
 
     @contextlib.contextmanager
     def under_mps(self):

@@ -124,6 +124,9 @@ struct Control {
     giveUp @37 :Text;                 # client -> broker: a `placement` that this broker has named and that the client
                                       # makes no use of. Its leases end; those that a client has come to go on
     givenUp @38 :Void;                # broker -> client
+
+    # --- session connection, worker -> client, at any time after attachAnswer ----------------------------------------
+    returned @39 :Returned;           # only to a client that `hearsReturns`
   }
 }
 
@@ -271,6 +274,7 @@ struct Attach {
   rdma @10 :Bool;                  # the client wants RDMA. A worker that offers it says `rdma` before `attachAnswer`
   origin @11 :UInt8;              # number of the session among those of the client's process, which all its handles
                                    # have (protocol/handle.h)
+  hearsReturns @12 :Bool;         # the client wants to hear `returned`
 }
 
 enum Compression {
@@ -489,6 +493,16 @@ struct Printed {
   # of the completion of the kernel.
   descriptor @0 :UInt8;
   text @1 :Data;
+}
+
+struct Returned {
+  # The session's device memory was away (docs/internals/eviction.md), and is back now. Microseconds, each after the one
+  # before.
+  bytes @0 :UInt64;
+  leavingUs @1 :UInt64;           # until it had left
+  awayUs @2 :UInt64;              # until the program needed it
+  waitingUs @3 :UInt64;           # until there was room for it
+  returningUs @4 :UInt64;
 }
 
 struct Settled {
@@ -794,6 +808,7 @@ struct SessionStatus {
   knownBytes @19 :UInt64;          # of contents that the host had, and it did not send
   awayHostBytes @20 :UInt64;       # of the host's memory that hold `awayBytes`; zeros take none
   awayDiskBytes @21 :UInt64;       # and of its disk
+  hostBytes @22 :UInt64;           # of the host's memory, that only its worker has; with `awayHostBytes`
 }
 
 enum Residency {

@@ -270,6 +270,25 @@ void note(const std::string& text) noexcept {
   });
 }
 
+void memory_returned(const std::string& host, std::uint64_t bytes, const std::array<MemoryState, 4>& states) noexcept {
+  if (!enabled) return;
+  guarded([&] {
+    double at = us(Clock::now());
+    for (const MemoryState& state : states) at -= static_cast<double>(state.us);
+    for (const auto& [name, length] : states) {
+      // On a track of their own: no thread of the program does this.
+      const auto add = [&](char end) {
+        file().add(fmt::format(
+            R"({{"name":"{}","cat":"memory","ph":"{}","id":"{}","ts":{:.3f},"pid":{},"args":{{"bytes":{}}}}})", name,
+            end, escaped(host), at, ::getpid(), bytes));
+      };
+      add('b');
+      at += static_cast<double>(length);
+      add('e');
+    }
+  });
+}
+
 void finish() noexcept {
   if (enabled) guarded([] { file().finish(); });
 }

@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -102,6 +103,13 @@ void begin_session(const SessionFacts& session, Clock::time_point begin) noexcep
 std::function<std::string(Handle)>& name_of_function();
 /// Something that has no length.
 void note(const std::string& text) noexcept;
+/// The session's device memory at that host was away, and is back now. What happened to it: each for so many
+/// microseconds, one after the other.
+struct MemoryState {
+  const char* name = "";
+  std::uint64_t us = 0;
+};
+void memory_returned(const std::string& host, std::uint64_t bytes, const std::array<MemoryState, 4>& states) noexcept;
 /// The process ends: nothing more is written.
 void finish() noexcept;
 

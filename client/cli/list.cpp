@@ -99,6 +99,7 @@ Json describe(const ControlConnection& broker, wire::Status::Reader status, cons
                                 {"away_bytes", session.getAwayBytes()},
                                 {"away_host_bytes", session.getAwayHostBytes()},
                                 {"away_disk_bytes", session.getAwayDiskBytes()},
+                                {"host_bytes", session.getHostBytes()},
                                 {"stays_because", printable(session.getStaysBecause().cStr(), 512)}});
   }
   host["leases"] = Json::array();

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "client/base/log.h"
+#include "client/call/trace.h"
 #include "client/connect/over_breaks.h"
 #include "client/connect/pool_search.h"
 #include "protocol/errors.h"
@@ -204,6 +205,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
     attach.setDriverVersion(static_cast<std::uint32_t>(config.driver_version));
     attach.setCompression(static_cast<wire::Compression>(config.compression));
     attach.setHearsNotices(true);
+    attach.setHearsReturns(trace::enabled);
     attach.setResumes(connect != nullptr);
     attach.setOrigin(static_cast<std::uint8_t>(place.origin));
     attach.setSharedMemory(channel->passes_descriptors() && config.transport != Transport::tcp && !rdma.required);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/base/log.h"
+#include "client/call/trace.h"
 #include "client/call/waiting_prints.h"
 #include "client/call/remote_call.h"
 #include "cuda_facts.h"
@@ -52,6 +53,15 @@ void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
       return;
     }
     case wire::Control::NOTICE: log::warn("{}: {}", host_, printable(push.getNotice().cStr(), 512)); return;
+    case wire::Control::RETURNED: {
+      const auto back = push.getReturned();
+      trace::memory_returned(host_, back.getBytes(),
+                             {{{"device memory leaves", back.getLeavingUs()},
+                               {"device memory is away", back.getAwayUs()},
+                               {"device memory waits for room", back.getWaitingUs()},
+                               {"device memory returns", back.getReturningUs()}}});
+      return;
+    }
     case wire::Control::LINK_LOST:
       tell_link_loss(parts_.calls, push.getLinkLost().getLink(), push.getLinkLost().getText().cStr());
       return;

@@ -16,9 +16,10 @@ from .header import Function, Header, Parameter, Type
 
 MODES = ("deferred", "barrier", "cached", "either")
 CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "aside", "as", "forgotten_by",
-             "after_held", "waits_for", "records", "turn", "room", "launches", "alike", "crew", "checks", "asks"}
+             "after_held", "waits_for", "records", "turn", "room", "driver_room", "launches", "alike", "crew", "checks",
+             "asks"}
 OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "forgotten_by", "after_held", "turn", "alike",
-                  "crew", "asks",
+                  "crew", "asks", "driver_room",
                   "attributes", "taken_for_done", "passes_functions", "staged", "dropped", "handles", "held"}
 STRUCT_KEYS = {"skip", "unions", "extents"}
 OWNERS = ("client", "worker", "driver")
@@ -117,6 +118,7 @@ class Call:
     # functions of the worker, and the parameters that they are given
     checks: list[tuple[str, str]] = field(default_factory=list)
     room: bool = False  # it takes memory of the GPU: what the client keeps there for reuse makes room for it
+    driver_room: bool = False  # the driver may take memory of the GPU for it by itself
     forgotten_by: list[str] = field(default_factory=list)
     narrows: str = ""  # symbol of the 64-bit call of which this one has the 32-bit form
     undo: str = ""  # symbol of the call that gives back what the 64-bit call answered, when that does not fit
@@ -214,6 +216,7 @@ class Operation:
     alike: list[str] = field(default_factory=list)  # fields of the request, as a call's parameters
     crew: str = ""
     asks: bool = False
+    driver_room: bool = False
     attributes: str = ""  # the field with launch attributes: the work records the events in them
     taken_for_done: str = ""  # the field that says that the program takes the work for done
     passes_functions: str = ""  # the field that says that functions of the program before it need not have run
@@ -520,7 +523,8 @@ class Loader:
                     records=entry.get("records", ""), turn=entry.get("turn", False),
                     launches=entry.get("launches", ""), alike=entry.get("alike", []), crew=entry.get("crew", ""),
                     asks=entry.get("asks", False),
-                    room=entry.get("room", False), forgotten_by=entry.get("forgotten_by", []))
+                    room=entry.get("room", False), driver_room=entry.get("driver_room", False),
+                    forgotten_by=entry.get("forgotten_by", []))
         self.add(file, call)
         if call.travels_as:
             return  # its twin is checked
@@ -722,9 +726,9 @@ class Loader:
         if it.alike and not it.turn:
             self.complain(file, name, "alike",
                           "tells how long the GPU takes for what it is given in a turn: add turn = true, or remove it")
-        if it.asks and (it.turn or it.stream or getattr(it, "room", False)):
+        if it.asks and (it.turn or it.stream or it.driver_room or getattr(it, "room", False)):
             self.complain(file, name, "asks", "what only asks gives no work and takes no memory: remove it, or turn, "
-                          "stream and room")
+                          "stream, room and driver_room")
 
     def kind_of(self, file: str, where: str, t: Type) -> str:
         if t.name not in self.kind_by_type:
@@ -750,7 +754,7 @@ class Loader:
                               entry.get("why", ""), entry.get("stream", ""), entry.get("context", "current"),
                               entry.get("forgotten_by", []), entry.get("after_held", False), entry.get("turn", False),
                               entry.get("alike", []), entry.get("crew", ""), entry.get("asks", False),
-                              entry.get("attributes", ""),
+                              entry.get("driver_room", False), entry.get("attributes", ""),
                               entry.get("taken_for_done", ""), entry.get("passes_functions", ""),
                               entry.get("staged", False), entry.get("dropped", False), entry.get("held", False),
                               entry.get("handles", {}))

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "pci.h"
+#include "process_memory.h"
 
 namespace fargpu::server {
 namespace {
@@ -151,6 +152,7 @@ void HostStatus::write_sessions(wire::Status::Builder status, const std::vector<
     to.setResumingSeconds(worker.resuming_since);
     write_residency(worker, to);
     to.setEnding(worker.told_to_stop);
+    to.setHostBytes(private_bytes(worker.process));
   }
 }
 

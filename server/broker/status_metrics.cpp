@@ -5,6 +5,7 @@
 
 #include "contents.h"
 #include "metrics.h"
+#include "process_memory.h"
 #include "status.h"
 
 namespace fargpu::server {
@@ -127,19 +128,23 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
     const TenantUse use = leases_.use_of(tenant_name);
     const auto known = workers_.totals().find(tenant_name);
     const TenantTotals totals = known == workers_.totals().end() ? TenantTotals{} : known->second;
-    std::uint64_t moved = totals.moved, sessions = 0, resuming = 0, evicted = 0;
+    std::uint64_t moved = totals.moved, sessions = 0, resuming = 0, evicted = 0, host_bytes = 0;
     for (const Worker& worker : workers_.all()) {
       if (worker.state != Worker::State::session || worker.lease->lease().tenant != tenant_name) continue;
       ++sessions;
       if (worker.resuming_since != 0) ++resuming;
       if (workers_.evictions().view(worker.session).away != 0) ++evicted;
       moved += worker.lease->lease().account->slot(worker.lease->slot()).moved;
+      host_bytes += private_bytes(worker.process);
     }
     text.add("fargpu_sessions", "gauge", "Sessions that run.", labels, static_cast<double>(sessions));
     text.add("fargpu_sessions_resuming", "gauge", "Of these, those that wait for their client to come back.", labels,
              static_cast<double>(resuming));
     text.add("fargpu_sessions_evicted", "gauge", "Of these, those whose device memory is evicted.", labels,
              static_cast<double>(evicted));
+    text.add("fargpu_sessions_host_bytes", "gauge",
+             "Bytes of the host's memory that only the workers of these sessions have.", labels,
+             static_cast<double>(host_bytes));
     text.add("fargpu_sessions_resumed_total", "counter", "Times that a client has come back.", labels,
              static_cast<double>(totals.resumed));
     text.add("fargpu_sessions_started_total", "counter", "Sessions that have begun.", labels,

@@ -30,9 +30,12 @@ class HostBudget {
 
   bool charge(std::uint64_t bytes) {
     const auto refused = try_charge(bytes);
-    if (refused && !told_.exchange(true)) refused_(*refused);
-    return !refused;
+    if (!refused) return true;
+    if (refusals_++ == 0) refused_(*refused);
+    return false;
   }
+  /// Charges that were refused so far.
+  std::uint64_t refusals() const { return refusals_.load(); }
   /// Charges where a refusal need not be told: another amount will do, or another time. Returns the bound that it would
   /// exceed.
   std::optional<Bound> try_charge(std::uint64_t bytes) {
@@ -72,7 +75,7 @@ class HostBudget {
   const std::uint64_t lease_;
   const std::function<void(Bound)> refused_;
   std::atomic<std::uint64_t> charged_{0};
-  std::atomic<bool> told_{false};
+  std::atomic<std::uint64_t> refusals_{0};
 };
 
 /// Bytes of the host's memory that the session is charged for until this goes.

@@ -27,6 +27,7 @@ Ledger::Ledger(std::vector<std::uint64_t> limits_bytes, std::optional<AccountPla
 // The smaller of two bounds is the one that was met.
 bool Ledger::charge(int device, std::uint64_t bytes) {
   if (try_charge(device, bytes)) return true;
+  ++refusals_;
   const std::uint64_t own = limits_[static_cast<std::size_t>(device)];
   const std::uint64_t lease_left =
       own == 0 ? TenantAccount::no_limit : left_of(own, place_.account->held(lease_, device));

@@ -30,6 +30,8 @@ class Ledger {
       std::vector<std::uint64_t> limits_bytes, std::optional<AccountPlace> place = std::nullopt,
       std::function<void(const Refusal&)> refused = [](const Refusal&) {});
   bool charge(int device, std::uint64_t bytes);
+  /// Charges that were refused so far.
+  std::uint64_t refusals() const { return refusals_; }
   void credit(int device, std::uint64_t bytes);
   /// The driver has no room for what the session may hold.
   void device_full(int device, std::uint64_t bytes) { tell({Bound::device, device, bytes, 0, 0}); }
@@ -60,6 +62,7 @@ class Ledger {
   AccountPlace place_;
   const std::uint64_t lease_;
   const std::function<void(const Refusal&)> refused_;
+  std::uint64_t refusals_ = 0;
   std::array<bool, 3> told_{};  // by the numbers of Bound
 };
 

@@ -94,12 +94,12 @@ FAULTS = {
     "a key of a call is misspelt": (
         "spec/box.toml", "aside = true\n", "asides = true\n",
         "box.toml: cuBoxDestroy: [unknown-key] 'asides' means nothing here; known are after_held, alike, as, aside, "
-        "asks, checks, client, context, crew, forgotten_by, launches, mode, params, records, room, server, stream, "
-        "turn, waits_for, why"),
+        "asks, checks, client, context, crew, driver_room, forgotten_by, launches, mode, params, records, room, "
+        "server, stream, turn, waits_for, why"),
     "a key of an operation is misspelt": (
         "spec/box.toml", 'reply = "OpenBoxReply"', 'replies = "OpenBoxReply"',
         "box.toml: openBox: [unknown-key] 'replies' means nothing here; known are after_held, alike, asks, attributes, "
-        "context, crew, "
+        "context, crew, driver_room, "
         "dropped, forgotten_by, handles, held, mode, passes_functions, reply, request, staged, stream, "
         "taken_for_done, turn, why"),
     "an operation has the request of another": (
@@ -130,8 +130,8 @@ FAULTS = {
         "true, or remove it"),
     "a call that gives work only asks": (
         "spec/box.toml", 'turn = true\nlaunches', "turn = true\nasks = true\nlaunches",
-        "box.toml: cuBoxFillAsync: [asks] what only asks gives no work and takes no memory: remove it, or turn, stream "
-        "and room"),
+        "box.toml: cuBoxFillAsync: [asks] what only asks gives no work and takes no memory: remove it, or turn, "
+        "stream, room and driver_room"),
     "operations are alike that need no turn": (
         "spec/box.toml", 'turn = true\nalike = ["shape", "lid"]', 'alike = ["shape", "lid"]',
         "box.toml: openBox: [alike] tells how long the GPU takes for what it is given in a turn: add turn = true, or "

@@ -1,6 +1,7 @@
 """Device memory of sessions goes to the host's memory, and comes back at their next call: when an operator wants it,
 when others want the room, and in turns where leases hold more than the device has."""
 
+import json
 import os
 import tempfile
 import threading
@@ -87,6 +88,25 @@ class ByRequest(EvictionTest):
             self.evict(host, session)
             self.assertEqual(client.finish(), 0)
             host.log("session ended", session=session)
+
+    def test_the_trace_of_its_program_shows_it(self):
+        host = self.host()
+        file = self.folder / "trace.json"
+        client, session = self.session(host, f"alloc a {40 * MIB}", "scatter a 7",
+                                       env={"FARGPU_TRACE": file, **TCP})
+        self.evict(host, session)
+        self.assertGreater(self.state(host, session)["host_bytes"], 40 * MIB)
+        self.assertEqual(client.ask("check a"), "SUCCESS same")
+        self.assertEqual(client.finish(), 0)
+        events = [event for event in json.loads(file.read_text(encoding="utf-8")) if event.get("cat") == "memory"]
+        names = ["device memory leaves", "device memory is away", "device memory waits for room",
+                 "device memory returns"]
+        self.assertEqual([(event["name"], event["ph"]) for event in events],
+                         [(name, end) for name in names for end in "be"])
+        self.assertGreaterEqual({event["args"]["bytes"] for event in events}.pop(), 40 * MIB)
+        times = [event["ts"] for event in events]
+        self.assertEqual(times, sorted(times))
+        self.assertGreater(times[1], times[0])
 
     def test_others_use_the_room(self):
         host = self.host()

@@ -322,3 +322,56 @@ TEST_CASE("code that finds no room on the device waits for it, and fails where n
   }
   test::make_room = nullptr;
 }
+
+TEST_CASE("what the driver takes memory for by itself waits for room") {
+  int wishes = 0;
+  test::make_room = [&](const server::RoomWish&) {
+    ++wishes;
+    return true;
+  };
+  {
+    Kernels k;
+    const auto lacks_once = [&](std::initializer_list<const char*> symbols) {
+      wishes = 0;
+      for (const char* const symbol : symbols) k.driver->script(symbol, CUDA_ERROR_OUT_OF_MEMORY, 1);
+    };
+    CUmodule module = nullptr;
+    CUfunction function = nullptr;
+    REQUIRE(cuModuleLoadData(&module,
+                             ".version 8.0\n.target sm_90\n.address_size 64\n"
+                             ".entry first() { ret; }\n.entry second() { ret; }\n") == CUDA_SUCCESS);
+    lacks_once({"cuFuncGetParamInfo"});
+    CHECK(cuModuleGetFunction(&function, module, "first") == CUDA_SUCCESS);
+    CHECK(wishes == 1);
+    lacks_once({"cuFuncGetAttribute"});
+    CHECK(cuModuleGetFunction(&function, module, "second") == CUDA_SUCCESS);
+    CHECK(wishes == 1);
+    int value = 0;
+    CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function) == CUDA_SUCCESS);
+    CHECK(value > 0);
+
+    lacks_once({"cuStreamCreate", "cuStreamCreateWithPriority"});
+    CUstream stream = nullptr;
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    CHECK(cuMemsetD32Async(k.memory, 8, 1, stream) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(wishes == 1);
+
+    CUgraph graph = nullptr;
+    CUgraphExec exec = nullptr;
+    REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    REQUIRE(cuMemsetD32Async(k.memory, 9, 1, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+    lacks_once({"cuGraphInstantiateWithParams"});
+    CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
+    CHECK(wishes == 1);
+    lacks_once({"cuGraphLaunch"});
+    CHECK(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(wishes == 1);
+    unsigned got = 0;
+    CHECK(cuMemcpyDtoH_v2(&got, k.memory, sizeof(got)) == CUDA_SUCCESS);
+    CHECK(got == 9);
+  }
+  test::make_room = nullptr;
+}

@@ -778,3 +778,28 @@ TEST_CASE("what was known of functions goes when the primary context is reset") 
   CHECK(value == 0);
   CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, fill.function()) == CUDA_SUCCESS);
 }
+
+TEST_CASE("kernels that come along with their code are left out where the driver has no room for them") {
+  const ImageFolder folder;
+  {
+    const RemoteContext first;  // its host knows now what is looked for in this code
+    CUmodule module = nullptr;
+    CUfunction fill = nullptr;
+    REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+    REQUIRE(cuModuleGetFunction(&fill, module, "fill32") == CUDA_SUCCESS);
+  }
+  for (const bool room : {true, false}) {
+    RemoteContext remote;
+    const std::array asks{"cuFuncGetParamInfo", "cuKernelGetParamInfo", "cuFuncGetAttribute", "cuKernelGetAttribute"};
+    if (!room)
+      for (const char* const ask : asks) remote.driver->script(ask, CUDA_ERROR_OUT_OF_MEMORY, 2);
+    CUmodule module = nullptr;
+    REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+    remote.driver->reset();
+    CUfunction fill = nullptr;
+    int value = 0;
+    REQUIRE(cuModuleGetFunction(&fill, module, "fill32") == CUDA_SUCCESS);
+    CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, fill) == CUDA_SUCCESS);
+    CHECK(value > 0);
+  }
+}

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fixture.h"
+#include "making_room.h"
 
 using namespace fargpu;
 using test::RemoteContext;
@@ -414,6 +415,8 @@ TEST_CASE("quota: what kernels that launch kernels need is charged too") {
 }
 
 TEST_CASE("quota: local memory is charged for all threads that a device holds, before the kernel is launched") {
+  std::atomic<int> wishes = 0;
+  test::make_room = [&](const server::RoomWish&) { return ++wishes > 0; };
   Limited remote;
   constexpr std::size_t threads = 4 * 2048, at_first = 1024;
   CUmodule module = nullptr;
@@ -438,12 +441,14 @@ TEST_CASE("quota: local memory is charged for all threads that a device holds, b
   CHECK(info().free == quota - threads * (2048 - at_first));
   CHECK(launch(much) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(remote.driver->launches().size() == 4);
+  CHECK(wishes == 0);  // nobody else could make room for what the session may not have
   // The stack that a program asks for is part of the same.
   REQUIRE(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096) == CUDA_SUCCESS);
   CHECK(info().free == quota - threads * (4096 - at_first));
   CHECK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 16384) == CUDA_ERROR_OUT_OF_MEMORY);
   REQUIRE(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024) == CUDA_SUCCESS);
   CHECK(info().free == quota - threads * (4096 - at_first));
+  test::make_room = nullptr;
 }
 
 TEST_CASE("quota: a graph's kernels have local memory too") {

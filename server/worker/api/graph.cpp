@@ -258,7 +258,8 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
         session.graph_memory().describe(source, out.initMemory());
         if (made->attended) session.attended_graphs().add(exec.value(), std::move(made->attended));
         return result;
-      });
+      },
+      /*repeats=*/true);
 }
 
 Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader, Known<HandleKind::exec> exec,

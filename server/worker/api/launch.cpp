@@ -102,11 +102,6 @@ void tell_other_clusters(DriverTable& driver, CUfunction function, CUlaunchConfi
   }
 }
 
-// For a kernel's code, which the driver loads when somebody asks for it, or for local memory.
-Outcome no_room(Session& session, Call& call, const StreamState& stream) {
-  return session.wait_in_order(call, session.contexts().driver_ordinal(stream.context->device));
-}
-
 }  // namespace
 
 Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
@@ -120,7 +115,6 @@ Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
   Arguments arguments;
   const CUresult bad =
       arguments.read(session.code().layouts, in.getFunction(), in.getParameters(), function, stream->context);
-  if (bad == CUDA_ERROR_OUT_OF_MEMORY && !function) return no_room(session, call, *stream);
   if (bad != CUDA_SUCCESS) return bad;
   DriverTable& driver = session.driver();
   CUresult result;
@@ -144,7 +138,6 @@ Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
       result = driver.cuLaunchKernelEx(&config, function, arguments.pointers(), nullptr);
     }
   }
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) return no_room(session, call, *stream);
   if (result == CUDA_SUCCESS) {
     session.ordering().submitted(*stream);
     if (call.id().wants_reply) tell_cluster(driver, function, call.out<wire::LaunchReply>());

@@ -131,29 +131,34 @@ CUfunction function_of(Session& session, CUkernel kernel, int device) {
   return here ? function : reinterpret_cast<CUfunction>(kernel);
 }
 
+// Fails only where the driver has no room for the code, which it loads when somebody asks about it: what it answers
+// then is no answer about the function.
 template <class Get>
-void tell_attributes(Session& session, CUfunction function, wire::FunctionAttributesReply::Builder out, Get&& get) {
+CUresult tell_attributes(Session& session, CUfunction function, wire::FunctionAttributesReply::Builder out, Get&& get) {
   auto values = out.initValues(CU_FUNC_ATTRIBUTE_MAX);
   auto results = out.initResults(CU_FUNC_ATTRIBUTE_MAX);
   for (unsigned i = 0; i < CU_FUNC_ATTRIBUTE_MAX; ++i) {
     const auto attribute = static_cast<CUfunction_attribute>(i);
     int value = 0;
-    results.set(i, get(&value, attribute));
+    const CUresult result = get(&value, attribute);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) return result;
+    results.set(i, result);
     if (is_limit(attribute) && session.ordering().holding())
       value = session.ordering().lowered_later({function, attribute}).value_or(value);
     values.set(i, value);
   }
+  return CUDA_SUCCESS;
 }
 
-void tell_attributes(Session& session, CUkernel kernel, int device, wire::FunctionAttributesReply::Builder out) {
+CUresult tell_attributes(Session& session, CUkernel kernel, int device, wire::FunctionAttributesReply::Builder out) {
   const CUfunction function = session.ordering().holding() ? function_of(session, kernel, device) : nullptr;
-  tell_attributes(session, function, out, [&](int* value, CUfunction_attribute which) {
+  return tell_attributes(session, function, out, [&](int* value, CUfunction_attribute which) {
     return session.driver().cuKernelGetAttribute(value, which, kernel, device);
   });
 }
 
-void tell_attributes(Session& session, CUfunction function, wire::FunctionAttributesReply::Builder out) {
-  tell_attributes(session, function, out, [&](int* value, CUfunction_attribute which) {
+CUresult tell_attributes(Session& session, CUfunction function, wire::FunctionAttributesReply::Builder out) {
+  return tell_attributes(session, function, out, [&](int* value, CUfunction_attribute which) {
     return session.driver().cuFuncGetAttribute(value, which, function);
   });
 }
@@ -180,11 +185,9 @@ CUresult describe(Session& session, const CallId& id, Handle handle, wire::Funct
   const ContextState* const context = session.contexts().find(id.context);
   if (!context) return CUDA_SUCCESS;
   // What everybody asks next.
-  if (kernel)
-    tell_attributes(session, reinterpret_cast<CUkernel>(entry.value),
-                    session.contexts().driver_ordinal(context->device), out.initAttributes());
-  else tell_attributes(session, reinterpret_cast<CUfunction>(entry.value), out.initAttributes());
-  return CUDA_SUCCESS;
+  return kernel ? tell_attributes(session, reinterpret_cast<CUkernel>(entry.value),
+                                  session.contexts().driver_ordinal(context->device), out.initAttributes())
+                : tell_attributes(session, reinterpret_cast<CUfunction>(entry.value), out.initAttributes());
 }
 
 // What earlier sessions looked for in the same image: the client will not have to ask.
@@ -204,7 +207,9 @@ void find_again(Session& session, const CallId& id, Handle owner, const Load& lo
     if (!load.module && session.driver().cuLibraryGetKernel(&kernel, load.made_library, name.c_str()) == CUDA_SUCCESS)
       handle =
           session.objects().handles().reveal(HandleKind::kernel, reinterpret_cast<std::uint64_t>(kernel), 0, owner);
-    if (handle) describe(session, id, handle, found.emplace_back().root<wire::FunctionReply>(), owner);
+    if (handle &&
+        describe(session, id, handle, found.emplace_back().root<wire::FunctionReply>(), owner) != CUDA_SUCCESS)
+      found.pop_back();  // the client will ask
   }
   auto list = out.initKernels(static_cast<unsigned>(found.size()));
   unsigned i = 0;
@@ -375,17 +380,6 @@ Outcome takeLoaded(Session& session, Call&, wire::TakeLoaded::Reader in) {
   return CUDA_SUCCESS;
 }
 
-namespace {
-
-// The driver loads code when somebody asks for it, and what follows names what is found.
-Outcome not_found(Session& session, Call& call, CUresult result) {
-  const ContextState* const context = session.contexts().find(call.id().context);
-  if (result != CUDA_ERROR_OUT_OF_MEMORY || !context) return result;
-  return session.wait_in_order(call, session.contexts().driver_ordinal(context->device));
-}
-
-}  // namespace
-
 Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in) {
   const Handle owner(in.getOwner());
   const std::string name = in.getName().cStr();
@@ -408,7 +402,7 @@ Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in
   } else {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  if (result != CUDA_SUCCESS) return not_found(session, call, result);
+  if (result != CUDA_SUCCESS) return result;
   const auto begin = Clock::now();
   result = describe(session, call.id(), handle, call.out<wire::FunctionReply>(), owner);
   const ImageHash* const image = session.objects().image_of(owner);
@@ -425,7 +419,7 @@ Outcome kernelFunction(Session& session, Call& call, wire::KernelFunction::Reade
   if (!session.objects().resolve(HandleKind::kernel, in.getKernel(), kernel)) return CUDA_ERROR_INVALID_HANDLE;
   CUfunction function{};
   const CUresult result = session.driver().cuKernelGetFunction(&function, kernel);
-  if (result != CUDA_SUCCESS) return not_found(session, call, result);
+  if (result != CUDA_SUCCESS) return result;
   session.objects().adopt(HandleKind::function, in.getFunction(), function, call);
   session.objects().handles().give(Handle(in.getFunction()), Handle(in.getKernel()));
   return result;
@@ -484,14 +478,13 @@ Outcome functionAttributes(Session& session, Call& call, wire::FunctionAttribute
       in.getDevice() >= 0 && session.objects().resolve(HandleKind::kernel, in.getFunction(), kernel)) {
     const int device = session.contexts().driver_ordinal(in.getDevice());
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
-    tell_attributes(session, kernel, device, out);
-  } else if (CUfunction function{}; session.objects().resolve(HandleKind::function, in.getFunction(), function)) {
-    if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    tell_attributes(session, function, out);
-  } else {
-    return CUDA_ERROR_INVALID_HANDLE;
+    return tell_attributes(session, kernel, device, out);
   }
-  return CUDA_SUCCESS;
+  if (CUfunction function{}; session.objects().resolve(HandleKind::function, in.getFunction(), function)) {
+    if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    return tell_attributes(session, function, out);
+  }
+  return CUDA_ERROR_INVALID_HANDLE;
 }
 
 namespace {

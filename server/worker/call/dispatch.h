@@ -32,10 +32,11 @@ struct Service {
   bool (*passes_functions)(Call&) = nullptr;
   void (*drop)(Session&, Call&) = nullptr;  ///< of calls with which more comes than a frame: they are not carried out
   ContextNeed context = ContextNeed::current;
-  bool after_held = false;  ///< must not overtake work that is held back
-  bool needs_turn = false;  ///< gives work to the GPU
-  bool asks = false;        ///< gives the GPU nothing, and needs no memory of it: carried out wherever that is
-  bool staged = false;      ///< its bytes are received in pinned memory
+  bool after_held = false;   ///< must not overtake work that is held back
+  bool needs_turn = false;   ///< gives work to the GPU
+  bool asks = false;         ///< gives the GPU nothing, and needs no memory of it: carried out wherever that is
+  bool driver_room = false;  ///< the driver may take memory of the GPU for it: where it has none, it is repeated
+  bool staged = false;       ///< its bytes are received in pinned memory
   CrewUse crew = CrewUse::never;
 };
 

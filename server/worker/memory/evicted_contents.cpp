@@ -12,12 +12,13 @@
 #include <thread>
 
 #include "protocol/errors.h"
+#include "server/worker/base/pages.h"
 
 namespace fargpu::server {
 namespace {
 
 constexpr std::size_t chunk_bytes = 8u << 20;
-constexpr std::size_t huge_page_bytes = 2u << 20;
+constexpr std::size_t page_bytes = 4096, huge_page_bytes = 2u << 20;
 constexpr unsigned threads_max = 12;
 
 std::uint64_t rounded(std::uint64_t bytes) { return (bytes + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes; }
@@ -40,7 +41,7 @@ class EvictedContents::Copier {
       driver_.cuCtxSetCurrent(context);
       driver_.cuStreamDestroy_v2(stream);
     }
-    if (slot_) driver_.cuMemFreeHost(slot_);
+    if (!slot_.empty()) driver_.cuMemHostUnregister(slot_.bytes().data());
     driver_.cuCtxSetCurrent(nullptr);
   }
 
@@ -48,8 +49,7 @@ class EvictedContents::Copier {
   CUresult enter(CUcontext context) {
     if (context == current_) return CUDA_SUCCESS;
     CUresult result = driver_.cuCtxSetCurrent(context);
-    if (result == CUDA_SUCCESS && !slot_)
-      result = driver_.cuMemHostAlloc(&slot_, slot_bytes_, CU_MEMHOSTALLOC_PORTABLE);
+    if (result == CUDA_SUCCESS && slot_.empty()) result = make_slot();
     if (result == CUDA_SUCCESS && !streams_.contains(context)) {
       CUstream stream = nullptr;
       result = driver_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
@@ -58,17 +58,30 @@ class EvictedContents::Copier {
     if (result == CUDA_SUCCESS) current_ = context;
     return result;
   }
-  std::byte* slot() const { return static_cast<std::byte*>(slot_); }
+  std::byte* slot() const { return slot_.bytes().data(); }
   CUstream stream() const { return streams_.at(current_); }
   /// Waits for what the stream was given.
   CUresult finish(CUresult given) { return given == CUDA_SUCCESS ? driver_.cuStreamSynchronize(stream()) : given; }
 
  private:
+  // Memory of our own is pinned in a tenth of the time in which the driver makes pinned memory, one thread at a time.
+  // Each thread touches its own before.
+  CUresult make_slot() {
+    Pages pages(slot_bytes_);
+    if (pages.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
+    ::madvise(pages.bytes().data(), slot_bytes_, MADV_HUGEPAGE);
+    for (std::size_t at = 0; at < slot_bytes_; at += page_bytes) pages.bytes()[at] = std::byte{0};
+    const CUresult result =
+        driver_.cuMemHostRegister_v2(pages.bytes().data(), slot_bytes_, CU_MEMHOSTREGISTER_PORTABLE);
+    if (result == CUDA_SUCCESS) slot_ = std::move(pages);
+    return result;
+  }
+
   DriverTable& driver_;
   const std::size_t slot_bytes_;
   CUcontext current_ = nullptr;
   std::map<CUcontext, CUstream> streams_;
-  void* slot_ = nullptr;
+  Pages slot_;
 };
 
 EvictedInMemory::EvictedInMemory(std::uint64_t bytes) : bytes_(bytes) {

@@ -250,6 +250,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     wanted.memory_limits.resize(wanted.devices.size());
     const bool shares_memory = attach.getSharedMemory() && channel.passes_descriptors();
     wanted.hears_notices = attach.getHearsNotices();
+    wanted.hears_returns = attach.getHearsReturns();
     wanted.origin = attach.getOrigin() & Handle::origin_max;
     if (!shares_memory) wanted.compression = compression_of(attach.getCompression());
     std::optional<SharedRings> shared;

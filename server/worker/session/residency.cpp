@@ -98,6 +98,7 @@ Channel::Timeout Residency::due() const {
 }
 
 void Residency::enter(State state, const std::string& refusal, bool busy) {
+  follow_course(state);
   state_ = state;
   if (!options_.tell) return;
   ResidencyNews news{.state = state,
@@ -110,6 +111,15 @@ void Residency::enter(State state, const std::string& refusal, bool busy) {
     (file_ ? news.disk_bytes : news.host_bytes) = contents_->kept_bytes();
   }
   options_.tell(news);
+}
+
+void Residency::follow_course(State next) {
+  if (next == state_) return;
+  const auto now = ResidencyReturn::Clock::now();
+  if (next == State::LEAVING) course_.leaving = now;
+  if (next == State::EVICTED) course_.away = now;
+  if (next == State::WAITING && state_ == State::EVICTED) course_.waiting = now;  // and not when it waits again
+  if (next == State::RETURNING) course_.returning = now;
 }
 
 bool Residency::evicted() const { return contents_ && state_ != State::RESIDENT && state_ != State::LEAVING; }
@@ -296,6 +306,9 @@ void Residency::came_back(CUresult result, bool room) {
     return;
   }
   rename_handles();
+  course_.bytes = 0;
+  for (const DeviceMemory::Piece& piece : pieces_) course_.bytes += piece.bytes;
+  returned_(course_);
   forget_contents();
   ask_again_.reset();
   enter(State::RESIDENT);

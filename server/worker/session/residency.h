@@ -51,6 +51,13 @@ struct ResidencyNews {
   std::uint64_t order = 0;  ///< number of the last order
 };
 
+/// Memory was away, and is back: since when it was what.
+struct ResidencyReturn {
+  using Clock = std::chrono::steady_clock;
+  std::uint64_t bytes = 0;
+  Clock::time_point leaving, away, waiting, returning;
+};
+
 struct ResidencyOptions {
   /// None: there is no broker to ask (tests), and memory that the driver has no room for is refused at once.
   std::function<void(const RoomWish&)> want;
@@ -66,10 +73,12 @@ struct ResidencyOptions {
 class Residency {
  public:
   using State = ResidencyNews::State;
-  /// `at_work`: why the session's memory may be in use, apart from streams with work; empty if it is not.
+  /// `at_work`: why the session's memory may be in use, apart from streams with work; empty if it is not. `returned` is
+  /// called on the executor.
   Residency(DriverTable& driver, Contexts& contexts, DeviceMemory& memory, Handles& handles, Completions& completions,
             const Captures& captures, BlockingCalls& blocking_calls, Waker& waker, std::optional<AccountPlace> place,
-            std::size_t devices, ResidencyOptions options, std::function<std::string()> at_work)
+            std::size_t devices, ResidencyOptions options, std::function<std::string()> at_work,
+            std::function<void(const ResidencyReturn&)> returned)
       : driver_(driver),
         contexts_(contexts),
         memory_(memory),
@@ -81,7 +90,8 @@ class Residency {
         place_(std::move(place)),
         devices_(devices),
         options_(std::move(options)),
-        at_work_(std::move(at_work)) {}
+        at_work_(std::move(at_work)),
+        returned_(std::move(returned)) {}
   Residency(const Residency&) = delete;
   Residency& operator=(const Residency&) = delete;
 
@@ -141,6 +151,7 @@ class Residency {
   std::string error_text(CUresult result) const;
   std::string copy_error(CUresult result) const;
   void enter(State state, const std::string& refusal = "", bool busy = false);
+  void follow_course(State next);
 
   DriverTable& driver_;
   Contexts& contexts_;
@@ -154,8 +165,10 @@ class Residency {
   const std::size_t devices_;
   const ResidencyOptions options_;
   const std::function<std::string()> at_work_;
+  const std::function<void(const ResidencyReturn&)> returned_;
 
   State state_ = State::RESIDENT;
+  ResidencyReturn course_;  // of this time
   std::uint64_t order_number_ = 0;
   Clock::time_point deadline_{};      // of leaving
   EvictOrder leaving_by_;             // that it leaves by

@@ -69,8 +69,10 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       ordering_(
           driver, contexts_, captures_, completions_, host_budget_, waker_, *this,
           {.turns = options_.turns, .launch_threads = options_.launch_threads, .devices = options_.devices.size()}),
-      residency_(driver, contexts_, memory_, objects_.handles(), completions_, captures_, blocking_calls_, waker_,
-                 options_.account_place, options_.devices.size(), options_.residency, [this] { return at_work(); }),
+      residency_(
+          driver, contexts_, memory_, objects_.handles(), completions_, captures_, blocking_calls_, waker_,
+          options_.account_place, options_.devices.size(), options_.residency, [this] { return at_work(); },
+          [this](const ResidencyReturn& back) { tell_returned(back); }),
       heard_at_(Clock::now()),
       sent_at_(Clock::now()),
       told_at_(Clock::now()),
@@ -138,6 +140,21 @@ bool Session::tell_notice() {
   const std::lock_guard lock(stop_mutex_);
   output_.control_ahead([&](wire::Control::Builder control) { control.setNotice(notice_); });
   return true;
+}
+
+void Session::tell_returned(const ResidencyReturn& back) {
+  if (!options_.hears_returns) return;
+  output_.control_ahead([&](wire::Control::Builder control) {
+    const auto us = [](ResidencyReturn::Clock::duration time) {
+      return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
+    };
+    auto returned = control.initReturned();
+    returned.setBytes(back.bytes);
+    returned.setLeavingUs(us(back.away - back.leaving));
+    returned.setAwayUs(us(back.waiting - back.away));
+    returned.setWaitingUs(us(back.returning - back.waiting));
+    returned.setReturningUs(us(ResidencyReturn::Clock::now() - back.returning));
+  });
 }
 
 void Session::tell_link_lost(std::uint32_t link, const std::string& why) {
@@ -423,7 +440,12 @@ void Session::execute(const Service& service, Call& call) {
   if (residency_.away() && !service.asks)
     throw std::logic_error("a call is executed while the session's memory is away");
   if (!ordering_.admit(service, call)) return;
-  const Outcome outcome = service.serve(*this, call);
+  const std::uint64_t refused = ledger_.refusals() + host_budget_.refusals();
+  Outcome outcome = service.serve(*this, call);
+  const bool no_room = !outcome.is_later() && outcome.result() == CUDA_ERROR_OUT_OF_MEMORY;
+  // The driver's, and not a bound of the session.
+  if (no_room && service.driver_room && refused == ledger_.refusals() + host_budget_.refusals())
+    outcome = wait_in_order(call);
   ordering_.served();
   if (!outcome.is_later()) finish(call.id(), outcome.result(), call.reply());
 }
@@ -579,12 +601,14 @@ void Session::settle_aside(const Aside& aside) {
   finish(aside.id, outcome, writer.finish());
 }
 
-Outcome Session::wait_in_order(Call& call, int device) {
-  if (!taking_ || ordering_.running() || !residency_.may_wait()) return CUDA_ERROR_OUT_OF_MEMORY;
+Outcome Session::wait_in_order(Call& call) {
+  const ContextState* const context = contexts_.find(call.id().context);
+  if (!context || !taking_ || ordering_.running() || !residency_.may_wait()) return CUDA_ERROR_OUT_OF_MEMORY;
   auto again = ordering_.keep(call);
   if (!again) return CUDA_ERROR_OUT_OF_MEMORY;
   waits_in_order_ = true;
   reader_.hold_calls(any_call);  // also of those that have come with it
+  const int device = contexts_.driver_ordinal(context->device);
   residency_.wait_for_room({device, room_for_the_driver}, [this, again = std::move(again)] {
     waits_in_order_ = false;
     taking_ = true;

@@ -82,6 +82,7 @@ struct SessionOptions {
   bool scrub = false;                             ///< others' memory comes here: it becomes zeros before it is seen
   bool one_process = false;                       ///< with the client (tests)
   std::shared_ptr<Resumption> resumption;         ///< null: the session ends with its connection
+  bool hears_returns = false;                     ///< the client wants to hear how long evicted memory was away
   bool hears_notices = false;                     ///< the client shows lines for the person who runs the program
   /// Hears what the session uses, now and then.
   std::function<void(const SessionUsage&)> report;
@@ -169,9 +170,6 @@ class Session final : FrameHandler, Executor {
   /// The driver had no room for what the call wants. If others may make room the call is carried out again then; if not
   /// it fails.
   Outcome wait_for_room(Call& call, const DeviceMemory::Shortage& shortage);
-  /// As that, on a device of the driver, for a call on which later ones rely: nothing of the program comes before it
-  /// meanwhile. What had been held back fails.
-  Outcome wait_in_order(Call& call, int device);
 
   /// Runs `work` beside the executor, in the call's context; then `settle`, on the executor, whose result is the
   /// answer.
@@ -204,11 +202,15 @@ class Session final : FrameHandler, Executor {
   void execute(const Service& service, Call& call) override;
   void refuse(Call& call, CUresult result) override;
   void give_bulk(Call& call) override;
+  /// As wait_for_room(), on the device of the call's context, for what the driver takes by itself. Later calls rely on
+  /// this one: nothing of the program comes before it meanwhile. What had been held back fails.
+  Outcome wait_in_order(Call& call);
   CUresult close_green(ContextState& context, ContextState& heir);
   void forgotten(HandleKind kind, std::uint64_t value);
   void tell_full(HostBudget::Bound bound);
   void tell_full(const Ledger::Refusal& refusal);
   bool tell_notice();
+  void tell_returned(const ResidencyReturn& back);
   void tell_link_lost(std::uint32_t link, const std::string& why);
   void end(const std::string& why);
   bool tell_usage(bool now);  // false if it was too soon
