@@ -31,7 +31,7 @@ LIST_KEYS = {"symbols", "why", "topic", "before_init", "error"}
 CONTEXTS = ("current", "none", "optional")
 CREW = ("always", "awaited")
 DIRECTIONS = ("in", "out", "inout")
-CHECKS_MIN = 3  # calls that a check of the worker must serve to be named in the spec
+CHECKS_MIN = 2  # calls that a check of the worker must serve to be named in the spec
 FORMS_MIN = 3  # calls that a function of the client must serve to be named in the spec
 # that arguments of forms may use besides parameters and constants of CUDA
 WORDS = {"nullptr", "true", "false", "thread"}

@@ -118,13 +118,13 @@ void Rooms::wants(SessionId id, std::uint64_t request, const Bytes& bytes, bool 
   // What it was granted was not enough, or it wants more: it keeps its place, for a while.
   fresh.tried = same->granted.has_value();
   fresh.grants = same->grants;
+  fresh.since = same->since;
   if (fresh.grants >= grants_max) {
     wishes_.erase(same);
     fresh.grants = 0;
     wishes_.push_back(std::move(fresh));
     return;
   }
-  fresh.since = same->since;
   fresh.leaving = same->leaving;
   *same = std::move(fresh);
 }
@@ -186,6 +186,12 @@ void Rooms::give_up_waiting(Time now) {
     gone(id, {}, {});
   }
   std::erase_if(wishes_, [&](const Wish& wish) { return wish.granted && now - *wish.granted >= grant_kept; });
+  // However much room was made for it, and whoever is before it.
+  std::erase_if(wishes_, [&](const Wish& wish) {
+    const bool given_up = !wish.needed && !wish.granted && now - wish.since >= wish_patience;
+    if (given_up) answer_(wish.session, wish.request, false);
+    return given_up;
+  });
 }
 
 // True if the wish is over. One that was granted stays, and keeps others away from the room, until the session has it.
@@ -269,9 +275,9 @@ std::map<Rooms::SessionId, Rooms::Member>::iterator Rooms::victim(const Wish& wi
 }
 
 // Whether somebody in the way will have to go, is on its way, or has not been asked. A call that could fail waits for
-// nobody else, and not for ever.
+// nobody else.
 bool Rooms::may_go_later(const Wish& wish, Time now) const {
-  if (most_left() == 0 || (!wish.needed && now - wish.since >= wish_patience)) return false;
+  if (most_left() == 0) return false;
   const Session& own = members_.at(wish.session).session;
   return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
     const Member& member = entry.second;

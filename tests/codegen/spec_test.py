@@ -315,9 +315,9 @@ FAULTS = {
         "box.toml: cuBoxSetWeights: [unknown-name] checks 'lid', which is no parameter"),
     "a check is named for too few calls": (
         "spec/box.toml", 'why = "the worker weighs them first"\nchecks = ["unlocked(box)"]',
-        'why = "the worker weighs them first"',
-        "box.toml: cuBoxDestroy: [checks] unlocked serves 2 calls, and must serve 3 to be named in the spec; check by "
-        "hand"),
+        'why = "the worker weighs them first"\nchecks = ["unlocked(box)", "weighed(box)"]',
+        "box.toml: cuBoxSetWeights: [checks] weighed serves 1 calls, and must serve 2 to be named in the spec; check "
+        "by hand"),
     "an operation has a handle of no kind": (
         "spec/box.toml", 'handles = { box = "box" }', 'handles = { box = "bag" }',
         "box.toml: openBox: [unknown-name] handles says of 'box' that it is a 'bag', which is no handle kind"),

@@ -138,6 +138,37 @@ TEST_CASE("a polled event that is recorded again is not taken for done when its 
   CHECK(poll(event) == CUDA_SUCCESS);
 }
 
+TEST_CASE("a program that polls an event hears of a record that is held back") {
+  RemoteContext remote;
+  const CUstream stream = new_stream();
+  const CUevent event = new_event();
+  test::Gate first, second;
+  REQUIRE(cuLaunchHostFunc(stream, test::Gate::pass, &first) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  first.wait_entered();
+  for (int i = 0; i < 10; ++i) CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  SECTION("once") {
+    first.open();
+    CHECK(poll(event) == CUDA_SUCCESS);
+  }
+  SECTION("again, while the first record is held back") {
+    REQUIRE(cuLaunchHostFunc(stream, test::Gate::pass, &second) == CUDA_SUCCESS);
+    REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+    CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    first.open();
+    second.wait_entered();
+    for (int i = 0; i < 10; ++i) CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    second.open();
+    CHECK(poll(event) == CUDA_SUCCESS);
+  }
+  SECTION("and is destroyed meanwhile") {
+    CHECK(cuEventDestroy_v2(event) == CUDA_SUCCESS);
+    first.open();
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    remote.hear_out();
+  }
+}
+
 TEST_CASE("a polled event may be destroyed before it happens") {
   RemoteContext remote;
   const CUdeviceptr memory = new_memory();

@@ -1,5 +1,5 @@
 #pragma once
-// What the worker checks before it serves a call, beyond handles and addresses: named in the spec (`checks`), by three
+// What the worker checks before it serves a call, beyond handles and addresses: named in the spec (`checks`), by two
 // calls or more.
 
 #include "server/worker/session/session.h"

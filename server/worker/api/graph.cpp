@@ -259,7 +259,7 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
         if (made->attended) session.attended_graphs().add(exec.value(), std::move(made->attended));
         return result;
       },
-      /*repeats=*/true);
+      Session::Repeats::call);
 }
 
 Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader, Known<HandleKind::exec> exec,

@@ -370,7 +370,7 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
         if (!ahead.empty()) tell_ahead(session, id, ahead, writer.root<wire::LoadImageReply>());
         return result;
       },
-      /*repeats=*/load->jit.count() == 0);
+      load->jit.count() == 0 ? Session::Repeats::work : Session::Repeats::nothing);
 }
 
 Outcome takeLoaded(Session& session, Call&, wire::TakeLoaded::Reader in) {
@@ -478,6 +478,7 @@ Outcome functionAttributes(Session& session, Call& call, wire::FunctionAttribute
       in.getDevice() >= 0 && session.objects().resolve(HandleKind::kernel, in.getFunction(), kernel)) {
     const int device = session.contexts().driver_ordinal(in.getDevice());
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
+    call.set_device(device);
     return tell_attributes(session, kernel, device, out);
   }
   if (CUfunction function{}; session.objects().resolve(HandleKind::function, in.getFunction(), function)) {
@@ -512,6 +513,7 @@ Outcome setFunctionAttribute(Session& session, Call& call, wire::SetFunctionAttr
       in.getDevice() >= 0 && session.objects().resolve(HandleKind::kernel, in.getFunction(), kernel)) {
     const int device = session.contexts().driver_ordinal(in.getDevice());
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
+    call.set_device(device);
     return set_attribute(
         session, call, in, session.ordering().holding() ? function_of(session, kernel, device) : nullptr,
         [&](int* value, CUfunction_attribute which) {

@@ -56,20 +56,36 @@ void answer_after(Session& session, const CallId& id, std::uint64_t handle, CUev
                                     });
 }
 
-// Programs ask again and again: the client answers by itself from now on, until it hears.
-void tell_when_passed(Session& session, const CallId& id, std::uint64_t handle, CUevent event) {
-  if (!session.awaited_events().watch(handle, id.sequence)) return;
-  session.completions().after_event(event, *session.contexts().find(id.context), [&session, handle](CUresult result) {
-    session.deliveries().send_changes();
-    session.client().event_passed(handle, session.awaited_events().watched(handle), result != CUDA_SUCCESS);
+// The last record of an event that is watched, be it held back yet.
+void follow_record(Session& session, std::uint32_t context, std::uint64_t handle) {
+  session.ordering().after_record(handle, [&session, context, handle] {
+    const auto tell = [&session, context, handle](CUresult result) {
+      // The program has recorded it again, which the driver does not know yet.
+      if (session.ordering().record_held(handle)) return follow_record(session, context, handle);
+      session.deliveries().send_changes();
+      session.client().event_passed(handle, session.awaited_events().watched(handle), result != CUDA_SUCCESS);
+    };
+    CUevent event{};  // it and its context may be gone by now
+    ContextState* const owner = session.contexts().find(context);
+    if (owner && session.objects().resolve(HandleKind::event, handle, event))
+      session.completions().after_event(event, *owner, tell);
+    else tell(CUDA_ERROR_INVALID_HANDLE);
   });
+}
+
+// Programs ask again and again: the client answers by itself from now on, until it hears.
+CUresult tell_when_passed(Session& session, const CallId& id, std::uint64_t handle) {
+  if (session.awaited_events().watch(handle, id.sequence)) follow_record(session, id.context, handle);
+  return CUDA_ERROR_NOT_READY;
 }
 
 }  // namespace
 
 Outcome cuEventQuery(Session& session, Call& call, wire::CuEventQuery::Reader, Known<HandleKind::event> event) {
+  // Of a record that is held back the driver does not know.
+  if (session.ordering().record_held(event.value())) return tell_when_passed(session, call.id(), event.value());
   const CUresult result = session.driver().cuEventQuery(event.cuda());
-  if (result == CUDA_ERROR_NOT_READY) tell_when_passed(session, call.id(), event.value(), event.cuda());
+  if (result == CUDA_ERROR_NOT_READY) return tell_when_passed(session, call.id(), event.value());
   if (result != CUDA_SUCCESS) return result;
   answer_after(session, call.id(), event.value(), event.cuda());
   return Outcome::later();

@@ -60,6 +60,9 @@ class Call {
   /// Room that is kept for it, until it is settled.
   void set_credit(TakenCredit credit) { credit_ = std::move(credit); }
   TakenCredit take_credit() { return std::move(credit_); }
+  /// Of the driver, whose memory the call takes where that is not its context's device.
+  void set_device(int device) { device_ = device; }
+  std::optional<int> device() const { return device_; }
   std::span<std::byte> bulk() const { return bulk_; }
   std::span<const std::byte> message() const { return message_; }
 
@@ -82,6 +85,7 @@ class Call {
   std::span<std::byte> bulk_;
   MessageReader reader_;
   TakenCredit credit_;
+  std::optional<int> device_;
   std::optional<MessageWriter> reply_;
 };
 

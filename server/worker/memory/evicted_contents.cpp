@@ -41,7 +41,8 @@ class EvictedContents::Copier {
       driver_.cuCtxSetCurrent(context);
       driver_.cuStreamDestroy_v2(stream);
     }
-    if (!slot_.empty()) driver_.cuMemHostUnregister(slot_.bytes().data());
+    if (!slot_.empty() && driver_.cuMemHostUnregister(slot_.bytes().data()) != CUDA_SUCCESS)
+      slot_.keep_place();  // for the driver they are pinned yet
     driver_.cuCtxSetCurrent(nullptr);
   }
 

@@ -274,7 +274,7 @@ bool Session::send_rest() {
 // than that.
 bool Session::looks_on(Clock::time_point now) {
   const auto idle = now - idle_since_;
-  const bool waits = !completions_.empty() || !retries_.empty() || (reader_.blocked() && !residency_.holds_calls());
+  const bool waits = !completions_.empty() || !retries_.empty() || (reader_.blocked() && !holds_calls());
   const auto spin = options_.spin + (waits ? completion_poll : Clock::duration::zero());
   return idle < spin && (idle < spare_.first_look(now) || spell_.go_on(now));
 }
@@ -299,7 +299,7 @@ void Session::rest() {
   // unasked.
   if (reader_.blocked() && now - sent_at_ >= heartbeat) output_.confirm();
   Channel::Timeout timeout = told ? Channel::Timeout(heartbeat) : usage_interval;
-  if (!completions_.empty() || !retries_.empty() || (reader_.blocked() && !residency_.holds_calls())) {
+  if (!completions_.empty() || !retries_.empty() || (reader_.blocked() && !holds_calls())) {
     const auto waited = now - idle_since_;
     const bool hurried = completions_.wanted() && waited < hurried_wait;
     if (!hurried) timeout = std::clamp<Channel::Timeout>(waited / 16, look_least, look_most);
@@ -560,14 +560,17 @@ Outcome Session::aside(Call& call, std::function<CUresult()> work, std::function
 }
 
 Outcome Session::aside_reply(Call& call, std::function<CUresult()> work,
-                             std::function<CUresult(CUresult, MessageWriter&)> settle, bool repeats) {
+                             std::function<CUresult(CUresult, MessageWriter&)> settle, Repeats repeats) {
   const bool within = contexts_.current() && call.id().context != 0;
+  // Where nobody makes room it is for the last time.
+  auto again = repeats == Repeats::call && residency_.may_wait() ? ordering_.keep(call) : nullptr;
   run_aside(std::make_shared<Aside>(Aside{.id = call.id(),
                                           .cuda = within ? contexts_.current()->cuda : nullptr,
                                           .device = within ? contexts_.current()->device : -1,
                                           .work = std::move(work),
                                           .settle = std::move(settle),
-                                          .repeats = repeats}));
+                                          .repeats = repeats == Repeats::work || again,
+                                          .again = std::move(again)}));
   return Outcome::later();
 }
 
@@ -579,8 +582,9 @@ void Session::run_aside(const std::shared_ptr<Aside>& aside) {
       },
       [this, aside] {
         if (aside->result == CUDA_ERROR_OUT_OF_MEMORY && aside->repeats && aside->device >= 0 && residency_.may_wait())
-          return residency_.wait_for_room({contexts_.driver_ordinal(aside->device), room_for_the_driver},
-                                          [this, aside] { repeat_aside(aside); });
+          return residency_.wait_for_room(
+              {contexts_.driver_ordinal(aside->device), room_for_the_driver},
+              aside->again ? aside->again : [this, aside] { repeat_aside(aside); });
         settle_aside(*aside);
       });
 }
@@ -608,7 +612,7 @@ Outcome Session::wait_in_order(Call& call) {
   if (!again) return CUDA_ERROR_OUT_OF_MEMORY;
   waits_in_order_ = true;
   reader_.hold_calls(any_call);  // also of those that have come with it
-  const int device = contexts_.driver_ordinal(context->device);
+  const int device = call.device().value_or(contexts_.driver_ordinal(context->device));
   residency_.wait_for_room({device, room_for_the_driver}, [this, again = std::move(again)] {
     waits_in_order_ = false;
     taking_ = true;

@@ -174,10 +174,15 @@ class Session final : FrameHandler, Executor {
   /// Runs `work` beside the executor, in the call's context; then `settle`, on the executor, whose result is the
   /// answer.
   Outcome aside(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult)> settle);
-  /// Runs `work` beside the executor, where settling writes a reply: `settle` gets the writer. `repeats`: `work` may
-  /// run again, where the driver had no room and others have made some.
+  /// What happens where the driver has no room for it, and others make some.
+  enum class Repeats {
+    nothing,  ///< it fails
+    work,     ///< `work` runs again: it uses nothing that the program may destroy meanwhile
+    call,     ///< the call is carried out anew
+  };
+  /// Runs `work` beside the executor, where settling writes a reply: `settle` gets the writer.
   Outcome aside_reply(Call& call, std::function<CUresult()> work,
-                      std::function<CUresult(CUresult, MessageWriter&)> settle, bool repeats = false);
+                      std::function<CUresult(CUresult, MessageWriter&)> settle, Repeats repeats = Repeats::nothing);
 
  private:
   struct Aside {
@@ -187,6 +192,7 @@ class Session final : FrameHandler, Executor {
     const std::function<CUresult()> work;
     const std::function<CUresult(CUresult, MessageWriter&)> settle;
     bool repeats = false;
+    const std::function<void()> again;  ///< carries out the call anew, in place of `work`
     CUresult result = CUDA_ERROR_UNKNOWN;
   };
   void run_aside(const std::shared_ptr<Aside>& aside);
@@ -219,6 +225,8 @@ class Session final : FrameHandler, Executor {
   bool look_after_memory();
   bool tell_settled(bool idle);
   bool look_for_completions(bool hurried);
+  /// They wait for memory, and not for the GPU.
+  bool holds_calls() const { return waits_in_order_ || residency_.holds_calls(); }
   void rest();
   bool looks_on(std::chrono::steady_clock::time_point now);
   bool send_rest();
