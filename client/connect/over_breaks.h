@@ -16,9 +16,10 @@ namespace fargpu::client {
 /// ends again and again. The host forgets what it had begun for a connection, but for a worker that starts: the next
 /// attempt may find that ready. It takes a few seconds to forget a session, so after a break it may have no room. The
 /// host's next fargpud may take a few seconds to listen. Where the host may have the client wait for so long, all of
-/// this begins anew with each attempt that has waited.
+/// this begins anew with each attempt that has waited. `was_there`: a fargpud has spoken to this job before, so that
+/// nobody listens for a moment only.
 template <class Ask>
-auto over_breaks(Ask&& ask, std::chrono::milliseconds waits = {}) {
+auto over_breaks(Ask&& ask, std::chrono::milliseconds waits = {}, bool was_there = false) {
   using Clock = std::chrono::steady_clock;
   constexpr int hellos_most = 3, ends_most = 3;
   constexpr std::chrono::milliseconds time_most(10'000), pause_most(200), queued_least(1'000);
@@ -39,7 +40,8 @@ auto over_breaks(Ask&& ask, std::chrono::milliseconds waits = {}) {
       }
       hellos += error.line == Line::broke_at_hello;
       ends += error.line == Line::ended;
-      const bool soon = first && (error.nobody_listens || error.reason == wire::Failure::Reason::NO_CAPACITY);
+      const bool soon = ((first || was_there) && error.nobody_listens) ||
+                        (first && error.reason == wire::Failure::Reason::NO_CAPACITY);
       if ((error.line == Line::whole && !soon) || hellos == hellos_most || ends == ends_most) throw;
       if (!first) {
         first = error;

@@ -436,13 +436,13 @@ std::unique_ptr<Session> dial_once(const Config& config) {
 
 std::unique_ptr<Session> dial(const Config& config, const PoolHost& host, const LeaseOptions& wish,
                               const Place& place) {
-  return over_breaks([&] { return dial_once(config, host, wish, place); }, wish.wait);
+  return over_breaks([&] { return dial_once(config, host, wish, place); }, wish.wait, wish.job.has_value());
 }
 
 std::unique_ptr<Session> dial(const Config& config) {
   if (!config.number_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.number_error);
   require_pool(config);
-  return over_breaks([&] { return dial_once(config); }, config.lease.wait);
+  return over_breaks([&] { return dial_once(config); }, config.lease.wait, config.lease.job.has_value());
 }
 
 }  // namespace fargpu::client

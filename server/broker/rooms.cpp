@@ -186,7 +186,7 @@ void Rooms::give_up_waiting(Time now) {
     gone(id, {}, {});
   }
   std::erase_if(wishes_, [&](const Wish& wish) { return wish.granted && now - *wish.granted >= grant_kept; });
-  // However much room was made for it, and whoever is before it.
+  // However much room was made for it, and whichever wishes are before it.
   std::erase_if(wishes_, [&](const Wish& wish) {
     const bool given_up = !wish.needed && !wish.granted && now - wish.since >= wish_patience;
     if (given_up) answer_(wish.session, wish.request, false);

@@ -262,6 +262,33 @@ CASE(events) {
   GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&milliseconds, start, unrecorded));
 }
 
+// As programs do that have something else to do meanwhile: no other call brings the answer.
+CASE(polled_events) {
+  Stream stream;
+  Event event(CU_EVENT_DISABLE_TIMING);
+  const auto poll = [&] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    CUresult result = CUDA_ERROR_NOT_READY;
+    while (result == CUDA_ERROR_NOT_READY && std::chrono::steady_clock::now() < end) result = cuEventQuery(event);
+    return result;
+  };
+  for (const size_t bytes : {size_t{4096}, size_t{1} << 20, size_t{16} << 20}) {
+    void* pinned = nullptr;
+    OK(cuMemHostAlloc(&pinned, bytes, 0));
+    Buffer<char> memory(bytes);
+    std::memset(pinned, 7, bytes);
+    OK(cuMemcpyHtoDAsync(memory.address(), pinned, bytes, stream));
+    OK(cuEventRecord(event, stream));
+    OK(poll());
+    std::memset(pinned, 0, bytes);
+    OK(cuMemcpyDtoHAsync(pinned, memory.address(), bytes, stream));
+    OK(cuEventRecord(event, stream));
+    OK(poll());
+    HOLDS(static_cast<char*>(pinned)[0] == 7 && static_cast<char*>(pinned)[bytes - 1] == 7);
+    OK(cuMemFreeHost(pinned));
+  }
+}
+
 CASE(waiting_for_events) {
   Kernels kernels;
   Flag flag;

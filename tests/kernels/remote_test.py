@@ -17,6 +17,8 @@ from rig.process import run  # noqa: E402
 SOFTWARE_GPU = paths.BUILD / "server" / "softgpu" / "libfargpu-softgpu.so"
 PROGRAMS = paths.BUILD / "tests" / "kernels"
 CASE_SECONDS = 120
+# Of cases in which the way to the worker matters.
+TRANSPORTS = {"polled_events": ("tcp", "shm")}
 
 
 def environment(broker):
@@ -36,10 +38,11 @@ class Cases(unittest.TestCase):
     def run_case(self, case):
         # With bulk lanes, of which a machine with few processors has none.
         lanes = {"FARGPU_LANES": "4"} if self.program == "copies" else {}
-        done = run([PROGRAMS / f"kernels_{self.program}", case], env={**environment(self.broker), **lanes},
-                   seconds=CASE_SECONDS)
-        said = done.out + done.err + ("died by a signal" if done.code < 0 else "")
-        self.assertEqual(done.code, 0, said)
+        for transport in TRANSPORTS.get(case, ("auto",)):
+            done = run([PROGRAMS / f"kernels_{self.program}", case], seconds=CASE_SECONDS,
+                       env={**environment(self.broker), **lanes, "FARGPU_TRANSPORT": transport})
+            said = done.out + done.err + ("died by a signal" if done.code < 0 else "")
+            self.assertEqual(done.code, 0, f"{transport}: {said}")
 
 
 def class_of(program, cases):
