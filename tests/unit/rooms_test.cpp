@@ -291,6 +291,52 @@ TEST_CASE("a session that stays because it works is asked again, and an allocati
   CHECK(host.answer(2) == false);
 }
 
+TEST_CASE("a call that could fail waits for a minute, however much room is made for it") {
+  Host host;
+  for (std::uint64_t id = 1; id <= 20; ++id) host.begin(id, 30 * mib);
+  host.tick(2s);
+  host.begin(100, 0);
+  const Rooms::Time begin = host.now;
+  std::uint64_t request = 0;
+  std::optional<bool> answer = true;
+  // It tries each time, and finds that it was not enough. Those that left want their memory again at once.
+  while (answer != false && host.now - begin < 5min) {
+    if (answer) host.rooms.wants(100, ++request, {30 * mib}, false, host.now);
+    host.tick(1s);
+    while (!host.told.empty()) {
+      const std::uint64_t id = host.told.begin()->first;
+      host.leaves(id);
+      host.returns(id, 30 * mib);
+    }
+    host.tick();
+    answer = host.answer(100);
+  }
+  CHECK(answer == false);
+  CHECK(host.now - begin <= 65s);
+  CHECK(request > 8);
+}
+
+TEST_CASE("a call that could fail waits for a minute behind the wish of a session that is to return") {
+  Host host;
+  host.begin(1, 30 * mib);
+  host.begin(2, 0);
+  host.begin(3, 0);
+  host.rooms.wants(2, 1, {30 * mib}, true, host.now);
+  host.tick();
+  CHECK(host.answer(2) == true);  // there may be room meanwhile
+  host.rooms.wants(2, 2, {30 * mib}, true, host.now);
+  host.rooms.wants(3, 1, {mib}, false, host.now);
+  for (int second = 0; second < 65; ++second) {
+    host.rooms.worked(1, host.now);
+    host.tick(1s);
+    if (host.told.erase(1) > 0)
+      host.rooms.told(1, {.refusal = "it works", .busy = true, .order = host.orders[1]}, host.now);
+    if (second < 50) CHECK_FALSE(host.answer(3));
+  }
+  CHECK(host.answer(3) == false);
+  CHECK_FALSE(host.answer(2));  // it has nothing else to do
+}
+
 TEST_CASE("a worker that does not answer, and one that ends, hold up nobody for ever") {
   Host host;
   host.one_in_the_way(10 * mib);
