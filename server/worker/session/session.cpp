@@ -440,12 +440,12 @@ void Session::execute(const Service& service, Call& call) {
   if (residency_.away() && !service.asks)
     throw std::logic_error("a call is executed while the session's memory is away");
   if (!ordering_.admit(service, call)) return;
-  const std::uint64_t refused = ledger_.refusals() + host_budget_.refusals();
+  const auto refusals = [this] { return ledger_.refusals() + host_budget_.refusals(); };
+  const std::uint64_t refused = refusals();
   Outcome outcome = service.serve(*this, call);
   const bool no_room = !outcome.is_later() && outcome.result() == CUDA_ERROR_OUT_OF_MEMORY;
   // The driver's, and not a bound of the session.
-  if (no_room && service.driver_room && refused == ledger_.refusals() + host_budget_.refusals())
-    outcome = wait_in_order(call);
+  if (no_room && service.driver_room && refused == refusals()) outcome = wait_in_order(call);
   ordering_.served();
   if (!outcome.is_later()) finish(call.id(), outcome.result(), call.reply());
 }
