@@ -47,7 +47,7 @@ struct WorkerMessage {
                             # already read
     admitted @21 :Data;
     dialled @22 :Dialled;   # with the connection's descriptor, if there is one
-    evict @30 :Evict;       # the session's device memory goes to the host's, or to the file whose descriptor comes with
+    evict @30 :Evict;       # device memory of the session goes to the host, or to the file whose descriptor comes with
                             # it; answered by `residency`
     room @31 :Room;
     turn @12 :Turn;         # which work the session may give to its devices from now on; first, right behind `session`
@@ -117,6 +117,7 @@ struct ResidencyNews {
   busy @4 :Bool;                # it stays because it is at work, and may leave later
   order @5 :UInt64;             # number of the last `evict` that it has heard, which this answers; 0: of none
   diskBytes @6 :UInt64;         # of the host's disk that holds them
+  restBytes @7 :List(UInt64);   # of each device: what has not left, and could; empty while nothing has left
 }
 
 struct Evict {
@@ -124,6 +125,7 @@ struct Evict {
   patienceMs @1 :UInt32;        # for which work that was given may take to complete; the program's calls wait meanwhile
   number @2 :UInt64;
   diskBytesMax @3 :UInt64;      # of the file, where the host's memory has no room
+  leaveBytes @4 :List(UInt64);  # of each of the session's devices, what is to leave at least; empty: all of them
 }
 
 struct RoomWish {

@@ -1,6 +1,7 @@
 #include "shared_memory.h"
 
 #include "operations.capnp.h"
+#include "client/call/refusal.h"
 #include "client/call/remote_call.h"
 #include "client/connect/facts.h"
 #include "client/objects/contexts.h"
@@ -27,7 +28,10 @@ CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool
   const auto [base, bytes] = parts_.device_memory.share_piece(region->base);
   RemoteCall<wire::ShareMemory> call(parts_.calls, thread);
   call.in().setAddress(base);
-  if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
+  const CUresult result = call.wait();
+  if (result == CUDA_ERROR_NOT_SUPPORTED)
+    return refuse_use("sharing large memory that has left its device meanwhile (docs/internals/eviction.md)");
+  if (result != CUDA_SUCCESS) return result;
   const auto shared = call.out();
   const auto key = share_key(shared.getKey());
   if (!key || shared.getBytes() != bytes) throw ProtocolError("the worker shared other memory than it was asked to");

@@ -62,6 +62,8 @@ Evictions::Evictions(asio::io_context& io, const Settings& settings, Rooms::OnDe
             const auto fill = [&](wire::WorkerMessage::Builder message) {
               auto evict = message.initEvict();
               evict.setNumber(order.number);
+              auto leave = evict.initLeaveBytes(static_cast<unsigned>(order.bytes.size()));
+              for (unsigned device = 0; device < leave.size(); ++device) leave.set(device, order.bytes[device]);
               evict.setHostBytesMax(order.host_bytes_max);
               evict.setDiskBytesMax(order.disk_bytes_max);
               evict.setPatienceMs(static_cast<std::uint32_t>(order.patience.count()));
@@ -97,6 +99,7 @@ void Evictions::heard(std::uint64_t session, wire::ResidencyNews::Reader news) {
   rooms_.told(session,
               {.state = state,
                .away = bytes_of(news.getAwayBytes()),
+               .rest = bytes_of(news.getRestBytes()),
                .host_bytes = news.getHostBytes(),
                .disk_bytes = news.getDiskBytes(),
                .refusal = refusal,

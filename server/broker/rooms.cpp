@@ -32,6 +32,9 @@ constexpr unsigned grants_max = 8;
 constexpr auto look_interval = milliseconds(50);
 /// Less is not worth a swap.
 constexpr std::uint64_t bytes_least = 1u << 20;
+/// Of what a session has on a device, at least this part leaves at a time: one that wants a little again and again is
+/// not to wait each time.
+constexpr std::uint64_t parts_max = 8;
 
 std::uint64_t sum(const Rooms::Bytes& bytes) { return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0}); }
 
@@ -65,7 +68,9 @@ void Rooms::told(SessionId id, const News& news, Time now) {
   if (before != news.state) member.since = now;
   member.away = news.away;
   member.away.resize(member.session.devices.size());
-  const bool away = news.state != State::RESIDENT && news.state != State::LEAVING;
+  member.rest = news.rest;
+  member.rest.resize(member.session.devices.size());
+  const bool away = news.state != State::RESIDENT;
   take(member, &Member::host, away ? news.host_bytes : 0);
   take(member, &Member::disk, away ? news.disk_bytes : 0);
   if (news.state == State::RESIDENT) {
@@ -81,7 +86,9 @@ void Rooms::told(SessionId id, const News& news, Time now) {
   member.refusal = news.refusal;
   member.busy = news.busy;
   if (!news.refusal.empty()) member.refused = now;
-  gone(id, news.state == State::RESIDENT ? Bytes{} : member.away, member.session.devices);
+  Bytes left = member.away;
+  for (std::size_t d = 0; d < left.size(); ++d) left[d] -= std::min(left[d], member.away_before[d]);
+  gone(id, news.state == State::RESIDENT ? Bytes{} : left, member.session.devices);
 }
 
 // What a session gave back counts for the wish that it left for.
@@ -135,8 +142,10 @@ std::string Rooms::ask_to_leave(SessionId id, Time now) {
     return "there is no session " + std::to_string(id) + "; `fargpu ls` shows those that run";
   if (rules_.host_bytes_max == 0 && rules_.disk_bytes_max == 0)
     return "this host evicts no sessions: its settings evicted_bytes_max and evicted_disk_bytes_max are 0";
-  if (found->second.state != State::RESIDENT || found->second.told_to_leave) return "";  // it is on its way, or there
-  if (sum(on_devices_(id)) == 0) return fmt::format("session {} has no memory of a device", id);
+  const Member& member = found->second;
+  const std::uint64_t there = sum(movable(id, member));
+  if (member.told_to_leave || (member.state != State::RESIDENT && there < bytes_least)) return "";  // or it is away
+  if (member.state == State::RESIDENT && there == 0) return fmt::format("session {} has no memory of a device", id);
   if (most_left() == 0)
     return fmt::format(
         "what the host has for evicted sessions, {} of its memory (evicted_bytes_max) and {} of its disk "
@@ -198,15 +207,19 @@ void Rooms::give_up_waiting(Time now) {
 bool Rooms::serve(Wish& wish, Time now) {
   // Somebody else may have made room meanwhile. A session that has tried to allocate knows better.
   if (wish.needed && !wish.tried && wish.leaving.empty() && sum(wish.freed) == 0) return grant(wish, now);
-  while (!covered(wish)) {
-    const auto next = victim(wish, now);
+  Bytes rest = uncovered(wish);
+  while (sum(rest) > 0) {
+    const auto next = victim(wish, rest, now);
     if (next == members_.end()) break;
     const bool working = !idle(next->second, next->first, now);
-    if (!order(next->first, next->second, now, working ? patience_working : patience_idle)) break;
+    if (!order(next->first, next->second, now, working ? patience_working : patience_idle,
+               part(wish, rest, next->first, next->second)))
+      break;
     wish.leaving.insert(next->first);
+    rest = uncovered(wish);
   }
   if (!wish.leaving.empty()) return false;
-  if (covered(wish) || sum(wish.freed) > 0) return grant(wish, now);
+  if (sum(rest) == 0 || sum(wish.freed) > 0) return grant(wish, now);
   if (may_go_later(wish, now)) return false;
   answer_(wish.session, wish.request, false);
   return true;
@@ -219,27 +232,52 @@ bool Rooms::grant(Wish& wish, Time now) {
   return false;
 }
 
-// Whether what has left, and what is leaving, is as much as is wanted.
-bool Rooms::covered(const Wish& wish) const {
+// What is wanted beyond what has left, and what is leaving.
+Rooms::Bytes Rooms::uncovered(const Wish& wish) const {
   const auto& devices = members_.at(wish.session).session.devices;
-  for (std::size_t d = 0; d < wish.bytes.size(); ++d) {
+  Bytes rest = wish.bytes;
+  for (std::size_t d = 0; d < rest.size(); ++d) {
     std::uint64_t room = wish.freed[d];
     for (const SessionId id : wish.leaving) {
-      const auto& others = members_.at(id).session.devices;
-      const Bytes bytes = on_devices_(id);
-      for (std::size_t o = 0; o < others.size() && o < bytes.size(); ++o)
-        if (others[o] == devices[d]) room += bytes[o];
+      const Member& other = members_.at(id);
+      for (std::size_t o = 0; o < other.session.devices.size() && o < other.leaving.size(); ++o)
+        if (other.session.devices[o] == devices[d]) room += other.leaving[o];
     }
-    if (room < wish.bytes[d]) return false;
+    rest[d] -= std::min(rest[d], room);
   }
-  return true;
+  return rest;
+}
+
+// What of it is on its devices and can leave, as far as is known.
+Rooms::Bytes Rooms::movable(SessionId id, const Member& member) const {
+  Bytes bytes = on_devices_(id);
+  if (member.state == State::RESIDENT) return bytes;
+  for (std::size_t d = 0; d < bytes.size(); ++d)
+    bytes[d] = d < member.rest.size() ? std::min(bytes[d], member.rest[d]) : 0;
+  return bytes;
+}
+
+// What it is to leave of each of its devices, where so much is wanted yet.
+Rooms::Bytes Rooms::part(const Wish& wish, const Bytes& uncovered, SessionId id, const Member& member) const {
+  const auto& devices = members_.at(wish.session).session.devices;
+  Bytes bytes = movable(id, member);
+  for (std::size_t o = 0; o < bytes.size(); ++o) {
+    const auto place = std::find(devices.begin(), devices.end(), member.session.devices.at(o)) - devices.begin();
+    const auto d = static_cast<std::size_t>(place);
+    const std::uint64_t wanted = d < uncovered.size() ? uncovered[d] : 0;
+    const std::uint64_t away = o < member.away.size() ? member.away[o] : 0;
+    bytes[o] = wanted == 0 ? 0 : std::min(bytes[o], std::max(wanted, (bytes[o] + away) / parts_max));
+  }
+  return bytes;
 }
 
 // Whether it has memory on a device that the wish is about.
 bool Rooms::in_the_way(const Wish& wish, SessionId id, const Member& member) const {
-  if (id == wish.session || member.state != State::RESIDENT) return false;
+  if (id == wish.session || member.state == State::LEAVING || member.state == State::RETURNING) return false;
+  const auto returns = [id = id](const Wish& other) { return other.session == id && other.needed && other.granted; };
+  if (std::any_of(wishes_.begin(), wishes_.end(), returns)) return false;
   const auto& devices = members_.at(wish.session).session.devices;
-  const Bytes bytes = on_devices_(id);
+  const Bytes bytes = movable(id, member);
   for (std::size_t o = 0; o < member.session.devices.size() && o < bytes.size(); ++o)
     for (std::size_t d = 0; d < devices.size(); ++d)
       if (devices[d] == member.session.devices[o] && wish.bytes[d] > 0 && bytes[o] >= bytes_least) return true;
@@ -253,7 +291,7 @@ bool Rooms::idle(const Member& member, SessionId id, Time now) const {
          });
 }
 
-std::map<Rooms::SessionId, Rooms::Member>::iterator Rooms::victim(const Wish& wish, Time now) {
+std::map<Rooms::SessionId, Rooms::Member>::iterator Rooms::victim(const Wish& wish, const Bytes& uncovered, Time now) {
   using scheduler::Priority;
   const Priority own = members_.at(wish.session).session.priority;
   const std::uint64_t left = most_left();
@@ -265,8 +303,10 @@ std::map<Rooms::SessionId, Rooms::Member>::iterator Rooms::victim(const Wish& wi
   for (auto one = members_.begin(); one != members_.end(); ++one) {
     const Member& member = one->second;
     if (!in_the_way(wish, one->first, member) || member.told_to_leave ||
-        (member.refused && now - *member.refused < refusal_counts) || sum(on_devices_(one->first)) > left)
+        (member.refused && now - *member.refused < refusal_counts))
       continue;
+    const std::uint64_t bytes = sum(part(wish, uncovered, one->first, member));
+    if (bytes == 0 || bytes > left) continue;
     if (!idle(member, one->first, now) && (member.session.priority > own || now - member.came < rules_.quantum))
       continue;
     if (best == members_.end() || rank(one) < rank(best)) best = one;
@@ -291,17 +331,21 @@ bool Rooms::may_go_later(const Wish& wish, Time now) const {
   });
 }
 
-bool Rooms::order(SessionId id, Member& member, Time now, milliseconds patience) {
+// More may leave than is wanted: memory leaves in whole pieces.
+bool Rooms::order(SessionId id, Member& member, Time now, milliseconds patience, Bytes bytes) {
   if (most_left() == 0) return false;
+  const Bytes all = movable(id, member);
   member.told_to_leave = now;
   member.order = ++orders_;
   member.refusal.clear();
-  const std::uint64_t bytes = sum(on_devices_(id));
+  member.leaving = bytes.empty() ? all : bytes;
+  member.away_before = member.away;
+  member.away_before.resize(member.session.devices.size());
   for (const auto part : {&Member::host, &Member::disk}) {
-    (member.*part).expected = std::min(left(part), bytes);
-    (member.*part).max = (member.*part).expected;
+    (member.*part).expected = std::min(left(part), sum(all));
+    (member.*part).max = (member.*part).bytes + (member.*part).expected;
   }
-  evict_(id, {member.order, member.host.expected, member.disk.expected, patience});
+  evict_(id, {member.order, std::move(bytes), member.host.expected, member.disk.expected, patience});
   return true;
 }
 
@@ -314,7 +358,7 @@ std::uint64_t Rooms::taken(Part Member::*part) const {
 std::uint64_t Rooms::left(Part Member::*part) const {
   const std::uint64_t max = part == &Member::host ? rules_.host_bytes_max : rules_.disk_bytes_max;
   std::uint64_t taken = 0;
-  for (const auto& [id, member] : members_) taken += std::max((member.*part).bytes, (member.*part).expected);
+  for (const auto& [id, member] : members_) taken += (member.*part).bytes + (member.*part).expected;
   return max > taken ? max - taken : 0;
 }
 
@@ -329,8 +373,9 @@ void Rooms::take(Member& member, Part Member::*part, std::uint64_t bytes) const 
 void Rooms::evict_idle(Time now) {
   if (rules_.idle_after.count() == 0) return;
   for (auto& [id, member] : members_) {
-    if (member.state != State::RESIDENT || member.told_to_leave || now - member.worked < rules_.idle_after ||
-        (member.refused && now - *member.refused < rules_.idle_after) || sum(on_devices_(id)) < bytes_least)
+    if ((member.state != State::RESIDENT && member.state != State::EVICTED) || member.told_to_leave ||
+        now - member.worked < rules_.idle_after || (member.refused && now - *member.refused < rules_.idle_after) ||
+        sum(movable(id, member)) < bytes_least)
       continue;
     order(id, member, now, patience_idle);
   }

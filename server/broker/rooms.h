@@ -27,9 +27,10 @@ struct RoomRules {
   std::chrono::nanoseconds idle_after{0};
 };
 
-/// Sessions that do not work go first, of those the ones that have not worked for longest, and best-effort ones before
-/// others; then those that have had their memory for the quantum. Nobody that works makes room for a lease of lower
-/// priority. Wishes for a device are served in their order.
+/// As much of a session's memory leaves as is wanted, but no small pieces of it, and of the next session only when that
+/// is not enough. Sessions that do not work go first, of those the ones that have not worked for longest, and
+/// best-effort ones before others; then those that have had their memory for the quantum. Nobody that works makes room
+/// for a lease of lower priority. Wishes for a device are served in their order.
 class Rooms {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -43,9 +44,11 @@ class Rooms {
     std::uint64_t bytes_max = 0;  ///< that it may hold of each device, and want; 0 for no limit
     bool taken_over = false;      ///< an earlier broker may have had it evicted
   };
-  /// A session is to leave within this patience, and may take so much of the host's memory, or else of its disk.
+  /// Memory of a session is to leave within this patience, and may take so much of the host's memory, or else of its
+  /// disk.
   struct Order {
     std::uint64_t number = 0;
+    Bytes bytes;  ///< at least; empty: all that can
     std::uint64_t host_bytes_max = 0;
     std::uint64_t disk_bytes_max = 0;
     std::chrono::milliseconds patience{0};
@@ -66,6 +69,7 @@ class Rooms {
   struct News {
     State state = State::RESIDENT;
     Bytes away;
+    Bytes rest;  ///< that has not left, and could; of a resident session nothing is said
     std::uint64_t host_bytes = 0, disk_bytes = 0;
     std::string refusal;      ///< why it stays
     bool busy = false;        ///< and may leave later
@@ -75,7 +79,7 @@ class Rooms {
   void told(SessionId id, const News& news, Time now);
   /// It wants room; another wish takes the place of an earlier one. `needed`: its memory is away.
   void wants(SessionId id, std::uint64_t request, const Bytes& bytes, bool needed, Time now);
-  /// An operator wants its memory to leave. Why not; empty if it was told to.
+  /// An operator wants all of its memory to leave. Why not; empty if it was told to.
   std::string ask_to_leave(SessionId id, Time now);
   /// What came of the last time that it was told to leave: why it stays; empty if it left. Nothing yet while it has not
   /// answered.
@@ -105,7 +109,8 @@ class Rooms {
   struct Member {
     Session session;
     State state = State::RESIDENT;
-    Bytes away;
+    Bytes away, rest;
+    Bytes leaving, away_before;  // what is expected to leave while it is told to, and what had left before
     Part host, disk;
     std::string refusal;
     bool busy = false;  // that is why it stayed
@@ -131,12 +136,14 @@ class Rooms {
 
   bool serve(Wish& wish, Time now);
   bool grant(Wish& wish, Time now);
-  bool covered(const Wish& wish) const;
-  std::map<SessionId, Member>::iterator victim(const Wish& wish, Time now);
+  Bytes uncovered(const Wish& wish) const;
+  Bytes movable(SessionId id, const Member& member) const;
+  Bytes part(const Wish& wish, const Bytes& uncovered, SessionId id, const Member& member) const;
+  std::map<SessionId, Member>::iterator victim(const Wish& wish, const Bytes& uncovered, Time now);
   bool may_go_later(const Wish& wish, Time now) const;
   bool in_the_way(const Wish& wish, SessionId id, const Member& member) const;
   bool idle(const Member& member, SessionId id, Time now) const;
-  bool order(SessionId id, Member& member, Time now, std::chrono::milliseconds patience);
+  bool order(SessionId id, Member& member, Time now, std::chrono::milliseconds patience, Bytes bytes = {});
   void gone(SessionId id, const Bytes& bytes, const std::vector<unsigned>& devices);
   std::uint64_t taken(Part Member::*part) const;
   std::uint64_t left(Part Member::*part) const;

@@ -91,6 +91,12 @@ std::shared_ptr<Charge> Charge::take(Ledger& ledger, int device, std::uint64_t b
   return std::shared_ptr<Charge>(new Charge(ledger, device, bytes, true));
 }
 
+std::shared_ptr<Charge> Charge::split(std::uint64_t bytes) {
+  std::shared_ptr<Charge> part(new Charge(ledger_, device_, bytes, charged_));
+  bytes_ -= bytes;
+  return part;
+}
+
 std::shared_ptr<Charge> Charge::nothing(Ledger& ledger, int device, std::uint64_t bytes) {
   return std::shared_ptr<Charge>(new Charge(ledger, device, bytes, false));
 }

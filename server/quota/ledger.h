@@ -81,6 +81,8 @@ class Charge {
   }
   int device() const { return device_; }
   std::uint64_t bytes() const { return bytes_; }
+  /// So much of it is another one's from now on.
+  std::shared_ptr<Charge> split(std::uint64_t bytes);
   bool charged() const { return charged_; }
   /// Ends with it, before the session is charged less.
   std::shared_ptr<void> companion;
@@ -91,7 +93,7 @@ class Charge {
 
   Ledger& ledger_;
   const int device_;
-  const std::uint64_t bytes_;
+  std::uint64_t bytes_;
   const bool charged_;
 };
 

@@ -312,6 +312,51 @@ class Wanted(EvictionTest):
         self.assertEqual(idle.errors(), "")
         self.assertEqual(busy.errors(), "")
 
+    def test_no_more_leaves_than_is_wanted(self):
+        host = self.host()
+        idle, session = self.session(host, *(f"alloc a{i} {20 * MIB}" for i in range(8)), "scatter a0 3",
+                                     "scatter a7 4")
+        time.sleep(1.5)
+        busy, _ = self.session(host, f"alloc a {100 * MIB}", "scatter a 5")
+        host.log("session evicted", session=session)
+        first = self.state(host, session)["away_bytes"]
+        self.assertGreaterEqual(first, 100 * MIB)
+        self.assertLess(first, 130 * MIB)
+        busy.must(f"alloc b {40 * MIB}")
+        self.assertEqual(self.state(host, session)["away_bytes"], first)
+        busy.must(f"alloc c {70 * MIB}")  # and then more
+        self.assertGreaterEqual(self.state(host, session)["away_bytes"], first + 20 * MIB)
+        self.evict(host, session)  # and the rest
+        self.assertGreaterEqual(self.state(host, session)["away_bytes"], 160 * MIB)
+        time.sleep(1.5)
+        for block in ("a0", "a7"):
+            self.assertEqual(idle.ask(f"check {block}"), "SUCCESS same")
+        self.assertEqual(busy.ask("check a"), "SUCCESS same")
+        self.assertEqual(idle.finish(), 0)
+        self.assertEqual(busy.finish(), 0)
+
+    def test_large_memory_comes_back_in_parts(self):
+        """So that not all of it has to leave the next time."""
+        host = self.host()
+        clients = [self.session(host, f"alloc a {150 * MIB}", f"scatter a {number}") for number in range(2)]
+        away = []
+        for _ in range(3):
+            for number, (client, session) in enumerate(clients):
+                time.sleep(1.5)
+                self.assertEqual(client.ask("check a"), "SUCCESS same")
+                away.append(self.state(host, clients[1 - number][1])["away_bytes"])
+        self.assertGreaterEqual(away[0], 150 * MIB)
+        self.assertLess(away[-1], 90 * MIB)
+        self.assertGreater(away[-1], 40 * MIB)
+        client, session = clients[0]
+        self.assertIn("NOT_SUPPORTED", client.ask("export a"))
+        client.says("has left its device")
+        self.assertEqual(client.ask("free a"), "SUCCESS")
+        self.assertEqual(client.ask(f"alloc a {150 * MIB}"), "SUCCESS")
+        client.must("export a")
+        for one, _ in clients:
+            self.assertEqual(one.finish(), 0)
+
     def test_idle_sessions_make_room_for_an_array(self):
         host = self.host()
         idle, session = self.session(host, f"alloc a {150 * MIB}", "scatter a 3")

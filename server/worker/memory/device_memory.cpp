@@ -1,5 +1,9 @@
 #include "device_memory.h"
 
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
 #include "protocol/limits.h"
 
 namespace fargpu::server {
@@ -158,16 +162,20 @@ CUresult DeviceMemory::map(std::uint64_t address, std::uint64_t bytes, std::uint
 }
 
 CUresult DeviceMemory::unmap(std::uint64_t address, std::uint64_t bytes) {
-  const auto found = mappings_.find(address);
-  if (found == mappings_.end() || found->second.bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = driver_.cuMemUnmap(address, bytes);
-  if (result == CUDA_SUCCESS) mappings_.erase(found);
-  return result;
+  const auto first = mappings_.find(address);
+  auto last = first;
+  for (std::uint64_t left = bytes; left > 0; left -= std::exchange(last, std::next(last))->second.bytes)
+    if (last == mappings_.end() || last->first != address + (bytes - left) || last->second.bytes > left)
+      return CUDA_ERROR_INVALID_VALUE;
+  for (auto mapping = first; mapping != last; mapping = mappings_.erase(mapping))
+    if (const CUresult bad = driver_.cuMemUnmap(mapping->first, mapping->second.bytes); bad != CUDA_SUCCESS) return bad;
+  return first == last ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 CUresult DeviceMemory::retain(std::uint64_t address, CUmemGenericAllocationHandle& handle) {
   const auto found = mappings_.find(address);
   if (found == mappings_.end()) return CUDA_ERROR_INVALID_VALUE;
+  if (found->second.divided) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = driver_.cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(address));
   if (result != CUDA_SUCCESS) return result;
   return hold(handle, found->second.allocation);
@@ -289,6 +297,22 @@ CUresult DeviceMemory::come_back(Piece& piece) {
   if (piece.known_as != 0) piece.handle = handle;
   piece.away = false;
   return CUDA_SUCCESS;
+}
+
+std::vector<DeviceMemory::Piece> DeviceMemory::divide(const Piece& piece, std::uint64_t bytes_max) {
+  const std::uint64_t part_bytes = std::max(bytes_max / granularity, std::uint64_t{1}) * granularity;
+  Mapping& whole = mappings_.at(piece.address);
+  if (piece.bytes <= part_bytes || piece.known_as != 0 || piece.places.size() != 1 || !whole.backed) return {piece};
+  std::vector<Piece> parts;
+  for (std::uint64_t offset = 0; offset < piece.bytes; offset += part_bytes) {
+    Piece& part = parts.emplace_back(piece);
+    part.address = part.places.front().address = piece.address + offset;
+    part.bytes = std::min(part_bytes, piece.bytes - offset);
+    if (offset > 0) mappings_[part.address] = {part.bytes, whole.allocation->split(part.bytes), true, true, true};
+  }
+  whole.bytes = part_bytes;
+  whole.divided = true;
+  return parts;
 }
 
 bool DeviceMemory::holds(std::uint64_t address, std::uint64_t bytes) const {

@@ -53,9 +53,9 @@ class DeviceMemory {
   CUresult set_access(std::uint64_t address, std::uint64_t bytes, int device, bool allowed);
   /// The device that memory of the window lies on; -1 where there is none of ours.
   int device_of(std::uint64_t address) const;
-  /// Takes memory of either kind away from an address where it was put.
+  /// Takes memory of either kind away from an address where it was put, or several that follow each other.
   CUresult unmap(std::uint64_t address, std::uint64_t bytes);
-  /// One more hold on the memory mapped here (cuMemRetainAllocationHandle).
+  /// One more hold on the memory mapped here (cuMemRetainAllocationHandle); NOT_SUPPORTED if that has become several.
   CUresult retain(std::uint64_t address, CUmemGenericAllocationHandle& handle);
 
   /// Memory that can leave its device and come back to its addresses: nobody but the session has it.
@@ -80,6 +80,9 @@ class DeviceMemory {
   CUresult leave(Piece& piece);
   /// New memory, whose contents are anything, at the piece's addresses.
   CUresult come_back(Piece& piece);
+  /// A piece that is away becomes several of so many bytes at most, unless the program knows it by a handle, or has
+  /// mapped it itself. Each is memory of its own from now on.
+  std::vector<Piece> divide(const Piece& piece, std::uint64_t bytes_max);
   /// All have come back. Calls `renamed(old, new)` for each handle that is another one since.
   template <class Renamed>
   void rename_handles(const std::vector<Piece>& pieces, Renamed&& renamed) {
@@ -112,7 +115,8 @@ class DeviceMemory {
   struct Mapping {
     std::uint64_t bytes = 0;
     std::shared_ptr<Charge> allocation;
-    bool backed = false;  // by `back`; else mapped by the program, which says what has access
+    bool backed = false;   // by `back`; else mapped by the program, which says what has access
+    bool divided = false;  // a part of what was one
     bool away = false;
   };
   /// One reference of the driver's, however often the session holds it.

@@ -286,6 +286,7 @@ void WorkerProcess::tell_residency(const ResidencyNews& news) {
     auto told = message.initResidency();
     told.setState(news.state);
     set_all(told.initAwayBytes(static_cast<unsigned>(news.away.size())), news.away);
+    set_all(told.initRestBytes(static_cast<unsigned>(news.rest.size())), news.rest);
     told.setHostBytes(news.host_bytes);
     told.setDiskBytes(news.disk_bytes);
     told.setRefusal(news.refusal);
@@ -364,13 +365,18 @@ void WorkerProcess::hear(wire::WorkerMessage::Reader message, Descriptor descrip
                           .number = told.getNumber()});
       return;
     }
-    case wire::WorkerMessage::EVICT:
-      running_.hear_evict({.number = message.getEvict().getNumber(),
-                           .host_bytes_max = message.getEvict().getHostBytesMax(),
-                           .disk_bytes_max = message.getEvict().getDiskBytesMax(),
+    case wire::WorkerMessage::EVICT: {
+      const auto told = message.getEvict();
+      std::vector<std::uint64_t> bytes;
+      for (const std::uint64_t one : told.getLeaveBytes()) bytes.push_back(one);
+      running_.hear_evict({.number = told.getNumber(),
+                           .bytes = std::move(bytes),
+                           .host_bytes_max = told.getHostBytesMax(),
+                           .disk_bytes_max = told.getDiskBytesMax(),
                            .file = std::move(descriptor),
-                           .patience = std::chrono::milliseconds(message.getEvict().getPatienceMs())});
+                           .patience = std::chrono::milliseconds(told.getPatienceMs())});
       return;
+    }
     case wire::WorkerMessage::ROOM:
       running_.hear_room(message.getRoom().getRequest(), message.getRoom().getMade());
       return;

@@ -1,6 +1,7 @@
 #include "residency.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "protocol/errors.h"
@@ -48,7 +49,7 @@ void Residency::hear_of_new_broker() {
 bool Residency::poll(bool call_waits) {
   const State before = state_;
   take_words();
-  if (state_ == State::LEAVING && pieces_.empty()) leave_when_idle();
+  if (state_ == State::LEAVING && !leaving_) leave_when_idle();
   if (state_ == State::EVICTED && (call_waits || !waiting_.empty())) {
     wish_.reset();  // what it wanted before was less
     enter(State::WAITING);
@@ -86,7 +87,7 @@ void Residency::take_words() {
   }
   if (!order) return;
   order_number_ = order->number;
-  if (state_ == State::RESIDENT) begin_to_leave(std::move(*order));
+  if (state_ != State::LEAVING && state_ != State::RETURNING) begin_to_leave(std::move(*order));
   else enter(state_);
 }
 
@@ -103,31 +104,28 @@ void Residency::enter(State state, const std::string& refusal, bool busy) {
   if (!options_.tell) return;
   ResidencyNews news{.state = state,
                      .away = std::vector<std::uint64_t>(devices_),
+                     .rest = rest_,
                      .refusal = refusal,
                      .busy = busy,
                      .order = order_number_};
-  if (evicted()) {
-    for (std::size_t device = 0; device < devices_; ++device) news.away[device] = away_bytes(static_cast<int>(device));
-    (file_ ? news.disk_bytes : news.host_bytes) = contents_->kept_bytes();
-  }
+  for (std::size_t device = 0; device < devices_; ++device) news.away[device] = away_bytes(static_cast<int>(device));
+  for (const EvictedPortion& portion : portions_)
+    (portion.file ? news.disk_bytes : news.host_bytes) += portion.contents->kept_bytes();
   options_.tell(news);
 }
 
 void Residency::follow_course(State next) {
   if (next == state_) return;
   const auto now = ResidencyReturn::Clock::now();
-  if (next == State::LEAVING) course_.leaving = now;
-  if (next == State::EVICTED) course_.away = now;
+  if (next == State::LEAVING && portions_.empty()) course_.leaving = now;
+  if (next == State::EVICTED && portions_.size() == 1) course_.away = now;
   if (next == State::WAITING && state_ == State::EVICTED) course_.waiting = now;  // and not when it waits again
   if (next == State::RETURNING) course_.returning = now;
 }
 
-bool Residency::evicted() const { return contents_ && state_ != State::RESIDENT && state_ != State::LEAVING; }
-
 std::uint64_t Residency::away_bytes(int device) const {
   std::uint64_t bytes = 0;
-  if (evicted())
-    for (const DeviceMemory::Piece& piece : pieces_) bytes += piece.device == device ? piece.bytes : 0;
+  for (const EvictedPortion& portion : portions_) bytes += portion.bytes(device);
   return bytes;
 }
 
@@ -137,8 +135,8 @@ std::string Residency::error_text(CUresult result) const {
 }
 
 // What the host said of its disk is more than the driver's word for it.
-std::string Residency::copy_error(CUresult result) const {
-  return contents_->store_error().empty() ? error_text(result) : contents_->store_error();
+std::string Residency::copy_error(CUresult result, const EvictedPortion& portion) const {
+  return portion.contents->store_error().empty() ? error_text(result) : portion.contents->store_error();
 }
 
 // --- leaving --------------------------------------------------------------------------------------------------------
@@ -148,11 +146,10 @@ std::string Residency::copy_error(CUresult result) const {
 void Residency::begin_to_leave(EvictOrder order) {
   if (captures_.any()) return stay("its program captures a stream", /*busy=*/true);
   std::uint64_t bytes = 0;
-  for (const DeviceMemory::Piece& piece : memory_.pieces()) bytes += piece.bytes;
+  for (const DeviceMemory::Piece& piece : pieces()) bytes += piece.bytes;
   if (bytes == 0) return stay(nothing_leaves);
   if (order.host_bytes_max == 0 && order.disk_bytes_max == 0)
     return stay("the host has no room for it (evicted_bytes_max and evicted_disk_bytes_max of the host)");
-  budget_.emplace(order.host_bytes_max, place_);
   failed_ = CUDA_SUCCESS;
   deadline_ = Clock::now() + order.patience;
   leaving_by_ = std::move(order);
@@ -198,72 +195,107 @@ bool Residency::leave_when_idle() {
 
 void Residency::stay(const std::string& why, bool busy) {
   leaving_by_ = {};
-  forget_contents();
-  enter(State::RESIDENT, why, busy);
+  if (leaving_) forget(*leaving_);
+  leaving_.reset();
+  enter(portions_.empty() ? State::RESIDENT : State::EVICTED, why, busy);
 }
 
-void Residency::forget_contents() {
-  contents_.reset();
-  if (store_) store_->give_up();
-  file_.reset();
-  charge_.reset();
-  pieces_.clear();
+void Residency::forget(EvictedPortion& portion) {
+  portion.contents.reset();
+  if (!portion.memory) return;
+  portion.memory->give_up();
+  spares_.push_back(std::move(portion.memory));
 }
 
+// What can leave, and is there.
+std::vector<DeviceMemory::Piece> Residency::pieces() const {
+  auto pieces = memory_.pieces();
+  std::erase_if(pieces, [&](const auto& piece) { return !contexts_.on_device(piece.device); });
+  return pieces;
+}
+
+// The store is large enough for all that could leave, so that it is when another portion needs one.
 void Residency::leave() {
-  pieces_ = memory_.pieces();
-  std::erase_if(pieces_, [&](const auto& piece) { return !contexts_.on_device(piece.device); });
-  if (pieces_.empty()) return stay(nothing_leaves);
-  std::vector<EvictedContents::Part> parts;
+  const auto parts_of = [&](const std::vector<DeviceMemory::Piece>& pieces) {
+    std::vector<EvictedContents::Part> parts;
+    for (const DeviceMemory::Piece& piece : pieces)
+      parts.push_back({piece.address, piece.bytes, contexts_.on_device(piece.device)->cuda});
+    return parts;
+  };
+  auto all = pieces();
+  const std::uint64_t store_bytes = EvictedContents::store_bytes(parts_of(all));
+  leaving_ = std::make_unique<EvictedPortion>();
+  leaving_->pieces = enough_of(std::move(all), leaving_by_.bytes);
+  if (leaving_->pieces.empty()) return stay(nothing_leaves);
+  const auto parts = parts_of(leaving_->pieces);
   std::uint64_t bytes = 0;
-  for (const DeviceMemory::Piece& piece : pieces_) {
-    parts.push_back({piece.address, piece.bytes, contexts_.on_device(piece.device)->cuda});
-    bytes += piece.bytes;
-  }
+  for (const EvictedContents::Part& part : parts) bytes += part.bytes;
   try {
-    EvictedStore* const store = store_for(bytes, EvictedContents::store_bytes(parts));
+    EvictedStore* const store = store_for(*leaving_, bytes, store_bytes);
     if (!store && leaving_by_.disk_bytes_max >= bytes)
       return stay("the host could make no file for it in its evicted_folder; the log of its fargpud says why");
     if (!store)
       return stay("the host has no room for its " + bytes_text(bytes) +
                   " (evicted_bytes_max and evicted_disk_bytes_max of the host, host_memory of the tenant)");
-    contents_ = std::make_unique<EvictedContents>(driver_, *store, parts);
+    leaving_->contents = std::make_unique<EvictedContents>(driver_, *store, parts);
   } catch (const SystemError& error) {
     return stay(error.what());
   }
   auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
   auto gone = std::make_shared<std::vector<DeviceMemory::Piece>>();
-  gone->reserve(pieces_.size());
+  gone->reserve(leaving_->pieces.size());
   blocking_calls_.run(
       [this, result, gone] {
-        *result = contents_->copy_out();
+        *result = leaving_->contents->copy_out();
         if (*result != CUDA_SUCCESS) return;
         // What cannot leave stays, and is copied back onto itself.
-        for (DeviceMemory::Piece& piece : pieces_)
+        for (DeviceMemory::Piece& piece : leaving_->pieces)
           if (memory_.leave(piece) == CUDA_SUCCESS) gone->push_back(piece);
       },
       [this, result, gone] { left(*result, std::move(*gone)); });
 }
 
 // The host's memory is the faster place.
-EvictedStore* Residency::store_for(std::uint64_t bytes, std::uint64_t store_bytes) {
-  if (leaving_by_.host_bytes_max > 0) charge_ = HostCharge::try_take(*budget_, bytes);
-  if (charge_) {
-    if (!store_ || store_->bytes() < store_bytes) store_ = std::make_unique<EvictedInMemory>(store_bytes);
-    return store_.get();
+EvictedStore* Residency::store_for(EvictedPortion& portion, std::uint64_t bytes, std::uint64_t store_bytes) {
+  portion.budget = std::make_unique<HostBudget>(leaving_by_.host_bytes_max, place_);
+  if (leaving_by_.host_bytes_max > 0) portion.charge = HostCharge::try_take(*portion.budget, bytes);
+  if (portion.charge) {
+    if (!spares_.empty()) {
+      portion.memory = std::move(spares_.back());
+      spares_.pop_back();
+    }
+    if (!portion.memory || portion.memory->bytes() < bytes)
+      portion.memory = std::make_unique<EvictedInMemory>(store_bytes);
+    return portion.memory.get();
   }
   if (leaving_by_.file.number() < 0 || bytes > leaving_by_.disk_bytes_max) return nullptr;
-  file_ = std::make_unique<EvictedOnDisk>(std::move(leaving_by_.file));
-  return file_.get();
+  portion.file = std::make_unique<EvictedOnDisk>(std::move(leaving_by_.file));
+  return portion.file.get();
 }
 
 void Residency::left(CUresult result, std::vector<DeviceMemory::Piece> gone) {
   leaving_by_ = {};  // the file, too, if it was not needed
-  if (result != CUDA_SUCCESS) return stay("its memory could not be copied: " + copy_error(result));
+  if (result != CUDA_SUCCESS) return stay("its memory could not be copied: " + copy_error(result, *leaving_));
   if (gone.empty()) return stay("the driver does not give its addresses back");
-  pieces_ = std::move(gone);
-  if (charge_) charge_->shrink(contents_->kept_bytes());
+  if (leaving_->charge) leaving_->charge->shrink(leaving_->contents->kept_bytes());
+  leaving_->pieces.clear();
+  for (const DeviceMemory::Piece& piece : gone) {
+    const auto parts = memory_.divide(piece, part_bytes(piece.device));
+    leaving_->pieces.insert(leaving_->pieces.end(), parts.begin(), parts.end());
+  }
+  portions_.push_back(std::move(*leaving_));
+  leaving_.reset();
+  missing_.clear();
+  rest_.assign(devices_, 0);
+  for (const DeviceMemory::Piece& piece : pieces()) rest_[static_cast<std::size_t>(piece.device)] += piece.bytes;
   enter(State::EVICTED);
+}
+
+// Memory that is much of its device leaves in parts the next time, so that no more leaves than is wanted.
+std::uint64_t Residency::part_bytes(int device) const {
+  std::size_t total = 0;
+  if (driver_.cuDeviceTotalMem_v2(&total, device) != CUDA_SUCCESS) return TenantAccount::no_limit;
+  return total / 16;
 }
 
 // --- coming back ----------------------------------------------------------------------------------------------------
@@ -275,7 +307,8 @@ void Residency::come_back() {
   blocking_calls_.run(
       [this, result, room] {
         *result = place_all();
-        if (*result == CUDA_SUCCESS) *result = contents_->copy_back();
+        for (auto portion = portions_.begin(); portion != portions_.end() && *result == CUDA_SUCCESS; ++portion)
+          *result = portion->contents->copy_back();
         *room = *result != CUDA_ERROR_OUT_OF_MEMORY;
         if (!*room) take_away_all();
       },
@@ -284,16 +317,23 @@ void Residency::come_back() {
 
 // All of it or none, so that two sessions that come back at once do not both hold a half.
 CUresult Residency::place_all() {
-  for (DeviceMemory::Piece& piece : pieces_) {
-    const CUresult result = memory_.come_back(piece);
-    if (result != CUDA_SUCCESS) return result;
-  }
-  return CUDA_SUCCESS;
+  missing_.assign(devices_, 0);
+  CUresult all = CUDA_SUCCESS;
+  for (EvictedPortion& portion : portions_)
+    for (DeviceMemory::Piece& piece : portion.pieces) {
+      std::uint64_t& missing = missing_[static_cast<std::size_t>(piece.device)];
+      const CUresult result = missing > 0 ? CUDA_ERROR_OUT_OF_MEMORY : memory_.come_back(piece);
+      if (result != CUDA_SUCCESS) all = result;
+      if (result == CUDA_ERROR_OUT_OF_MEMORY) missing += piece.bytes;
+      else if (result != CUDA_SUCCESS) return result;
+    }
+  return all;
 }
 
 void Residency::take_away_all() {
-  for (DeviceMemory::Piece& piece : pieces_)
-    if (!piece.away) memory_.leave(piece);
+  for (EvictedPortion& portion : portions_)
+    for (DeviceMemory::Piece& piece : portion.pieces)
+      if (!piece.away) memory_.leave(piece);
 }
 
 void Residency::came_back(CUresult result, bool room) {
@@ -302,14 +342,21 @@ void Residency::came_back(CUresult result, bool room) {
     return enter(State::WAITING);
   }
   if (result != CUDA_SUCCESS) {
-    lost_ = "the session's evicted memory could not be brought back to the GPU: " + copy_error(result);
+    const auto failed = std::find_if(portions_.begin(), portions_.end(), [](const EvictedPortion& portion) {
+      return !portion.contents->store_error().empty();
+    });
+    lost_ = "the session's evicted memory could not be brought back to the GPU: " +
+            copy_error(result, failed == portions_.end() ? portions_.front() : *failed);
     return;
   }
   rename_handles();
   course_.bytes = 0;
-  for (const DeviceMemory::Piece& piece : pieces_) course_.bytes += piece.bytes;
+  for (std::size_t device = 0; device < devices_; ++device) course_.bytes += away_bytes(static_cast<int>(device));
   returned_(course_);
-  forget_contents();
+  for (EvictedPortion& portion : portions_) forget(portion);
+  portions_.clear();
+  rest_.clear();
+  missing_.clear();
   ask_again_.reset();
   enter(State::RESIDENT);
   serve_waiting(/*made=*/true);
@@ -318,7 +365,10 @@ void Residency::came_back(CUresult result, bool room) {
 // Memory that was made anew has another handle of the driver's. The program knows it by the one that it had.
 void Residency::rename_handles() {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> renamed;
-  memory_.rename_handles(pieces_, [&](auto before, auto now) { renamed.emplace_back(before, now); });
+  std::vector<DeviceMemory::Piece> pieces;
+  for (const EvictedPortion& portion : portions_)
+    pieces.insert(pieces.end(), portion.pieces.begin(), portion.pieces.end());
+  memory_.rename_handles(pieces, [&](auto before, auto now) { renamed.emplace_back(before, now); });
   handles_.rename(HandleKind::allocation, renamed);
 }
 
@@ -334,9 +384,12 @@ void Residency::want_room() {
   if (!wish_) {
     wish_ = RoomWish{
         .request = ++requests_, .bytes = std::vector<std::uint64_t>(devices_), .needed = state_ == State::WAITING};
-    if (state_ == State::WAITING)
-      for (const DeviceMemory::Piece& piece : pieces_)
-        wish_->bytes[static_cast<std::size_t>(piece.device)] += piece.bytes;
+    if (state_ == State::WAITING && std::any_of(missing_.begin(), missing_.end(), std::identity())) {
+      wish_->bytes = missing_;
+    } else if (state_ == State::WAITING) {
+      for (std::size_t device = 0; device < devices_; ++device)
+        wish_->bytes[device] = away_bytes(static_cast<int>(device));
+    }
     for (const Waiting& one : waiting_)
       wish_->bytes[static_cast<std::size_t>(one.shortage.device)] += one.shortage.bytes;
   }

@@ -13,6 +13,7 @@
 
 #include "server/worker/memory/device_memory.h"
 #include "server/worker/memory/evicted_contents.h"
+#include "server/worker/memory/evicted_portion.h"
 #include "control.capnp.h"
 #include "protocol/channel.h"
 #include "server/quota/host_budget.h"
@@ -24,9 +25,10 @@
 
 namespace fargpu::server {
 
-/// A word of the broker: the memory is to leave its devices.
+/// A word of the broker: memory is to leave its devices.
 struct EvictOrder {
   std::uint64_t number = 0;
+  std::vector<std::uint64_t> bytes;       ///< of each device, at least; none: all of them
   std::uint64_t host_bytes_max = 0;       ///< of the host's memory that may hold it
   std::uint64_t disk_bytes_max = 0;       ///< of the file, where that has no room
   Descriptor file;                        ///< none where nothing may be on disk
@@ -45,6 +47,7 @@ struct ResidencyNews {
   using State = wire::Residency;
   State state = State::RESIDENT;
   std::vector<std::uint64_t> away;  ///< bytes of each device
+  std::vector<std::uint64_t> rest;  ///< that has not left, and could
   std::uint64_t host_bytes = 0, disk_bytes = 0;
   std::string refusal;      ///< why it stays, though it was to leave
   bool busy = false;        ///< because it is at work
@@ -65,9 +68,10 @@ struct ResidencyOptions {
   bool others_leave = false;  ///< the host evicts, so that others may make room
 };
 
-/// Memory leaves between two calls of the program, when everything that it gave is complete; the next call brings it
-/// back. So nothing can tell, but for the time that this takes. Addresses and the program's handles stay. What others
-/// have too, memory that is mapped nowhere, arrays, and what the driver keeps by itself stay where they are.
+/// Memory leaves between two calls of the program, when everything that it gave is complete: as much as is wanted, and
+/// later more perhaps. The next call brings all of it back. So nothing can tell, but for the time that this takes.
+/// Addresses and the program's handles stay. What others have too, memory that is mapped nowhere, arrays, and what the
+/// driver keeps by itself stay where they are.
 ///
 /// All on the executor, but for what `hear`s. While it `holds_calls`, none is executed that is more than a question.
 class Residency {
@@ -110,7 +114,7 @@ class Residency {
   bool holds_calls() const { return state_ != State::RESIDENT; }
   /// Whether the memory is not on its devices, or may not be: a call that was executed now would find what is not
   /// there.
-  bool away() const { return holds_calls() && !pieces_.empty(); }
+  bool away() const { return holds_calls() && (leaving_ || !portions_.empty()); }
   /// What the host holds of a device's memory.
   std::uint64_t away_bytes(int device) const;
   /// When poll() has something to do if nothing else happens.
@@ -134,10 +138,12 @@ class Residency {
   void begin_to_leave(EvictOrder order);
   bool leave_when_idle();
   void leave();
-  EvictedStore* store_for(std::uint64_t bytes, std::uint64_t store_bytes);
+  std::vector<DeviceMemory::Piece> pieces() const;
+  EvictedStore* store_for(EvictedPortion& portion, std::uint64_t bytes, std::uint64_t store_bytes);
   void left(CUresult result, std::vector<DeviceMemory::Piece> gone);
+  std::uint64_t part_bytes(int device) const;
   void stay(const std::string& why, bool busy = false);
-  void forget_contents();
+  void forget(EvictedPortion& portion);
   void follow_work();
   void come_back();
   void came_back(CUresult result, bool room);
@@ -147,9 +153,8 @@ class Residency {
   void want_room();
   void serve_waiting(bool made);
   bool dirty() const;
-  bool evicted() const;
   std::string error_text(CUresult result) const;
-  std::string copy_error(CUresult result) const;
+  std::string copy_error(CUresult result, const EvictedPortion& portion) const;
   void enter(State state, const std::string& refusal = "", bool busy = false);
   void follow_course(State next);
 
@@ -170,15 +175,14 @@ class Residency {
   State state_ = State::RESIDENT;
   ResidencyReturn course_;  // of this time
   std::uint64_t order_number_ = 0;
-  Clock::time_point deadline_{};      // of leaving
-  EvictOrder leaving_by_;             // that it leaves by
-  std::optional<HostBudget> budget_;  // of what is away
-  std::optional<HostCharge> charge_;
-  std::vector<DeviceMemory::Piece> pieces_;  // that leave, or are away
-  std::unique_ptr<EvictedInMemory> store_;   // kept from one time to the next
-  std::unique_ptr<EvictedOnDisk> file_;      // for one time
-  std::unique_ptr<EvictedContents> contents_;
-  CUresult failed_ = CUDA_SUCCESS;  // of work that was to complete first
+  Clock::time_point deadline_{};  // of leaving
+  EvictOrder leaving_by_;         // that it leaves by
+  std::unique_ptr<EvictedPortion> leaving_;
+  std::vector<EvictedPortion> portions_;                  // that are away
+  std::vector<std::unique_ptr<EvictedInMemory>> spares_;  // that held portions, and may again
+  std::vector<std::uint64_t> rest_;                       // of each device, as long as anything is away
+  std::vector<std::uint64_t> missing_;  // of each device: for which there was no room when it was to come back
+  CUresult failed_ = CUDA_SUCCESS;      // of work that was to complete first
   std::string lost_;
 
   std::vector<Waiting> waiting_;

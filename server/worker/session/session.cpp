@@ -205,7 +205,12 @@ bool Session::look_after_memory() {
   if (options_.evict_calls != 0 && calls_ >= evict_at_) {
     constexpr auto patience = std::chrono::milliseconds(20);
     evict_at_ = calls_ + options_.evict_calls;
-    residency_.hear({.host_bytes_max = TenantAccount::no_limit, .file = {}, .patience = patience});
+    const bool all = evict_at_ / options_.evict_calls % 2 == 0;  // or one piece
+    residency_.hear(
+        {.bytes = all ? std::vector<std::uint64_t>() : std::vector<std::uint64_t>(options_.devices.size(), 1),
+         .host_bytes_max = TenantAccount::no_limit,
+         .file = {},
+         .patience = patience});
   }
   const bool progress = residency_.poll(/*call_waits=*/residency_.holds_calls() && reader_.blocked());
   reader_.hold_calls(waits_in_order_ ? any_call : residency_.holds_calls() ? needs_memory : nullptr);

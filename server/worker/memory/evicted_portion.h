@@ -1,0 +1,31 @@
+#pragma once
+// Memory of a session that leaves its devices at one time.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "device_memory.h"
+#include "evicted_contents.h"
+#include "server/quota/host_budget.h"
+
+namespace fargpu::server {
+
+/// Pieces, and what holds their contents until they are back.
+struct EvictedPortion {
+  std::vector<DeviceMemory::Piece> pieces;
+  std::unique_ptr<HostBudget> budget;  ///< for this portion, as the host has said
+  std::optional<HostCharge> charge;    ///< of it
+  std::unique_ptr<EvictedInMemory> memory;
+  std::unique_ptr<EvictedOnDisk> file;  ///< or this
+  std::unique_ptr<EvictedContents> contents;
+
+  std::uint64_t bytes(int device) const;
+};
+
+/// As many of the pieces as have so many bytes of each device together, and as little more as can be; all of them where
+/// `bytes` is empty.
+std::vector<DeviceMemory::Piece> enough_of(std::vector<DeviceMemory::Piece> pieces, std::vector<std::uint64_t> bytes);
+
+}  // namespace fargpu::server
