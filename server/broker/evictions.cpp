@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -94,7 +95,8 @@ void Evictions::end(std::uint64_t session) {
 void Evictions::heard(std::uint64_t session, wire::ResidencyNews::Reader news) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
-  const Rooms::State state = checked(news.getState()), before = rooms_.view(session).state;
+  const Rooms::State state = checked(news.getState());
+  const Rooms::View before = rooms_.view(session);
   const std::string refusal = printable(news.getRefusal().cStr(), 512);
   rooms_.told(session,
               {.state = state,
@@ -107,18 +109,19 @@ void Evictions::heard(std::uint64_t session, wire::ResidencyNews::Reader news) {
                .order = news.getOrder()},
               now());
   const auto view = rooms_.view(session);
-  if (state != before) {
+  if (state != before.state) {
     Member& member = found->second;
     const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(now() - std::exchange(member.began, now()));
     member.since = static_cast<std::uint64_t>(std::time(nullptr));
-    if (state == Rooms::State::EVICTED) {
+    if (state == Rooms::State::EVICTED && refusal.empty()) {
       ++evicted_;
+      const auto more = [](std::uint64_t now, std::uint64_t then) { return now - std::min(now, then); };
       EventLog::info("session evicted", {{"session", session},
-                                         {"bytes", view.away},
-                                         {"host_bytes", news.getHostBytes()},
-                                         {"disk_bytes", news.getDiskBytes()},
+                                         {"bytes", more(view.away, before.away)},
+                                         {"host_bytes", more(view.host_bytes, before.host_bytes)},
+                                         {"disk_bytes", more(view.disk_bytes, before.disk_bytes)},
                                          {"ms", took.count()}});
-    } else if (before == Rooms::State::RETURNING && state == Rooms::State::RESIDENT) {
+    } else if (before.state == Rooms::State::RETURNING && state == Rooms::State::RESIDENT) {
       ++returned_;
       EventLog::info("session returned", {{"session", session}, {"ms", took.count()}});
     }

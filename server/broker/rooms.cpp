@@ -73,6 +73,11 @@ void Rooms::told(SessionId id, const News& news, Time now) {
   const bool away = news.state != State::RESIDENT;
   take(member, &Member::host, away ? news.host_bytes : 0);
   take(member, &Member::disk, away ? news.disk_bytes : 0);
+  // By the order of an earlier broker: how much it will be is not known.
+  if (news.state == State::LEAVING && member.session.taken_over && !member.told_to_leave)
+    for (const auto part : {&Member::host, &Member::disk}) (member.*part).max.reset();
+  if (news.state == State::RETURNING)
+    for (Wish& wish : wishes_) wish.returns |= wish.session == id;
   if (news.state == State::RESIDENT) {
     const auto over = [&](const Wish& wish) {
       return wish.session == id && (wish.granted || before == State::RETURNING);
@@ -83,9 +88,10 @@ void Rooms::told(SessionId id, const News& news, Time now) {
   if (news.state == State::LEAVING || !member.told_to_leave || news.order != member.order) return;
   member.told_to_leave.reset();
   member.host.expected = member.disk.expected = 0;
-  member.refusal = news.refusal;
-  member.busy = news.busy;
-  if (!news.refusal.empty()) member.refused = now;
+  const bool returns = news.state == State::RETURNING;  // the order has crossed that
+  member.refusal = returns ? "its memory is being brought back" : news.refusal;
+  member.busy = returns || news.busy;
+  if (!member.refusal.empty()) member.refused = now;
   Bytes left = member.away;
   for (std::size_t d = 0; d < left.size(); ++d) left[d] -= std::min(left[d], member.away_before[d]);
   gone(id, news.state == State::RESIDENT ? Bytes{} : left, member.session.devices);
@@ -123,7 +129,8 @@ void Rooms::wants(SessionId id, std::uint64_t request, const Bytes& bytes, bool 
     return;
   }
   // What it was granted was not enough, or it wants more: it keeps its place, for a while.
-  fresh.tried = same->granted.has_value();
+  fresh.tried = same->granted && (same->returns || !needed);
+  if (!fresh.tried) fresh.freed = same->freed;
   fresh.grants = same->grants;
   fresh.since = same->since;
   if (fresh.grants >= grants_max) {
@@ -167,8 +174,10 @@ std::optional<Rooms::Time> Rooms::tick(Time now) {
   for (auto wish = wishes_.begin(); wish != wishes_.end();) {
     std::set<unsigned> devices;
     const auto& all = members_.at(wish->session).session.devices;
+    // What a session needs for its return is kept for it, also where it found room before.
+    const Bytes& away = members_.at(wish->session).away;
     for (std::size_t d = 0; d < wish->bytes.size(); ++d)
-      if (wish->bytes[d] > 0) devices.insert(all[d]);
+      if (wish->bytes[d] > 0 || (wish->needed && d < away.size() && away[d] > 0)) devices.insert(all[d]);
     const bool behind = std::any_of(devices.begin(), devices.end(), [&](unsigned d) { return claimed.contains(d); });
     claimed.merge(devices);
     if (!behind && !wish->granted && serve(*wish, now)) wish = wishes_.erase(wish);
@@ -274,14 +283,19 @@ Rooms::Bytes Rooms::part(const Wish& wish, const Bytes& uncovered, SessionId id,
 // Whether it has memory on a device that the wish is about.
 bool Rooms::in_the_way(const Wish& wish, SessionId id, const Member& member) const {
   if (id == wish.session || member.state == State::LEAVING || member.state == State::RETURNING) return false;
-  const auto returns = [id = id](const Wish& other) { return other.session == id && other.needed && other.granted; };
-  if (std::any_of(wishes_.begin(), wishes_.end(), returns)) return false;
+  if (about_to_return(id)) return false;
   const auto& devices = members_.at(wish.session).session.devices;
   const Bytes bytes = movable(id, member);
   for (std::size_t o = 0; o < member.session.devices.size() && o < bytes.size(); ++o)
     for (std::size_t d = 0; d < devices.size(); ++d)
       if (devices[d] == member.session.devices[o] && wish.bytes[d] > 0 && bytes[o] >= bytes_least) return true;
   return false;
+}
+
+// It was granted the room for that.
+bool Rooms::about_to_return(SessionId id) const {
+  return std::any_of(wishes_.begin(), wishes_.end(),
+                     [&](const Wish& wish) { return wish.session == id && wish.needed && wish.granted; });
 }
 
 // One that waits for room itself does nothing meanwhile.
@@ -319,15 +333,18 @@ std::map<Rooms::SessionId, Rooms::Member>::iterator Rooms::victim(const Wish& wi
 bool Rooms::may_go_later(const Wish& wish, Time now) const {
   if (most_left() == 0) return false;
   const Session& own = members_.at(wish.session).session;
+  const Bytes rest = uncovered(wish);
   return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
     const Member& member = entry.second;
-    const bool moves = member.state == State::LEAVING || member.state == State::RETURNING;
+    const bool moves =
+        member.state == State::LEAVING || member.state == State::RETURNING || about_to_return(entry.first);
     if (moves && entry.first != wish.session && now - member.since < wish_patience)
       return std::any_of(member.session.devices.begin(), member.session.devices.end(), [&](unsigned device) {
         return std::find(own.devices.begin(), own.devices.end(), device) != own.devices.end();
       });
-    return in_the_way(wish, entry.first, member) && member.session.priority <= own.priority &&
-           (!member.refused || member.busy || *member.refused < wish.since);
+    const std::uint64_t bytes = sum(part(wish, rest, entry.first, member));
+    return bytes > 0 && bytes <= most_left() && in_the_way(wish, entry.first, member) &&
+           member.session.priority <= own.priority && (!member.refused || member.busy || *member.refused < wish.since);
   });
 }
 

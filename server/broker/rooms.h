@@ -126,8 +126,9 @@ class Rooms {
     std::uint64_t request = 0;
     Bytes bytes;
     bool needed = false;
-    bool tried = false;   // in vain, though nobody had left
-    unsigned grants = 0;  // in vain, so far
+    bool tried = false;    // in vain, though nobody had left
+    unsigned grants = 0;   // in vain, so far
+    bool returns = false;  // the session has begun to return since it was granted
     Time since{};
     Bytes freed;                  // since then, by those that left for it
     std::set<SessionId> leaving;  // for it
@@ -142,6 +143,7 @@ class Rooms {
   std::map<SessionId, Member>::iterator victim(const Wish& wish, const Bytes& uncovered, Time now);
   bool may_go_later(const Wish& wish, Time now) const;
   bool in_the_way(const Wish& wish, SessionId id, const Member& member) const;
+  bool about_to_return(SessionId id) const;
   bool idle(const Member& member, SessionId id, Time now) const;
   bool order(SessionId id, Member& member, Time now, std::chrono::milliseconds patience, Bytes bytes = {});
   void gone(SessionId id, const Bytes& bytes, const std::vector<unsigned>& devices);

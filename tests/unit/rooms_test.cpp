@@ -61,6 +61,10 @@ struct Host {
     on_device[id] = {bytes};
     says(id, Rooms::State::RESIDENT, 0);
   }
+  void finds_no_room(std::uint64_t id, std::uint64_t away, std::uint64_t rest = 0) {
+    says(id, Rooms::State::RETURNING, away, rest);
+    says(id, Rooms::State::WAITING, away, rest);
+  }
   void says(std::uint64_t id, Rooms::State state, std::uint64_t away, std::uint64_t rest = 0) {
     rooms.told(id, {.state = state, .away = {away}, .rest = {rest}, .host_bytes = away, .order = orders[id]}, now);
   }
@@ -197,6 +201,56 @@ TEST_CASE("what is left of a session that waits for room makes room for those be
   CHECK(host.told.empty());
 }
 
+TEST_CASE("a session that waits does not wait for memory that the host could not hold") {
+  Host host({.host_bytes_max = 65 * mib});
+  for (const std::uint64_t id : {1, 2}) {
+    host.on_device[id] = {50 * mib};
+    host.rooms.join(id, {.devices = {0}, .taken_over = true}, host.now);
+    host.says(id, Rooms::State::WAITING, 30 * mib, 50 * mib);
+  }
+  host.rooms.wants(1, 1, {30 * mib}, true, host.now);
+  host.rooms.wants(2, 1, {30 * mib}, true, host.now);
+  host.tick();
+  CHECK(host.answer(1) == true);
+  host.finds_no_room(1, 30 * mib, 50 * mib);
+  host.rooms.wants(1, 2, {30 * mib}, true, host.now);
+  host.tick();
+  CHECK(host.told.empty());
+  CHECK(host.answer(1) == false);  // it asks again later, and the next one may try
+  host.tick();
+  CHECK(host.answer(2) == true);
+}
+
+TEST_CASE("what an earlier broker has ordered is counted by the next one") {
+  Host host;
+  host.on_device[1] = {30 * mib};
+  host.rooms.join(1, {.devices = {0}, .taken_over = true}, host.now);
+  host.says(1, Rooms::State::EVICTED, 10 * mib);
+  host.says(1, Rooms::State::LEAVING, 10 * mib);
+  CHECK(host.rooms.host_bytes() == 10 * mib);
+  host.says(1, Rooms::State::EVICTED, 40 * mib);
+  CHECK(host.rooms.host_bytes() == 40 * mib);
+  host.says(1, Rooms::State::EVICTED, ~std::uint64_t{0});
+  CHECK(host.rooms.host_bytes() == 40 * mib);
+}
+
+TEST_CASE("a session that returns keeps its room on all of its devices, and an order that crosses it is refused") {
+  Host host;
+  host.begin(1, 0, Priority::normal, {0, 1});
+  host.begin(2, 0, Priority::normal, {0});
+  host.rooms.told(1, {.state = Rooms::State::WAITING, .away = {30 * mib, 30 * mib}, .rest = {0, 0}}, host.now);
+  host.rooms.wants(1, 1, {0, 30 * mib}, true, host.now);
+  host.rooms.wants(2, 1, {mib}, false, host.now);
+  host.tick();
+  CHECK(host.answer(1) == true);
+  CHECK_FALSE(host.answer(2));
+
+  host.begin(3, 30 * mib, Priority::normal, {2});
+  CHECK(host.rooms.ask_to_leave(3, host.now).empty());
+  host.says(3, Rooms::State::RETURNING, 0, 30 * mib);
+  CHECK(host.rooms.outcome(3) == "its memory is being brought back");
+}
+
 TEST_CASE("an operator has the rest leave, and so has a session's idleness") {
   Host host({.host_bytes_max = 1000 * mib, .idle_after = 10s});
   host.one_in_the_way(10 * mib);
@@ -285,7 +339,8 @@ TEST_CASE("room that was made is kept for the session that it was made for") {
   host.on_device[2] = {30 * mib};
   host.says(2, Rooms::State::RESIDENT, 0);
   host.tick();
-  CHECK(host.answer(1) == true);  // it tries, and finds no room
+  CHECK(host.answer(1) == true);
+  host.finds_no_room(1, 30 * mib);
   host.rooms.wants(1, 2, {30 * mib}, true, host.now);
   host.rooms.worked(2, host.now);
   host.tick();
@@ -419,6 +474,7 @@ TEST_CASE("a call that could fail waits for a minute behind the wish of a sessio
   host.rooms.wants(2, 1, {30 * mib}, true, host.now);
   host.tick();
   CHECK(host.answer(2) == true);  // there may be room meanwhile
+  host.finds_no_room(2, 30 * mib);
   host.rooms.wants(2, 2, {30 * mib}, true, host.now);
   host.rooms.wants(3, 1, {mib}, false, host.now);
   for (int second = 0; second < 65; ++second) {
@@ -531,7 +587,10 @@ TEST_CASE("sessions take turns on a device that is too small for all", "[propert
         std::uint64_t used = 0;
         for (const auto& [other, bytes] : host.on_device) used += bytes[0];
         program.missing = used + program.away > capacity ? used + program.away - capacity : 0;
-        if (program.missing > 0) continue;  // it asks again
+        if (program.missing > 0) {  // it asks again
+          host.finds_no_room(id, program.away, program.bytes - program.away);
+          continue;
+        }
         host.says(id, Rooms::State::RETURNING, program.away, program.bytes - program.away);
         program.away = 0;
         host.on_device[id] = {program.bytes};

@@ -105,7 +105,9 @@ void EvictedInMemory::read(std::uint64_t offset, std::span<std::byte> bytes) {
   std::memcpy(bytes.data(), memory_ + offset, bytes.size());
 }
 
-void EvictedInMemory::give_up() { ::madvise(memory_, bytes_, MADV_FREE); }
+void EvictedInMemory::give_up(std::uint64_t offset, std::uint64_t bytes) {
+  ::madvise(memory_ + offset, bytes, MADV_FREE);
+}
 
 void EvictedOnDisk::write(std::uint64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
@@ -134,9 +136,10 @@ std::uint64_t EvictedContents::store_bytes(const std::vector<Part>& parts) {
   return bytes;
 }
 
-EvictedContents::EvictedContents(DriverTable& driver, EvictedStore& store, const std::vector<Part>& parts)
+EvictedContents::EvictedContents(DriverTable& driver, EvictedStore& store, std::uint64_t offset,
+                                 const std::vector<Part>& parts)
     : driver_(driver), store_(store) {
-  std::uint64_t kept = 0;
+  std::uint64_t kept = offset;
   for (const Part& part : parts) {
     for (std::uint64_t offset = 0; offset < part.bytes; offset += chunk_bytes) {
       const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(chunk_bytes, part.bytes - offset));

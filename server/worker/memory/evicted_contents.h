@@ -40,8 +40,8 @@ class EvictedInMemory : public EvictedStore {
   std::uint64_t bytes() const { return bytes_; }
   void write(std::uint64_t offset, std::span<const std::byte> bytes) override;
   void read(std::uint64_t offset, std::span<std::byte> bytes) override;
-  /// What is there is not needed any more.
-  void give_up();
+  /// What is there is not needed any more. `offset` is a multiple of what `EvictedContents::store_bytes` gives.
+  void give_up(std::uint64_t offset, std::uint64_t bytes);
 
  private:
   const std::uint64_t bytes_;
@@ -72,8 +72,8 @@ class EvictedContents {
 
   /// How large a store they need.
   static std::uint64_t store_bytes(const std::vector<Part>& parts);
-  /// The store outlives this, and is large enough.
-  EvictedContents(DriverTable& driver, EvictedStore& store, const std::vector<Part>& parts);
+  /// They lie from `offset` in the store, which outlives this and is large enough.
+  EvictedContents(DriverTable& driver, EvictedStore& store, std::uint64_t offset, const std::vector<Part>& parts);
   EvictedContents(const EvictedContents&) = delete;
   EvictedContents& operator=(const EvictedContents&) = delete;
 

@@ -15,10 +15,10 @@ namespace fargpu::server {
 /// Pieces, and what holds their contents until they are back.
 struct EvictedPortion {
   std::vector<DeviceMemory::Piece> pieces;
-  std::unique_ptr<HostBudget> budget;  ///< for this portion, as the host has said
-  std::optional<HostCharge> charge;    ///< of it
-  std::unique_ptr<EvictedInMemory> memory;
-  std::unique_ptr<EvictedOnDisk> file;  ///< or this
+  std::unique_ptr<HostBudget> budget;         ///< for this portion, as the host has said
+  std::optional<HostCharge> charge;           ///< of it
+  std::uint64_t offset = 0, store_bytes = 0;  ///< in the session's store
+  std::unique_ptr<EvictedOnDisk> file;        ///< or all of this
   std::unique_ptr<EvictedContents> contents;
 
   std::uint64_t bytes(int device) const;

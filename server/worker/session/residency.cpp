@@ -118,7 +118,7 @@ void Residency::follow_course(State next) {
   if (next == state_) return;
   const auto now = ResidencyReturn::Clock::now();
   if (next == State::LEAVING && portions_.empty()) course_.leaving = now;
-  if (next == State::EVICTED && portions_.size() == 1) course_.away = now;
+  if (next == State::EVICTED && course_.away < course_.leaving) course_.away = now;
   if (next == State::WAITING && state_ == State::EVICTED) course_.waiting = now;  // and not when it waits again
   if (next == State::RETURNING) course_.returning = now;
 }
@@ -146,10 +146,9 @@ std::string Residency::copy_error(CUresult result, const EvictedPortion& portion
 void Residency::begin_to_leave(EvictOrder order) {
   if (captures_.any()) return stay("its program captures a stream", /*busy=*/true);
   std::uint64_t bytes = 0;
-  for (const DeviceMemory::Piece& piece : pieces()) bytes += piece.bytes;
+  for (const DeviceMemory::Piece& piece : enough_of(pieces(), order.bytes)) bytes += piece.bytes;
   if (bytes == 0) return stay(nothing_leaves);
-  if (order.host_bytes_max == 0 && order.disk_bytes_max == 0)
-    return stay("the host has no room for it (evicted_bytes_max and evicted_disk_bytes_max of the host)");
+  if (bytes > std::max(order.host_bytes_max, order.disk_bytes_max)) return stay(no_room_for(bytes));
   failed_ = CUDA_SUCCESS;
   deadline_ = Clock::now() + order.patience;
   leaving_by_ = std::move(order);
@@ -202,9 +201,7 @@ void Residency::stay(const std::string& why, bool busy) {
 
 void Residency::forget(EvictedPortion& portion) {
   portion.contents.reset();
-  if (!portion.memory) return;
-  portion.memory->give_up();
-  spares_.push_back(std::move(portion.memory));
+  if (portion.store_bytes > 0) store_->give_up(portion.offset, portion.store_bytes);
 }
 
 // What can leave, and is there.
@@ -214,7 +211,7 @@ std::vector<DeviceMemory::Piece> Residency::pieces() const {
   return pieces;
 }
 
-// The store is large enough for all that could leave, so that it is when another portion needs one.
+// The store is large enough for all that could leave, so that it is for the portions to come.
 void Residency::leave() {
   const auto parts_of = [&](const std::vector<DeviceMemory::Piece>& pieces) {
     std::vector<EvictedContents::Part> parts;
@@ -223,21 +220,20 @@ void Residency::leave() {
     return parts;
   };
   auto all = pieces();
-  const std::uint64_t store_bytes = EvictedContents::store_bytes(parts_of(all));
+  const std::uint64_t all_bytes = EvictedContents::store_bytes(parts_of(all));
   leaving_ = std::make_unique<EvictedPortion>();
   leaving_->pieces = enough_of(std::move(all), leaving_by_.bytes);
   if (leaving_->pieces.empty()) return stay(nothing_leaves);
   const auto parts = parts_of(leaving_->pieces);
+  leaving_->store_bytes = EvictedContents::store_bytes(parts);
   std::uint64_t bytes = 0;
   for (const EvictedContents::Part& part : parts) bytes += part.bytes;
   try {
-    EvictedStore* const store = store_for(*leaving_, bytes, store_bytes);
+    EvictedStore* const store = store_for(*leaving_, bytes, all_bytes);
     if (!store && leaving_by_.disk_bytes_max >= bytes)
       return stay("the host could make no file for it in its evicted_folder; the log of its fargpud says why");
-    if (!store)
-      return stay("the host has no room for its " + bytes_text(bytes) +
-                  " (evicted_bytes_max and evicted_disk_bytes_max of the host, host_memory of the tenant)");
-    leaving_->contents = std::make_unique<EvictedContents>(driver_, *store, parts);
+    if (!store) return stay(no_room_for(bytes));
+    leaving_->contents = std::make_unique<EvictedContents>(driver_, *store, leaving_->offset, parts);
   } catch (const SystemError& error) {
     return stay(error.what());
   }
@@ -256,21 +252,24 @@ void Residency::leave() {
 }
 
 // The host's memory is the faster place.
-EvictedStore* Residency::store_for(EvictedPortion& portion, std::uint64_t bytes, std::uint64_t store_bytes) {
+EvictedStore* Residency::store_for(EvictedPortion& portion, std::uint64_t bytes, std::uint64_t all_bytes) {
+  for (const EvictedPortion& other : portions_)
+    portion.offset = std::max(portion.offset, other.offset + other.store_bytes);
+  if (portion.offset == 0 && (!store_ || store_->bytes() < all_bytes))
+    store_ = std::make_unique<EvictedInMemory>(all_bytes);
   portion.budget = std::make_unique<HostBudget>(leaving_by_.host_bytes_max, place_);
-  if (leaving_by_.host_bytes_max > 0) portion.charge = HostCharge::try_take(*portion.budget, bytes);
-  if (portion.charge) {
-    if (!spares_.empty()) {
-      portion.memory = std::move(spares_.back());
-      spares_.pop_back();
-    }
-    if (!portion.memory || portion.memory->bytes() < bytes)
-      portion.memory = std::make_unique<EvictedInMemory>(store_bytes);
-    return portion.memory.get();
-  }
+  if (leaving_by_.host_bytes_max > 0 && store_->bytes() - portion.offset >= portion.store_bytes)
+    portion.charge = HostCharge::try_take(*portion.budget, bytes);
+  if (portion.charge) return store_.get();
+  portion.offset = portion.store_bytes = 0;
   if (leaving_by_.file.number() < 0 || bytes > leaving_by_.disk_bytes_max) return nullptr;
   portion.file = std::make_unique<EvictedOnDisk>(std::move(leaving_by_.file));
   return portion.file.get();
+}
+
+std::string Residency::no_room_for(std::uint64_t bytes) const {
+  return "the host has no room for its " + bytes_text(bytes) +
+         " (evicted_bytes_max and evicted_disk_bytes_max of the host, host_memory of the tenant)";
 }
 
 void Residency::left(CUresult result, std::vector<DeviceMemory::Piece> gone) {
@@ -310,7 +309,9 @@ void Residency::come_back() {
         for (auto portion = portions_.begin(); portion != portions_.end() && *result == CUDA_SUCCESS; ++portion)
           *result = portion->contents->copy_back();
         *room = *result != CUDA_ERROR_OUT_OF_MEMORY;
-        if (!*room) take_away_all();
+        if (*room) return;
+        // What could not be taken away is not what it was.
+        if (const CUresult bad = take_away_all(); bad != CUDA_SUCCESS) *result = bad, *room = true;
       },
       [this, result, room] { came_back(*result, *room); });
 }
@@ -330,10 +331,11 @@ CUresult Residency::place_all() {
   return all;
 }
 
-void Residency::take_away_all() {
+CUresult Residency::take_away_all() {
   for (EvictedPortion& portion : portions_)
     for (DeviceMemory::Piece& piece : portion.pieces)
-      if (!piece.away) memory_.leave(piece);
+      if (const CUresult bad = piece.away ? CUDA_SUCCESS : memory_.leave(piece); bad != CUDA_SUCCESS) return bad;
+  return CUDA_SUCCESS;
 }
 
 void Residency::came_back(CUresult result, bool room) {

@@ -139,7 +139,8 @@ class Residency {
   bool leave_when_idle();
   void leave();
   std::vector<DeviceMemory::Piece> pieces() const;
-  EvictedStore* store_for(EvictedPortion& portion, std::uint64_t bytes, std::uint64_t store_bytes);
+  EvictedStore* store_for(EvictedPortion& portion, std::uint64_t bytes, std::uint64_t all_bytes);
+  std::string no_room_for(std::uint64_t bytes) const;
   void left(CUresult result, std::vector<DeviceMemory::Piece> gone);
   std::uint64_t part_bytes(int device) const;
   void stay(const std::string& why, bool busy = false);
@@ -149,7 +150,7 @@ class Residency {
   void came_back(CUresult result, bool room);
   void rename_handles();
   CUresult place_all();
-  void take_away_all();
+  CUresult take_away_all();
   void want_room();
   void serve_waiting(bool made);
   bool dirty() const;
@@ -178,11 +179,11 @@ class Residency {
   Clock::time_point deadline_{};  // of leaving
   EvictOrder leaving_by_;         // that it leaves by
   std::unique_ptr<EvictedPortion> leaving_;
-  std::vector<EvictedPortion> portions_;                  // that are away
-  std::vector<std::unique_ptr<EvictedInMemory>> spares_;  // that held portions, and may again
-  std::vector<std::uint64_t> rest_;                       // of each device, as long as anything is away
-  std::vector<std::uint64_t> missing_;  // of each device: for which there was no room when it was to come back
-  CUresult failed_ = CUDA_SUCCESS;      // of work that was to complete first
+  std::vector<EvictedPortion> portions_;    // that are away
+  std::unique_ptr<EvictedInMemory> store_;  // of all of them; kept from one time to the next
+  std::vector<std::uint64_t> rest_;         // of each device, as long as anything is away
+  std::vector<std::uint64_t> missing_;      // of each device: for which there was no room when it was to come back
+  CUresult failed_ = CUDA_SUCCESS;          // of work that was to complete first
   std::string lost_;
 
   std::vector<Waiting> waiting_;
