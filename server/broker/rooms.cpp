@@ -35,6 +35,8 @@ constexpr std::uint64_t bytes_least = 1u << 20;
 /// Of what a session has on a device, at least this part leaves at a time: one that wants a little again and again is
 /// not to wait each time.
 constexpr std::uint64_t parts_max = 8;
+/// For a session that returns, this is also the most, or so much, if that is more: each portion costs time, too.
+constexpr std::uint64_t portion_least = 1u << 30;
 
 std::uint64_t sum(const Rooms::Bytes& bytes) { return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0}); }
 
@@ -77,7 +79,11 @@ void Rooms::told(SessionId id, const News& news, Time now) {
   if (news.state == State::LEAVING && member.session.taken_over && !member.told_to_leave)
     for (const auto part : {&Member::host, &Member::disk}) (member.*part).max.reset();
   if (news.state == State::RETURNING)
-    for (Wish& wish : wishes_) wish.returns |= wish.session == id;
+    for (Wish& wish : wishes_)
+      if (wish.session == id) {
+        wish.returns = true;
+        wish.freed.assign(wish.freed.size(), 0);  // it takes that now
+      }
   if (news.state == State::RESIDENT) {
     const auto over = [&](const Wish& wish) {
       return wish.session == id && (wish.granted || before == State::RETURNING);
@@ -129,9 +135,9 @@ void Rooms::wants(SessionId id, std::uint64_t request, const Bytes& bytes, bool 
     return;
   }
   // What it was granted was not enough, or it wants more: it keeps its place, for a while.
-  fresh.tried = same->granted && (same->returns || !needed);
-  if (!fresh.tried) fresh.freed = same->freed;
-  fresh.grants = same->grants;
+  fresh.tried = same->granted ? same->returns || !needed : same->tried;
+  if (needed || !fresh.tried) fresh.freed = same->freed;
+  fresh.grants = needed && sum(fresh.bytes) < sum(same->bytes) ? 0 : same->grants;
   fresh.since = same->since;
   if (fresh.grants >= grants_max) {
     wishes_.erase(same);
@@ -216,8 +222,13 @@ void Rooms::give_up_waiting(Time now) {
 bool Rooms::serve(Wish& wish, Time now) {
   // Somebody else may have made room meanwhile. A session that has tried to allocate knows better.
   if (wish.needed && !wish.tried && wish.leaving.empty() && sum(wish.freed) == 0) return grant(wish, now);
+  // The next portion of one that leaves in portions is before another one's memory.
+  const auto comes = [&] {
+    return wish.needed &&
+           std::any_of(wish.leaving.begin(), wish.leaving.end(), [&](SessionId id) { return members_.at(id).more; });
+  };
   Bytes rest = uncovered(wish);
-  while (sum(rest) > 0) {
+  while (sum(rest) > 0 && !comes()) {
     const auto next = victim(wish, rest, now);
     if (next == members_.end()) break;
     const bool working = !idle(next->second, next->first, now);
@@ -227,6 +238,7 @@ bool Rooms::serve(Wish& wish, Time now) {
     wish.leaving.insert(next->first);
     rest = uncovered(wish);
   }
+  if (wish.needed && sum(wish.freed) > 0) return grant(wish, now);
   if (!wish.leaving.empty()) return false;
   if (sum(rest) == 0 || sum(wish.freed) > 0) return grant(wish, now);
   if (may_go_later(wish, now)) return false;
@@ -275,7 +287,9 @@ Rooms::Bytes Rooms::part(const Wish& wish, const Bytes& uncovered, SessionId id,
     const auto d = static_cast<std::size_t>(place);
     const std::uint64_t wanted = d < uncovered.size() ? uncovered[d] : 0;
     const std::uint64_t away = o < member.away.size() ? member.away[o] : 0;
-    bytes[o] = wanted == 0 ? 0 : std::min(bytes[o], std::max(wanted, (bytes[o] + away) / parts_max));
+    const std::uint64_t least = (bytes[o] + away) / parts_max;
+    const std::uint64_t most = wish.needed ? std::max(least, portion_least) : wanted;
+    bytes[o] = wanted == 0 ? 0 : std::min(bytes[o], std::max(least, std::min(wanted, most)));
   }
   return bytes;
 }
@@ -356,6 +370,7 @@ bool Rooms::order(SessionId id, Member& member, Time now, milliseconds patience,
   member.order = ++orders_;
   member.refusal.clear();
   member.leaving = bytes.empty() ? all : bytes;
+  member.more = sum(member.leaving) < sum(all);
   member.away_before = member.away;
   member.away_before.resize(member.session.devices.size());
   for (const auto part : {&Member::host, &Member::disk}) {

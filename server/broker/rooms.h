@@ -28,7 +28,8 @@ struct RoomRules {
 };
 
 /// As much of a session's memory leaves as is wanted, but no small pieces of it, and of the next session only when that
-/// is not enough. Sessions that do not work go first, of those the ones that have not worked for longest, and
+/// is not enough. For a session that returns it leaves in several portions, so that one returns while the next one
+/// leaves. Sessions that do not work go first, of those the ones that have not worked for longest, and
 /// best-effort ones before others; then those that have had their memory for the quantum. Nobody that works makes room
 /// for a lease of lower priority. Wishes for a device are served in their order.
 class Rooms {
@@ -111,6 +112,7 @@ class Rooms {
     State state = State::RESIDENT;
     Bytes away, rest;
     Bytes leaving, away_before;  // what is expected to leave while it is told to, and what had left before
+    bool more = false;           // could leave then
     Part host, disk;
     std::string refusal;
     bool busy = false;  // that is why it stayed

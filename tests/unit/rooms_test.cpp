@@ -251,6 +251,47 @@ TEST_CASE("a session that returns keeps its room on all of its devices, and an o
   CHECK(host.rooms.outcome(3) == "its memory is being brought back");
 }
 
+TEST_CASE("a session returns in portions while those of another one leave") {
+  constexpr std::uint64_t gib = 1u << 30;
+  Host host({.host_bytes_max = 1000 * gib});
+  host.begin(1, 32 * gib);
+  host.begin(3, 32 * gib);
+  host.tick(2s);
+  host.rooms.worked(3, host.now);
+  host.begin(2, 0);
+  host.says(2, Rooms::State::WAITING, 16 * gib);
+  host.rooms.wants(2, 1, {16 * gib}, true, host.now);
+  host.tick();
+  CHECK(host.answer(2) == true);
+  host.finds_no_room(2, 16 * gib);
+  host.rooms.wants(2, 2, {10 * gib}, true, host.now);
+  host.tick();
+  std::uint64_t away = 0, missing = 10 * gib, request = 2;
+  int grants = 0;
+  while (missing > 0) {
+    REQUIRE(grants < 10);
+    CHECK(host.parts[1] == Rooms::Bytes{4 * gib});
+    CHECK_FALSE(host.told.contains(3));  // the rest of the first one is before it
+    away += host.parts[1][0];
+    host.leaves(1, away, 32 * gib - away);
+    host.tick();
+    REQUIRE(host.answer(2) == true);
+    ++grants;
+    missing -= std::min<std::uint64_t>(4 * gib, missing);
+    CHECK(host.told.contains(1) == (missing > 0));  // the next portion leaves while this one returns
+    if (missing == 0) break;
+    host.finds_no_room(2, missing);
+    host.rooms.wants(2, ++request, {missing}, true, host.now);
+    host.tick();
+    CHECK_FALSE(host.answer(2));
+  }
+  host.says(2, Rooms::State::RETURNING, missing);
+  host.says(2, Rooms::State::RESIDENT, 0);
+  host.tick(5s);
+  CHECK(host.told.empty());
+  CHECK(away == 12 * gib);
+}
+
 TEST_CASE("an operator has the rest leave, and so has a session's idleness") {
   Host host({.host_bytes_max = 1000 * mib, .idle_after = 10s});
   host.one_in_the_way(10 * mib);

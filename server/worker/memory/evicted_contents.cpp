@@ -153,6 +153,11 @@ EvictedContents::EvictedContents(DriverTable& driver, EvictedStore& store, std::
 
 CUresult EvictedContents::copy_out() { return run(&EvictedContents::take); }
 
+void EvictedContents::drop(CUdeviceptr address, std::uint64_t bytes) {
+  std::erase_if(chunks_,
+                [&](const Chunk& chunk) { return chunk.address >= address && chunk.address - address < bytes; });
+}
+
 CUresult EvictedContents::copy_back() { return run(&EvictedContents::give); }
 
 CUresult EvictedContents::take(Copier& copier, Chunk& chunk) {

@@ -82,6 +82,9 @@ class EvictedContents {
   CUresult copy_out();
   CUresult copy_back();
 
+  /// What lies there is not copied back.
+  void drop(CUdeviceptr address, std::uint64_t bytes);
+
   /// Of the store, after copy_out().
   std::uint64_t kept_bytes() const { return kept_bytes_; }
   /// What the store said if a copy failed because of it.

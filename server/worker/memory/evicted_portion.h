@@ -20,6 +20,7 @@ struct EvictedPortion {
   std::uint64_t offset = 0, store_bytes = 0;  ///< in the session's store
   std::unique_ptr<EvictedOnDisk> file;        ///< or all of this
   std::unique_ptr<EvictedContents> contents;
+  bool back = false;
 
   std::uint64_t bytes(int device) const;
 };

@@ -120,7 +120,7 @@ void Residency::follow_course(State next) {
   if (next == State::LEAVING && portions_.empty()) course_.leaving = now;
   if (next == State::EVICTED && course_.away < course_.leaving) course_.away = now;
   if (next == State::WAITING && state_ == State::EVICTED) course_.waiting = now;  // and not when it waits again
-  if (next == State::RETURNING) course_.returning = now;
+  if (next == State::RETURNING && course_.returning < course_.waiting) course_.returning = now;
 }
 
 std::uint64_t Residency::away_bytes(int device) const {
@@ -201,6 +201,7 @@ void Residency::stay(const std::string& why, bool busy) {
 
 void Residency::forget(EvictedPortion& portion) {
   portion.contents.reset();
+  portion.charge.reset();
   if (portion.store_bytes > 0) store_->give_up(portion.offset, portion.store_bytes);
 }
 
@@ -211,7 +212,7 @@ std::vector<DeviceMemory::Piece> Residency::pieces() const {
   return pieces;
 }
 
-// The store is large enough for all that could leave, so that it is for the portions to come.
+// The store is large enough for all that could leave, and as much again, as portions come and go in any order.
 void Residency::leave() {
   const auto parts_of = [&](const std::vector<DeviceMemory::Piece>& pieces) {
     std::vector<EvictedContents::Part> parts;
@@ -220,7 +221,7 @@ void Residency::leave() {
     return parts;
   };
   auto all = pieces();
-  const std::uint64_t all_bytes = EvictedContents::store_bytes(parts_of(all));
+  const std::uint64_t all_bytes = 2 * EvictedContents::store_bytes(parts_of(all));
   leaving_ = std::make_unique<EvictedPortion>();
   leaving_->pieces = enough_of(std::move(all), leaving_by_.bytes);
   if (leaving_->pieces.empty()) return stay(nothing_leaves);
@@ -244,21 +245,27 @@ void Residency::leave() {
       [this, result, gone] {
         *result = leaving_->contents->copy_out();
         if (*result != CUDA_SUCCESS) return;
-        // What cannot leave stays, and is copied back onto itself.
         for (DeviceMemory::Piece& piece : leaving_->pieces)
           if (memory_.leave(piece) == CUDA_SUCCESS) gone->push_back(piece);
+          else leaving_->contents->drop(piece.address, piece.bytes);  // it stays
       },
       [this, result, gone] { left(*result, std::move(*gone)); });
 }
 
 // The host's memory is the faster place.
 EvictedStore* Residency::store_for(EvictedPortion& portion, std::uint64_t bytes, std::uint64_t all_bytes) {
-  for (const EvictedPortion& other : portions_)
-    portion.offset = std::max(portion.offset, other.offset + other.store_bytes);
-  if (portion.offset == 0 && (!store_ || store_->bytes() < all_bytes))
+  const auto in_store = [](const EvictedPortion& other) { return other.store_bytes > 0; };
+  if ((!store_ || store_->bytes() < all_bytes) && std::none_of(portions_.begin(), portions_.end(), in_store))
     store_ = std::make_unique<EvictedInMemory>(all_bytes);
+  const auto in_the_way = [&](const EvictedPortion& other) {
+    return portion.offset < other.offset + other.store_bytes && other.offset < portion.offset + portion.store_bytes;
+  };
+  for (auto other = portions_.begin(); other != portions_.end();) {
+    other = std::find_if(portions_.begin(), portions_.end(), in_the_way);
+    if (other != portions_.end()) portion.offset = other->offset + other->store_bytes;
+  }
   portion.budget = std::make_unique<HostBudget>(leaving_by_.host_bytes_max, place_);
-  if (leaving_by_.host_bytes_max > 0 && store_->bytes() - portion.offset >= portion.store_bytes)
+  if (leaving_by_.host_bytes_max > 0 && portion.offset + portion.store_bytes <= store_->bytes())
     portion.charge = HostCharge::try_take(*portion.budget, bytes);
   if (portion.charge) return store_.get();
   portion.offset = portion.store_bytes = 0;
@@ -285,64 +292,61 @@ void Residency::left(CUresult result, std::vector<DeviceMemory::Piece> gone) {
   portions_.push_back(std::move(*leaving_));
   leaving_.reset();
   missing_.clear();
+  count_rest();
+  enter(State::EVICTED);
+}
+
+void Residency::count_rest() {
   rest_.assign(devices_, 0);
   for (const DeviceMemory::Piece& piece : pieces()) rest_[static_cast<std::size_t>(piece.device)] += piece.bytes;
-  enter(State::EVICTED);
 }
 
 // Memory that is much of its device leaves in parts the next time, so that no more leaves than is wanted.
 std::uint64_t Residency::part_bytes(int device) const {
   std::size_t total = 0;
   if (driver_.cuDeviceTotalMem_v2(&total, device) != CUDA_SUCCESS) return TenantAccount::no_limit;
-  return total / 16;
+  return total / 32;
 }
 
 // --- coming back ----------------------------------------------------------------------------------------------------
 
 void Residency::come_back() {
   enter(State::RETURNING);
-  auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
-  auto room = std::make_shared<bool>(true);
-  blocking_calls_.run(
-      [this, result, room] {
-        *result = place_all();
-        for (auto portion = portions_.begin(); portion != portions_.end() && *result == CUDA_SUCCESS; ++portion)
-          *result = portion->contents->copy_back();
-        *room = *result != CUDA_ERROR_OUT_OF_MEMORY;
-        if (*room) return;
-        // What could not be taken away is not what it was.
-        if (const CUresult bad = take_away_all(); bad != CUDA_SUCCESS) *result = bad, *room = true;
-      },
-      [this, result, room] { came_back(*result, *room); });
-}
-
-// All of it or none, so that two sessions that come back at once do not both hold a half.
-CUresult Residency::place_all() {
   missing_.assign(devices_, 0);
-  CUresult all = CUDA_SUCCESS;
-  for (EvictedPortion& portion : portions_)
-    for (DeviceMemory::Piece& piece : portion.pieces) {
-      std::uint64_t& missing = missing_[static_cast<std::size_t>(piece.device)];
-      const CUresult result = missing > 0 ? CUDA_ERROR_OUT_OF_MEMORY : memory_.come_back(piece);
-      if (result != CUDA_SUCCESS) all = result;
-      if (result == CUDA_ERROR_OUT_OF_MEMORY) missing += piece.bytes;
-      else if (result != CUDA_SUCCESS) return result;
-    }
-  return all;
+  auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+  blocking_calls_.run(
+      [this, result] {
+        for (auto portion = portions_.begin(); portion != portions_.end() && *result == CUDA_SUCCESS; ++portion)
+          *result = bring_back(*portion);
+      },
+      [this, result] { came_back(*result); });
 }
 
-CUresult Residency::take_away_all() {
-  for (EvictedPortion& portion : portions_)
-    for (DeviceMemory::Piece& piece : portion.pieces)
-      if (const CUresult bad = piece.away ? CUDA_SUCCESS : memory_.leave(piece); bad != CUDA_SUCCESS) return bad;
+// All of the portion or nothing of it.
+CUresult Residency::bring_back(EvictedPortion& portion) {
+  CUresult result = place(portion);
+  if (result == CUDA_SUCCESS) result = portion.contents->copy_back();
+  portion.back = result == CUDA_SUCCESS;
+  if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+  // What cannot be taken away is not what it was.
+  for (DeviceMemory::Piece& piece : portion.pieces)
+    if (const CUresult bad = piece.away ? CUDA_SUCCESS : memory_.leave(piece); bad != CUDA_SUCCESS) return bad;
   return CUDA_SUCCESS;
 }
 
-void Residency::came_back(CUresult result, bool room) {
-  if (!room) {  // somebody else has taken it
-    ask_again_ = Clock::now() + pause_after_theft;
-    return enter(State::WAITING);
+CUresult Residency::place(EvictedPortion& portion) {
+  CUresult all = CUDA_SUCCESS;
+  for (DeviceMemory::Piece& piece : portion.pieces) {
+    std::uint64_t& missing = missing_[static_cast<std::size_t>(piece.device)];
+    const CUresult result = missing > 0 ? CUDA_ERROR_OUT_OF_MEMORY : memory_.come_back(piece);
+    if (result != CUDA_SUCCESS) all = result;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) missing += piece.bytes;
+    else if (result != CUDA_SUCCESS) return result;
   }
+  return all;
+}
+
+void Residency::came_back(CUresult result) {
   if (result != CUDA_SUCCESS) {
     const auto failed = std::find_if(portions_.begin(), portions_.end(), [](const EvictedPortion& portion) {
       return !portion.contents->store_error().empty();
@@ -352,11 +356,19 @@ void Residency::came_back(CUresult result, bool room) {
     return;
   }
   rename_handles();
-  course_.bytes = 0;
-  for (std::size_t device = 0; device < devices_; ++device) course_.bytes += away_bytes(static_cast<int>(device));
-  returned_(course_);
-  for (EvictedPortion& portion : portions_) forget(portion);
-  portions_.clear();
+  const std::size_t before = portions_.size();
+  for (EvictedPortion& portion : portions_) {
+    if (!portion.back) continue;
+    for (const DeviceMemory::Piece& piece : portion.pieces) course_.bytes += piece.bytes;
+    forget(portion);
+  }
+  std::erase_if(portions_, [](const EvictedPortion& portion) { return portion.back; });
+  count_rest();
+  if (!portions_.empty()) {
+    if (portions_.size() == before) ask_again_ = Clock::now() + pause_after_theft;
+    return enter(State::WAITING);
+  }
+  returned_(std::exchange(course_, {}));
   rest_.clear();
   missing_.clear();
   ask_again_.reset();
@@ -369,7 +381,7 @@ void Residency::rename_handles() {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> renamed;
   std::vector<DeviceMemory::Piece> pieces;
   for (const EvictedPortion& portion : portions_)
-    pieces.insert(pieces.end(), portion.pieces.begin(), portion.pieces.end());
+    if (portion.back) pieces.insert(pieces.end(), portion.pieces.begin(), portion.pieces.end());
   memory_.rename_handles(pieces, [&](auto before, auto now) { renamed.emplace_back(before, now); });
   handles_.rename(HandleKind::allocation, renamed);
 }

@@ -69,9 +69,9 @@ struct ResidencyOptions {
 };
 
 /// Memory leaves between two calls of the program, when everything that it gave is complete: as much as is wanted, and
-/// later more perhaps. The next call brings all of it back. So nothing can tell, but for the time that this takes.
-/// Addresses and the program's handles stay. What others have too, memory that is mapped nowhere, arrays, and what the
-/// driver keeps by itself stay where they are.
+/// later more perhaps. The next call waits until all of it is back, as there is room for one portion or another. So
+/// nothing can tell, but for the time that this takes. Addresses and the program's handles stay. What others have too,
+/// memory that is mapped nowhere, arrays, and what the driver keeps by itself stay where they are.
 ///
 /// All on the executor, but for what `hear`s. While it `holds_calls`, none is executed that is more than a question.
 class Residency {
@@ -147,10 +147,11 @@ class Residency {
   void forget(EvictedPortion& portion);
   void follow_work();
   void come_back();
-  void came_back(CUresult result, bool room);
+  CUresult bring_back(EvictedPortion& portion);
+  CUresult place(EvictedPortion& portion);
+  void came_back(CUresult result);
   void rename_handles();
-  CUresult place_all();
-  CUresult take_away_all();
+  void count_rest();
   void want_room();
   void serve_waiting(bool made);
   bool dirty() const;
