@@ -17,7 +17,6 @@
 namespace fargpu::server {
 namespace {
 
-constexpr std::size_t chunk_bytes = 8u << 20;
 constexpr std::size_t page_bytes = 4096, huge_page_bytes = 2u << 20;
 constexpr unsigned threads_max = 12;
 
@@ -153,9 +152,26 @@ EvictedContents::EvictedContents(DriverTable& driver, EvictedStore& store, std::
 
 CUresult EvictedContents::copy_out() { return run(&EvictedContents::take); }
 
-void EvictedContents::drop(CUdeviceptr address, std::uint64_t bytes) {
-  std::erase_if(chunks_,
-                [&](const Chunk& chunk) { return chunk.address >= address && chunk.address - address < bytes; });
+std::unique_ptr<EvictedContents> EvictedContents::take(const std::function<bool(CUdeviceptr)>& which) {
+  std::unique_ptr<EvictedContents> taken(new EvictedContents(driver_, store_));
+  for (const Chunk& chunk : chunks_)
+    if (which(chunk.address)) {
+      taken->chunks_.push_back(chunk);
+      taken->largest_ = std::max(taken->largest_, chunk.bytes);
+      if (!chunk.zeros) taken->kept_bytes_ += chunk.bytes;
+    }
+  std::erase_if(chunks_, [&](const Chunk& chunk) { return which(chunk.address); });
+  kept_bytes_ -= taken->kept_bytes_;
+  return taken;
+}
+
+std::pair<std::uint64_t, std::uint64_t> EvictedContents::range() const {
+  std::uint64_t first = chunks_.empty() ? 0 : chunks_.front().kept, end = first;
+  for (const Chunk& chunk : chunks_) {
+    first = std::min(first, chunk.kept);
+    end = std::max(end, chunk.kept + rounded(chunk.bytes));
+  }
+  return {first, end - first};
 }
 
 CUresult EvictedContents::copy_back() { return run(&EvictedContents::give); }

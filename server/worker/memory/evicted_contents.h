@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -70,6 +72,8 @@ class EvictedContents {
     CUcontext context = nullptr;  ///< of its device
   };
 
+  static constexpr std::size_t chunk_bytes = 8u << 20;  ///< that is copied at once: from a part's begin on
+
   /// How large a store they need.
   static std::uint64_t store_bytes(const std::vector<Part>& parts);
   /// They lie from `offset` in the store, which outlives this and is large enough.
@@ -82,8 +86,10 @@ class EvictedContents {
   CUresult copy_out();
   CUresult copy_back();
 
-  /// What lies there is not copied back.
-  void drop(CUdeviceptr address, std::uint64_t bytes);
+  /// What begins at such addresses is another one's from now on. After copy_out().
+  std::unique_ptr<EvictedContents> take(const std::function<bool(CUdeviceptr)>& which);
+  /// Of the store, the part in which they lie: its offset and its bytes.
+  std::pair<std::uint64_t, std::uint64_t> range() const;
 
   /// Of the store, after copy_out().
   std::uint64_t kept_bytes() const { return kept_bytes_; }
@@ -98,6 +104,7 @@ class EvictedContents {
     std::uint64_t kept = 0;  // offset in the store
     bool zeros = false;
   };
+  EvictedContents(DriverTable& driver, EvictedStore& store) : driver_(driver), store_(store) {}
   class Copier;
   using Copy = CUresult (EvictedContents::*)(Copier&, Chunk&);
   CUresult run(Copy copy);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <tuple>
 #include <utility>
 
 namespace fargpu::server {
@@ -10,6 +11,27 @@ std::uint64_t EvictedPortion::bytes(int device) const {
   std::uint64_t bytes = 0;
   for (const DeviceMemory::Piece& piece : pieces) bytes += piece.device == device ? piece.bytes : 0;
   return bytes;
+}
+
+std::vector<EvictedPortion> EvictedPortion::divide(EvictedPortion portion, std::uint64_t bytes) {
+  std::vector<EvictedPortion> portions;
+  std::uint64_t here = bytes;
+  for (DeviceMemory::Piece& piece : portion.pieces) {
+    if (std::exchange(here, here + piece.bytes) >= bytes) {
+      portions.push_back({.pieces = {}, .place = portion.place, .contents = {}});
+      here = piece.bytes;
+    }
+    portions.back().pieces.push_back(std::move(piece));
+  }
+  for (EvictedPortion& part : portions) {
+    part.contents = portion.contents->take([&](CUdeviceptr address) {
+      return std::any_of(part.pieces.begin(), part.pieces.end(), [&](const DeviceMemory::Piece& piece) {
+        return address >= piece.address && address - piece.address < piece.bytes;
+      });
+    });
+    if (portion.store_bytes > 0) std::tie(part.offset, part.store_bytes) = part.contents->range();
+  }
+  return portions;
 }
 
 // The largest that are not too large, and for what is left then the smallest one that is.

@@ -12,17 +12,24 @@
 
 namespace fargpu::server {
 
+/// What the host gives for contents. It is taken for as long as any of them are there.
+struct EvictedPlace {
+  std::unique_ptr<HostBudget> budget;  ///< for them, as the host has said
+  std::optional<HostCharge> charge;    ///< of it
+  std::unique_ptr<EvictedOnDisk> file;
+};
+
 /// Pieces, and what holds their contents until they are back.
 struct EvictedPortion {
   std::vector<DeviceMemory::Piece> pieces;
-  std::unique_ptr<HostBudget> budget;         ///< for this portion, as the host has said
-  std::optional<HostCharge> charge;           ///< of it
-  std::uint64_t offset = 0, store_bytes = 0;  ///< in the session's store
-  std::unique_ptr<EvictedOnDisk> file;        ///< or all of this
+  std::shared_ptr<EvictedPlace> place;
+  std::uint64_t offset = 0, store_bytes = 0;  ///< in the session's store; 0 where they are in a file
   std::unique_ptr<EvictedContents> contents;
   bool back = false;
 
   std::uint64_t bytes(int device) const;
+  /// Several of about so many bytes, which may return one by one.
+  static std::vector<EvictedPortion> divide(EvictedPortion portion, std::uint64_t bytes);
 };
 
 /// As many of the pieces as have so many bytes of each device together, and as little more as can be; all of them where

@@ -110,7 +110,7 @@ void Residency::enter(State state, const std::string& refusal, bool busy) {
                      .order = order_number_};
   for (std::size_t device = 0; device < devices_; ++device) news.away[device] = away_bytes(static_cast<int>(device));
   for (const EvictedPortion& portion : portions_)
-    (portion.file ? news.disk_bytes : news.host_bytes) += portion.contents->kept_bytes();
+    (portion.place->file ? news.disk_bytes : news.host_bytes) += portion.contents->kept_bytes();
   options_.tell(news);
 }
 
@@ -201,7 +201,7 @@ void Residency::stay(const std::string& why, bool busy) {
 
 void Residency::forget(EvictedPortion& portion) {
   portion.contents.reset();
-  portion.charge.reset();
+  portion.place.reset();
   if (portion.store_bytes > 0) store_->give_up(portion.offset, portion.store_bytes);
 }
 
@@ -247,7 +247,6 @@ void Residency::leave() {
         if (*result != CUDA_SUCCESS) return;
         for (DeviceMemory::Piece& piece : leaving_->pieces)
           if (memory_.leave(piece) == CUDA_SUCCESS) gone->push_back(piece);
-          else leaving_->contents->drop(piece.address, piece.bytes);  // it stays
       },
       [this, result, gone] { left(*result, std::move(*gone)); });
 }
@@ -264,14 +263,16 @@ EvictedStore* Residency::store_for(EvictedPortion& portion, std::uint64_t bytes,
     other = std::find_if(portions_.begin(), portions_.end(), in_the_way);
     if (other != portions_.end()) portion.offset = other->offset + other->store_bytes;
   }
-  portion.budget = std::make_unique<HostBudget>(leaving_by_.host_bytes_max, place_);
+  portion.place = std::make_shared<EvictedPlace>();
+  EvictedPlace& place = *portion.place;
+  place.budget = std::make_unique<HostBudget>(leaving_by_.host_bytes_max, place_);
   if (leaving_by_.host_bytes_max > 0 && portion.offset + portion.store_bytes <= store_->bytes())
-    portion.charge = HostCharge::try_take(*portion.budget, bytes);
-  if (portion.charge) return store_.get();
+    place.charge = HostCharge::try_take(*place.budget, bytes);
+  if (place.charge) return store_.get();
   portion.offset = portion.store_bytes = 0;
   if (leaving_by_.file.number() < 0 || bytes > leaving_by_.disk_bytes_max) return nullptr;
-  portion.file = std::make_unique<EvictedOnDisk>(std::move(leaving_by_.file));
-  return portion.file.get();
+  place.file = std::make_unique<EvictedOnDisk>(std::move(leaving_by_.file));
+  return place.file.get();
 }
 
 std::string Residency::no_room_for(std::uint64_t bytes) const {
@@ -283,13 +284,17 @@ void Residency::left(CUresult result, std::vector<DeviceMemory::Piece> gone) {
   leaving_by_ = {};  // the file, too, if it was not needed
   if (result != CUDA_SUCCESS) return stay("its memory could not be copied: " + copy_error(result, *leaving_));
   if (gone.empty()) return stay("the driver does not give its addresses back");
-  if (leaving_->charge) leaving_->charge->shrink(leaving_->contents->kept_bytes());
-  leaving_->pieces.clear();
+  if (auto& charge = leaving_->place->charge) charge->shrink(leaving_->contents->kept_bytes());
+  leaving_->pieces.clear();  // those that stay, too, and what was copied of them
+  std::uint64_t bytes = 0;
   for (const DeviceMemory::Piece& piece : gone) {
     const auto parts = memory_.divide(piece, part_bytes(piece.device));
     leaving_->pieces.insert(leaving_->pieces.end(), parts.begin(), parts.end());
+    bytes += piece.bytes;
   }
-  portions_.push_back(std::move(*leaving_));
+  const std::uint64_t portion_bytes = std::max(part_bytes(gone.front().device), bytes / 8);
+  for (EvictedPortion& portion : EvictedPortion::divide(std::move(*leaving_), portion_bytes))
+    portions_.push_back(std::move(portion));
   leaving_.reset();
   missing_.clear();
   count_rest();
@@ -301,11 +306,13 @@ void Residency::count_rest() {
   for (const DeviceMemory::Piece& piece : pieces()) rest_[static_cast<std::size_t>(piece.device)] += piece.bytes;
 }
 
-// Memory that is much of its device leaves in parts the next time, so that no more leaves than is wanted.
+// Memory that is much of its device leaves in parts the next time, so that no more leaves than is wanted. A chunk of
+// contents lies in one part.
 std::uint64_t Residency::part_bytes(int device) const {
   std::size_t total = 0;
   if (driver_.cuDeviceTotalMem_v2(&total, device) != CUDA_SUCCESS) return TenantAccount::no_limit;
-  return total / 32;
+  constexpr std::uint64_t chunk = EvictedContents::chunk_bytes;
+  return std::max(total / 32 / chunk * chunk, chunk);
 }
 
 // --- coming back ----------------------------------------------------------------------------------------------------
