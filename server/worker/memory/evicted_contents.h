@@ -42,7 +42,7 @@ class EvictedInMemory : public EvictedStore {
   std::uint64_t bytes() const { return bytes_; }
   void write(std::uint64_t offset, std::span<const std::byte> bytes) override;
   void read(std::uint64_t offset, std::span<std::byte> bytes) override;
-  /// What is there is not needed any more. `offset` is a multiple of what `EvictedContents::store_bytes` gives.
+  /// What is there is not needed any more. `offset` is a multiple of a huge page.
   void give_up(std::uint64_t offset, std::uint64_t bytes);
 
  private:

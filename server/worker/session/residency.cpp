@@ -226,11 +226,10 @@ void Residency::leave() {
   leaving_->pieces = enough_of(std::move(all), leaving_by_.bytes);
   if (leaving_->pieces.empty()) return stay(nothing_leaves);
   const auto parts = parts_of(leaving_->pieces);
-  leaving_->store_bytes = EvictedContents::store_bytes(parts);
   std::uint64_t bytes = 0;
   for (const EvictedContents::Part& part : parts) bytes += part.bytes;
   try {
-    EvictedStore* const store = store_for(*leaving_, bytes, all_bytes);
+    EvictedStore* const store = store_for(*leaving_, bytes, EvictedContents::store_bytes(parts), all_bytes);
     if (!store && leaving_by_.disk_bytes_max >= bytes)
       return stay("the host could make no file for it in its evicted_folder; the log of its fargpud says why");
     if (!store) return stay(no_room_for(bytes));
@@ -252,27 +251,36 @@ void Residency::leave() {
 }
 
 // The host's memory is the faster place.
-EvictedStore* Residency::store_for(EvictedPortion& portion, std::uint64_t bytes, std::uint64_t all_bytes) {
-  const auto in_store = [](const EvictedPortion& other) { return other.store_bytes > 0; };
-  if ((!store_ || store_->bytes() < all_bytes) && std::none_of(portions_.begin(), portions_.end(), in_store))
-    store_ = std::make_unique<EvictedInMemory>(all_bytes);
-  const auto in_the_way = [&](const EvictedPortion& other) {
-    return portion.offset < other.offset + other.store_bytes && other.offset < portion.offset + portion.store_bytes;
-  };
-  for (auto other = portions_.begin(); other != portions_.end();) {
-    other = std::find_if(portions_.begin(), portions_.end(), in_the_way);
-    if (other != portions_.end()) portion.offset = other->offset + other->store_bytes;
-  }
+EvictedStore* Residency::store_for(EvictedPortion& portion, std::uint64_t bytes, std::uint64_t store_bytes,
+                                   std::uint64_t all_bytes) {
   portion.place = std::make_shared<EvictedPlace>();
   EvictedPlace& place = *portion.place;
   place.budget = std::make_unique<HostBudget>(leaving_by_.host_bytes_max, place_);
-  if (leaving_by_.host_bytes_max > 0 && portion.offset + portion.store_bytes <= store_->bytes())
-    place.charge = HostCharge::try_take(*place.budget, bytes);
-  if (place.charge) return store_.get();
-  portion.offset = portion.store_bytes = 0;
+  if (leaving_by_.host_bytes_max > 0) place.charge = HostCharge::try_take(*place.budget, bytes);
+  if (place.charge && find_place(portion, store_bytes, all_bytes)) return store_.get();
+  place.charge.reset();
   if (leaving_by_.file.number() < 0 || bytes > leaving_by_.disk_bytes_max) return nullptr;
   place.file = std::make_unique<EvictedOnDisk>(std::move(leaving_by_.file));
   return place.file.get();
+}
+
+// The first place in the store that no other portion has; the portion has none until this is true.
+bool Residency::find_place(EvictedPortion& portion, std::uint64_t store_bytes, std::uint64_t all_bytes) {
+  const auto in_store = [](const EvictedPortion& other) { return other.store_bytes > 0; };
+  if ((!store_ || store_->bytes() < all_bytes) && std::none_of(portions_.begin(), portions_.end(), in_store))
+    store_ = std::make_unique<EvictedInMemory>(all_bytes);
+  std::uint64_t offset = 0;
+  const auto in_the_way = [&](const EvictedPortion& other) {
+    return offset < other.offset + other.store_bytes && other.offset < offset + store_bytes;
+  };
+  for (auto other = portions_.begin(); other != portions_.end();) {
+    other = std::find_if(portions_.begin(), portions_.end(), in_the_way);
+    if (other != portions_.end()) offset = other->offset + other->store_bytes;
+  }
+  if (offset + store_bytes > store_->bytes()) return false;
+  portion.offset = offset;
+  portion.store_bytes = store_bytes;
+  return true;
 }
 
 std::string Residency::no_room_for(std::uint64_t bytes) const {

@@ -139,7 +139,9 @@ class Residency {
   bool leave_when_idle();
   void leave();
   std::vector<DeviceMemory::Piece> pieces() const;
-  EvictedStore* store_for(EvictedPortion& portion, std::uint64_t bytes, std::uint64_t all_bytes);
+  EvictedStore* store_for(EvictedPortion& portion, std::uint64_t bytes, std::uint64_t store_bytes,
+                          std::uint64_t all_bytes);
+  bool find_place(EvictedPortion& portion, std::uint64_t store_bytes, std::uint64_t all_bytes);
   std::string no_room_for(std::uint64_t bytes) const;
   void left(CUresult result, std::vector<DeviceMemory::Piece> gone);
   std::uint64_t part_bytes(int device) const;
