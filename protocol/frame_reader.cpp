@@ -17,6 +17,8 @@ bool is_call(FrameHeader header) {
 
 }  // namespace
 
+bool FrameHandler::holds(const FrameHeader&, std::span<const std::byte>) { return true; }
+
 FrameReader::FrameReader(Channel& channel, FrameHandler& handler, std::uint64_t frames_before)
     : channel_(channel), handler_(handler), buffer_(buffer_bytes), frames_(frames_before) {}
 
@@ -84,11 +86,11 @@ bool FrameReader::step() {
     }
     return false;
   }
-  if (held_ && !bulk_ && is_call(header) && held_(header)) {
+  const auto message = buffered().subspan(sizeof(header), header.message_bytes);
+  if (holds_calls_ && !bulk_ && is_call(header) && handler_.holds(header, message)) {
     blocked_ = true;
     return false;
   }
-  const auto message = buffered().subspan(sizeof(header), header.message_bytes);
   std::size_t frame_bytes = head_bytes;
   if (header.bulk_bytes > 0) {
     if (!bulk_) {

@@ -25,6 +25,9 @@ class FrameHandler {
 
   /// A complete frame. The message is valid during the call; the bulk bytes are those that place() gave.
   virtual void take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) = 0;
+
+  /// While calls are held: whether this one is. Asked again at each pump.
+  virtual bool holds(const FrameHeader& header, std::span<const std::byte> message);
 };
 
 /// Owned and used by one thread at a time.
@@ -46,12 +49,11 @@ class FrameReader {
   std::size_t wire_bytes() const { return wire_bytes_; }
   /// Of the same: its place could not be written (EFAULT), and does not hold its bytes.
   bool spoiled() const { return spoiled_; }
-  /// From now on, calls of which this is true are not handed on; null: all are. While one waits, what is behind it
-  /// waits too.
-  void hold_calls(bool (*held)(const FrameHeader&)) { held_ = held; }
+  /// From now on, calls that the handler holds are not handed on. While one waits, what is behind it waits too.
+  void hold_calls(bool held) { holds_calls_ = held; }
   /// Whether a frame is being handled whose bulk bytes have their place already.
   bool in_frame() const { return bulk_.has_value(); }
-  /// True if the last pump stopped because place() had no room, or at a call while those are held.
+  /// True if the last pump stopped because place() had no room, or at a call that is held.
   bool blocked() const { return blocked_; }
 
  private:
@@ -66,7 +68,7 @@ class FrameReader {
   std::size_t end_ = 0;
   std::uint64_t frames_;
   bool blocked_ = false;
-  bool (*held_)(const FrameHeader&) = nullptr;
+  bool holds_calls_ = false;
   // Set while the bulk bytes of the frame at begin_ are arriving, straight into their place. The padding behind them
   // goes into `padding_`, so that what follows in the buffer stays aligned.
   std::optional<std::span<std::byte>> bulk_;

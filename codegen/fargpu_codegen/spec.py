@@ -17,9 +17,9 @@ from .header import Function, Header, Parameter, Type
 MODES = ("deferred", "barrier", "cached", "either")
 CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "aside", "as", "forgotten_by",
              "after_held", "waits_for", "records", "turn", "room", "driver_room", "launches", "alike", "crew", "checks",
-             "asks"}
+             "asks", "names_memory"}
 OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "forgotten_by", "after_held", "turn", "alike",
-                  "crew", "asks", "driver_room",
+                  "crew", "asks", "names_memory", "driver_room",
                   "attributes", "taken_for_done", "passes_functions", "staged", "dropped", "handles", "held"}
 STRUCT_KEYS = {"skip", "unions", "extents"}
 OWNERS = ("client", "worker", "driver")
@@ -115,6 +115,7 @@ class Call:
     alike: list[str] = field(default_factory=list)
     crew: str = ""  # served while launches are with the launch crew: always, or where the answer is awaited
     asks: bool = False  # it gives the GPU nothing, and needs no memory of it
+    names_memory: bool = False  # it uses no device memory but at the addresses that it is given
     # functions of the worker, and the parameters that they are given
     checks: list[tuple[str, str]] = field(default_factory=list)
     room: bool = False  # it takes memory of the GPU: what the client keeps there for reuse makes room for it
@@ -169,6 +170,17 @@ class Call:
         return [a for a in self.arguments if a.direction in ("in", "inout")]
 
     @property
+    def memory(self) -> list[Argument]:
+        """Addresses that the GPU is to use."""
+        return [a for a in self.inputs if a.device == "use"]
+
+    @property
+    def memory_inputs(self) -> list[Argument]:
+        """Those, and what their extents are about."""
+        names = {name for a in self.memory for name in [a.name, *names_in(a.extent)]}
+        return [a for a in self.inputs if a.name in names]
+
+    @property
     def outputs(self) -> list[Argument]:
         return [a for a in self.arguments if a.direction in ("out", "inout") and a not in self.minted]
 
@@ -216,6 +228,7 @@ class Operation:
     alike: list[str] = field(default_factory=list)  # fields of the request, as a call's parameters
     crew: str = ""
     asks: bool = False
+    names_memory: bool = False  # the worker has a function that says what device memory it uses
     driver_room: bool = False
     attributes: str = ""  # the field with launch attributes: the work records the events in them
     taken_for_done: str = ""  # the field that says that the program takes the work for done
@@ -522,7 +535,7 @@ class Loader:
                     after_held_said=entry.get("after_held"), waits_for=entry.get("waits_for", ""),
                     records=entry.get("records", ""), turn=entry.get("turn", False),
                     launches=entry.get("launches", ""), alike=entry.get("alike", []), crew=entry.get("crew", ""),
-                    asks=entry.get("asks", False),
+                    asks=entry.get("asks", False), names_memory=entry.get("names_memory", False),
                     room=entry.get("room", False), driver_room=entry.get("driver_room", False),
                     forgotten_by=entry.get("forgotten_by", []))
         self.add(file, call)
@@ -568,6 +581,9 @@ class Loader:
                 call.arguments.append(Argument(p.name, p.type, "inout", "status", counts=counted))
             else:
                 self.read_parameter(file, call, p, annotations.get(p.name, {}), names)
+        if call.names_memory and not call.memory:
+            self.complain(file, name, "names_memory", "there is no address that the GPU is to use: add device = "
+                          "\"use\" to a parameter, or remove names_memory")
         if call.may_defer and call.outputs:
             self.complain(file, name, "deferred", f"a deferred call cannot return '{call.outputs[0].name}'; "
                           "make it a barrier, or the output a handle that the client creates")
@@ -754,6 +770,7 @@ class Loader:
                               entry.get("why", ""), entry.get("stream", ""), entry.get("context", "current"),
                               entry.get("forgotten_by", []), entry.get("after_held", False), entry.get("turn", False),
                               entry.get("alike", []), entry.get("crew", ""), entry.get("asks", False),
+                              entry.get("names_memory", False),
                               entry.get("driver_room", False), entry.get("attributes", ""),
                               entry.get("taken_for_done", ""), entry.get("passes_functions", ""),
                               entry.get("staged", False), entry.get("dropped", False), entry.get("held", False),

@@ -94,14 +94,14 @@ FAULTS = {
     "a key of a call is misspelt": (
         "spec/box.toml", "aside = true\n", "asides = true\n",
         "box.toml: cuBoxDestroy: [unknown-key] 'asides' means nothing here; known are after_held, alike, as, aside, "
-        "asks, checks, client, context, crew, driver_room, forgotten_by, launches, mode, params, records, room, "
-        "server, stream, turn, waits_for, why"),
+        "asks, checks, client, context, crew, driver_room, forgotten_by, launches, mode, names_memory, params, "
+        "records, room, server, stream, turn, waits_for, why"),
     "a key of an operation is misspelt": (
         "spec/box.toml", 'reply = "OpenBoxReply"', 'replies = "OpenBoxReply"',
         "box.toml: openBox: [unknown-key] 'replies' means nothing here; known are after_held, alike, asks, attributes, "
         "context, crew, driver_room, "
-        "dropped, forgotten_by, handles, held, mode, passes_functions, reply, request, staged, stream, "
-        "taken_for_done, turn, why"),
+        "dropped, forgotten_by, handles, held, mode, names_memory, passes_functions, reply, request, staged, "
+        "stream, taken_for_done, turn, why"),
     "an operation has the request of another": (
         "spec/box.toml", "", '[operations.shutBox]\nrequest = "OpenBox"\nmode = "barrier"\nwhy = "the lid is heavy"\n',
         "box.toml: shutBox: [request] openBox has this request already; a request names one operation: give it a "
@@ -132,6 +132,10 @@ FAULTS = {
         "spec/box.toml", 'turn = true\nlaunches', "turn = true\nasks = true\nlaunches",
         "box.toml: cuBoxFillAsync: [asks] what only asks gives no work and takes no memory: remove it, or turn, "
         "stream, room and driver_room"),
+    "a call names its memory without an address": (
+        "spec/box.toml", "aside = true\n", "aside = true\nnames_memory = true\n",
+        'box.toml: cuBoxDestroy: [names_memory] there is no address that the GPU is to use: add device = "use" to a '
+        "parameter, or remove names_memory"),
     "operations are alike that need no turn": (
         "spec/box.toml", 'turn = true\nalike = ["shape", "lid"]', 'alike = ["shape", "lid"]',
         "box.toml: openBox: [alike] tells how long the GPU takes for what it is given in a turn: add turn = true, or "
@@ -224,7 +228,9 @@ FAULTS = {
         "in bytes"),
     "an address is used in no known way": (
         "spec/box.toml", 'device = "use", extent = "bytes"', 'device = "used"',
-        "box.toml: cuBoxFillAsync, parameter address (CUdeviceptr): [device] device must be one of use, value"),
+        "box.toml: cuBoxFillAsync, parameter address (CUdeviceptr): [device] device must be one of use, value",
+        'box.toml: cuBoxFillAsync: [names_memory] there is no address that the GPU is to use: add device = "use" to a '
+        "parameter, or remove names_memory"),
     "a parameter is of a type that cannot travel": (
         "spec/box.toml", '[[special]]\ntopic = "box"\nwhy = "contents are opened in the client (operation openBox)"\n'
                          'symbols = ["cuBoxOpen"]',

@@ -171,6 +171,31 @@ class ByRequest(EvictionTest):
         self.assertEqual(client.ask("check a"), "SUCCESS same")
         host.log("session returned", session=session)
 
+    def test_a_copy_waits_for_no_more_than_it_needs(self):
+        for transport in ("tcp", "shm"):
+            host = self.host()
+            client, session = self.session(host, f"alloc a {150 * MIB}", "scatter a 3", f"alloc b {8 * MIB}",
+                                           "scatter b 4", env={"FARGPU_TRANSPORT": transport})
+            self.evict(host, session)
+            other, _ = self.session(host, f"alloc a {150 * MIB}")
+            other.must("export a")  # so that it stays
+            self.assertEqual(client.ask("check b"), "SUCCESS same")
+            self.assertGreater(self.wait_for_state(host, session, "waiting for memory")["away_bytes"], 40 * MIB)
+            client.must("write b 9")
+            self.assertEqual(client.ask("check b"), "SUCCESS same")
+            client.must("launch b")  # may use all
+            answers = []
+            waiting = threading.Thread(target=lambda: answers.append(client.ask("sync")))
+            waiting.start()
+            waiting.join(1)
+            self.assertEqual(answers, [])
+            self.assertEqual(other.finish(), 0)
+            waiting.join()
+            self.assertEqual(answers, ["SUCCESS"])
+            self.assertEqual(client.ask("check a"), "SUCCESS same")
+            self.assertEqual(self.state(host, session)["state"], "running")
+            self.assertEqual(client.finish(), 0)
+
     def test_what_cannot_leave(self):
         host = self.host()
         client, session = self.session(host, f"alloc a {MIB}", "write a 7")

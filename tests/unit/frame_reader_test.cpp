@@ -14,7 +14,6 @@ using namespace fargpu::test;
 namespace {
 
 constexpr std::uint16_t question_opcode = 7;
-bool works(const FrameHeader& call) { return call.opcode != question_opcode; }
 
 /// Takes everything, into buffers of its own, unless told that there is no room.
 struct Collector final : FrameHandler {
@@ -28,6 +27,7 @@ struct Collector final : FrameHandler {
   unsigned refusals = 0;  // how many of the next calls find no room
   bool aligned = true;
   Bytes place_bytes;
+  Bytes held_message;  // of the last call that might be held
 
   std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte>) override {
     ++placed;
@@ -37,6 +37,10 @@ struct Collector final : FrameHandler {
     }
     place_bytes.assign(header.bulk_bytes, std::byte{0});
     return std::span(place_bytes);
+  }
+  bool holds(const FrameHeader& header, std::span<const std::byte> message) override {
+    held_message.assign(message.begin(), message.end());
+    return header.opcode != question_opcode;
   }
   void take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) override {
     aligned = aligned && reinterpret_cast<std::uintptr_t>(message.data()) % 8 == 0;
@@ -259,7 +263,8 @@ TEST_CASE("while calls are held, what comes before them is taken, and nothing fr
   Bytes stream;
   append(stream, frame(numbered(1, FrameKind::heartbeat)));
   append(stream, frame(question));
-  Bytes second = frame(call, {}, bulk);
+  const Bytes message = pattern(16, 4);
+  Bytes second = frame(call, message, bulk);
   if (compressed) {
     std::memcpy(&call, second.data(), sizeof(call));
     mark_compressed(call, bulk.size());
@@ -267,15 +272,16 @@ TEST_CASE("while calls are held, what comes before them is taken, and nothing fr
   }
   append(stream, second);
   append(stream, frame(numbered(4, FrameKind::heartbeat)));
-  f.reader.hold_calls(works);
+  f.reader.hold_calls(true);
   send(f.sender(), stream);
   f.pump_all();
   CHECK(f.reader.blocked());
   CHECK(f.collector.taken.size() == 2);
   CHECK(f.collector.placed == 0);
+  CHECK(f.collector.held_message == message);
   CHECK_FALSE(f.reader.in_frame());
   if (compressed) return;
-  f.reader.hold_calls(nullptr);
+  f.reader.hold_calls(false);
   f.pump_all();
   CHECK_FALSE(f.reader.blocked());
   CHECK(f.collector.taken.size() == 4);
@@ -289,7 +295,7 @@ TEST_CASE("a call that is arriving when calls are held is taken") {
   send(f.sender(), {stream.begin(), stream.begin() + part});
   f.pump_all();
   CHECK(f.reader.in_frame());
-  f.reader.hold_calls(works);
+  f.reader.hold_calls(true);
   for (std::size_t sent = part; sent < stream.size();) {
     const std::size_t more = std::min(part, stream.size() - sent);
     const auto at = stream.begin() + static_cast<std::ptrdiff_t>(sent);

@@ -72,6 +72,11 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
   return outcome;
 }
 
+std::vector<DeviceRange> memory_of_copyIn(Call& call) {
+  const auto copy = call.in<wire::CopyIn>().getCopy();
+  return memory_of_sides(shape_of(copy), {decode(copy.getTarget())});
+}
+
 void drop_copyIn(Session& session, Call& call) {
   const auto in = call.in<wire::CopyIn>();
   const auto source = in.getCopy().getSource().getPlace();
@@ -112,10 +117,20 @@ Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
   return outcome;
 }
 
+std::vector<DeviceRange> memory_of_copyOut(Call& call) {
+  const auto copy = call.in<wire::CopyOut>().getCopy();
+  return memory_of_sides(shape_of(copy), {decode(copy.getSource())});
+}
+
 void drop_copyOut(Session& session, Call& call) {
   const auto target = call.in<wire::CopyOut>().getCopy().getTarget().getPlace();
   if (target.isLanes()) session.client().end_transfer(target.getLanes());
   if (target.isPeer()) refuse_transfer(session, target.getPeer());
+}
+
+std::vector<DeviceRange> memory_of_copyDevice(Call& call) {
+  const auto copy = call.in<wire::CopyDevice>().getCopy();
+  return memory_of_sides(shape_of(copy), {decode(copy.getTarget()), decode(copy.getSource())});
 }
 
 Outcome copyDevice(Session& session, Call& call, wire::CopyDevice::Reader in) {

@@ -26,6 +26,15 @@ bool sensible_side(const CopyShape& shape, const CopySide& side, std::uint64_t& 
   return end <= number_max && begin + bytes >= begin;
 }
 
+std::vector<DeviceRange> memory_of_sides(const CopyShape& shape, std::initializer_list<CopySide> sides) {
+  std::vector<DeviceRange> ranges;
+  for (const CopySide& side : sides)
+    if (DeviceRange range;
+        side.kind == CopySide::Kind::device && sensible_side(shape, side, range.address, range.bytes))
+      ranges.push_back(range);
+  return ranges;
+}
+
 bool holds_side(Session& session, const CopyShape& shape, const CopySide& side) {
   std::uint64_t begin, bytes;
   return sensible_side(shape, side, begin, bytes) && session.memory().holds(begin, bytes);

@@ -4,9 +4,12 @@
 #include <cuda.h>
 
 #include <cstddef>
+#include <initializer_list>
 #include <optional>
+#include <vector>
 
 #include "protocol/copy.h"
+#include "server/worker/memory/device_range.h"
 
 namespace fargpu::server {
 
@@ -15,6 +18,8 @@ struct StreamState;
 
 /// Whether the numbers of a side in memory are some that a driver can be given: then what the copy uses of it.
 bool sensible_side(const CopyShape& shape, const CopySide& side, std::uint64_t& begin, std::uint64_t& bytes);
+/// What a copy of this shape uses of the device memory among such sides. Nothing of one that is refused.
+std::vector<DeviceRange> memory_of_sides(const CopyShape& shape, std::initializer_list<CopySide> sides);
 /// Whether the session's memory holds all that a copy of this shape uses of a side in memory.
 bool holds_side(Session& session, const CopyShape& shape, const CopySide& side);
 /// Whether the session may copy such a shape there: a side that is device memory or an array.

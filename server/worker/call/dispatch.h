@@ -6,6 +6,7 @@
 
 #include "call.h"
 #include "protocol/context_need.h"
+#include "server/worker/memory/device_range.h"
 #include "work_kind.h"
 
 namespace fargpu::server {
@@ -30,6 +31,8 @@ struct Service {
   /// Whether functions of the program that come before it on its stream need not have run: it is one, which the client
   /// runs behind them.
   bool (*passes_functions)(Call&) = nullptr;
+  /// All device memory that it uses; null: it may use any.
+  std::vector<DeviceRange> (*memory)(Call&) = nullptr;
   void (*drop)(Session&, Call&) = nullptr;  ///< of calls with which more comes than a frame: they are not carried out
   ContextNeed context = ContextNeed::current;
   bool after_held = false;   ///< must not overtake work that is held back

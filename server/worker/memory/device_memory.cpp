@@ -210,9 +210,9 @@ std::vector<DeviceMemory::Piece> DeviceMemory::pieces() const {
     found.piece.device = mapping.allocation->device();
   }
   for (const auto& [handle, held] : handles_)
-    if (const auto found = all.find(held.charge); found != all.end() && found->second.piece.known_as == 0) {
+    if (const auto found = all.find(held.charge); found != all.end() && found->second.piece.handle == 0) {
       ++found->second.known;
-      found->second.piece.known_as = handle;
+      found->second.piece.handle = handle;
     }
   std::vector<Piece> pieces;
   for (auto& [charge, found] : all)
@@ -221,7 +221,7 @@ std::vector<DeviceMemory::Piece> DeviceMemory::pieces() const {
 }
 
 CUresult DeviceMemory::leave(Piece& piece) {
-  CUmemGenericAllocationHandle handle = piece.handle != 0 ? piece.handle : piece.known_as;
+  CUmemGenericAllocationHandle handle = piece.handle;
   const bool held = handle != 0;
   CUresult result = CUDA_SUCCESS;
   if (!held) result = driver_.cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(piece.address));
@@ -231,11 +231,17 @@ CUresult DeviceMemory::leave(Piece& piece) {
   if (result == CUDA_SUCCESS || !held) driver_.cuMemRelease(handle);
   if (result != CUDA_SUCCESS) return result;
   for (const Piece::Place& place : piece.places) mappings_.at(place.address).away = true;
-  if (piece.known_as != 0) handles_.at(piece.known_as).away = true;
-  piece.handle = 0;
   piece.away = true;
+  if (held) rename(piece, ++last_handle_away_);
   ledger_.leave(piece.device, piece.bytes);
   return CUDA_SUCCESS;
+}
+
+void DeviceMemory::rename(Piece& piece, CUmemGenericAllocationHandle handle) {
+  auto held = handles_.extract(piece.handle);
+  held.key() = piece.handle = handle;
+  held.mapped().away = piece.away;
+  handles_.insert(std::move(held));
 }
 
 // What the memory has to be like again.
@@ -287,22 +293,21 @@ CUresult DeviceMemory::come_back(Piece& piece) {
   CUresult result = driver_.cuMemCreate(&handle, piece.bytes, &piece.properties, 0);
   const bool made = result == CUDA_SUCCESS;
   if (made) result = put(piece, piece.places.size(), handle);
-  if (made && (result != CUDA_SUCCESS || piece.known_as == 0))
-    driver_.cuMemRelease(handle);  // mappings keep the memory
+  if (made && (result != CUDA_SUCCESS || piece.handle == 0)) driver_.cuMemRelease(handle);  // mappings keep the memory
   if (result != CUDA_SUCCESS) {
     ledger_.leave(piece.device, piece.bytes);
     return result;
   }
   for (const Piece::Place& place : piece.places) mappings_.at(place.address).away = false;
-  if (piece.known_as != 0) piece.handle = handle;
   piece.away = false;
+  if (piece.handle != 0) rename(piece, handle);
   return CUDA_SUCCESS;
 }
 
 std::vector<DeviceMemory::Piece> DeviceMemory::divide(const Piece& piece, std::uint64_t bytes_max) {
   const std::uint64_t part_bytes = std::max(bytes_max / granularity, std::uint64_t{1}) * granularity;
   Mapping& whole = mappings_.at(piece.address);
-  if (piece.bytes <= part_bytes || piece.known_as != 0 || piece.places.size() != 1 || !whole.backed) return {piece};
+  if (piece.bytes <= part_bytes || piece.handle != 0 || piece.places.size() != 1 || !whole.backed) return {piece};
   std::vector<Piece> parts;
   for (std::uint64_t offset = 0; offset < piece.bytes; offset += part_bytes) {
     Piece& part = parts.emplace_back(piece);

@@ -70,8 +70,8 @@ class DeviceMemory {
     int device = 0;
     std::vector<Place> places;  ///< all of them; their access is known while it is away
     CUmemAllocationProp properties{};
-    CUmemGenericAllocationHandle known_as = 0;  ///< in `handles_`; 0 where the program has no handle of it
-    CUmemGenericAllocationHandle handle = 0;    ///< once it has come back; 0 while it is away
+    /// Under which it is known here; another one each time that it has left or come back. 0 where the program has none.
+    CUmemGenericAllocationHandle handle = 0;
     bool away = false;
   };
   std::vector<Piece> pieces() const;
@@ -83,19 +83,6 @@ class DeviceMemory {
   /// A piece that is away becomes several of so many bytes at most, unless the program knows it by a handle, or has
   /// mapped it itself. Each is memory of its own from now on.
   std::vector<Piece> divide(const Piece& piece, std::uint64_t bytes_max);
-  /// All have come back. Calls `renamed(old, new)` for each handle that is another one since.
-  template <class Renamed>
-  void rename_handles(const std::vector<Piece>& pieces, Renamed&& renamed) {
-    std::vector<std::pair<const Piece*, Held>> found;
-    for (const Piece& piece : pieces)
-      if (piece.known_as != 0) found.emplace_back(&piece, std::move(handles_.extract(piece.known_as).mapped()));
-    // The driver may have given one piece the number that another one had.
-    for (auto& [piece, held] : found) {
-      held.away = false;
-      handles_[piece->handle] = std::move(held);
-      renamed(piece->known_as, piece->handle);
-    }
-  }
   /// Bytes that the driver had no room for in the last call of `create`, on that device; then nothing.
   struct Shortage {
     int device = 0;
@@ -130,6 +117,7 @@ class DeviceMemory {
   CUresult note(Piece& piece, CUmemGenericAllocationHandle handle) const;
   CUresult put(const Piece& piece, std::size_t places, CUmemGenericAllocationHandle handle);
   CUresult take(const Piece& piece, CUmemGenericAllocationHandle handle);
+  void rename(Piece& piece, CUmemGenericAllocationHandle handle);
   CUresult give_access(std::uint64_t address, std::uint64_t bytes, int device);
   bool in_window(std::uint64_t address, std::uint64_t bytes) const;
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
@@ -141,6 +129,8 @@ class DeviceMemory {
   const std::uint64_t window_bytes_;
   std::map<std::uint64_t, Mapping> mappings_;
   std::map<CUmemGenericAllocationHandle, Held> handles_;
+  // For memory that is away: the driver may give its old handle to other memory, but none with this bit.
+  CUmemGenericAllocationHandle last_handle_away_ = CUmemGenericAllocationHandle{1} << 63;
   std::map<std::uint64_t, std::uint64_t> foreign_;
   std::set<std::pair<int, int>> peers_;  // the second's memory is used by the first
   std::optional<Shortage> shortage_;

@@ -13,21 +13,31 @@ std::uint64_t EvictedPortion::bytes(int device) const {
   return bytes;
 }
 
-std::vector<EvictedPortion> EvictedPortion::divide(EvictedPortion portion, std::uint64_t bytes) {
+bool EvictedPortion::any(const std::function<bool(const DeviceMemory::Piece&)>& is) const {
+  return std::any_of(pieces.begin(), pieces.end(), is);
+}
+
+EvictedPortion::Cut EvictedPortion::each_of(std::uint64_t bytes) {
+  return [bytes, here = std::uint64_t{0}](const auto& before, const auto&) mutable {
+    here += before.bytes;
+    if (here < bytes) return false;
+    here = 0;
+    return true;
+  };
+}
+
+// Its pieces lie in its store in their order.
+std::vector<EvictedPortion> EvictedPortion::divide(EvictedPortion portion, const Cut& cut) {
   std::vector<EvictedPortion> portions;
-  std::uint64_t here = bytes;
   for (DeviceMemory::Piece& piece : portion.pieces) {
-    if (std::exchange(here, here + piece.bytes) >= bytes) {
+    if (portions.empty() || cut(portions.back().pieces.back(), piece))
       portions.push_back({.pieces = {}, .place = portion.place, .contents = {}});
-      here = piece.bytes;
-    }
     portions.back().pieces.push_back(std::move(piece));
   }
   for (EvictedPortion& part : portions) {
     part.contents = portion.contents->take([&](CUdeviceptr address) {
-      return std::any_of(part.pieces.begin(), part.pieces.end(), [&](const DeviceMemory::Piece& piece) {
-        return address >= piece.address && address - piece.address < piece.bytes;
-      });
+      return part.any(
+          [&](const auto& piece) { return address >= piece.address && address - piece.address < piece.bytes; });
     });
     if (portion.store_bytes > 0) std::tie(part.offset, part.store_bytes) = part.contents->range();
   }

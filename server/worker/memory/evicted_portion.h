@@ -2,6 +2,7 @@
 // Memory of a session that leaves its devices at one time.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -25,11 +26,16 @@ struct EvictedPortion {
   std::shared_ptr<EvictedPlace> place;
   std::uint64_t offset = 0, store_bytes = 0;  ///< in the session's store; 0 where they are in a file
   std::unique_ptr<EvictedContents> contents;
-  bool back = false;
+  bool tried = false;  ///< in this return: there was no room for it
 
   std::uint64_t bytes(int device) const;
-  /// Several of about so many bytes, which may return one by one.
-  static std::vector<EvictedPortion> divide(EvictedPortion portion, std::uint64_t bytes);
+  bool any(const std::function<bool(const DeviceMemory::Piece&)>& is) const;
+
+  /// Whether a piece begins another portion than the one before it.
+  using Cut = std::function<bool(const DeviceMemory::Piece& before, const DeviceMemory::Piece& piece)>;
+  static Cut each_of(std::uint64_t bytes);
+  /// Several, which may return one by one.
+  static std::vector<EvictedPortion> divide(EvictedPortion portion, const Cut& cut);
 };
 
 /// As many of the pieces as have so many bytes of each device together, and as little more as can be; all of them where

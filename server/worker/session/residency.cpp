@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "protocol/errors.h"
@@ -16,6 +17,13 @@ constexpr auto wish_interval = std::chrono::seconds(1);
 constexpr auto pause_after_theft = std::chrono::milliseconds(20);
 constexpr const char* nothing_leaves =
     "it has no memory that can leave: what it has is shared, mapped nowhere, or of arrays, graphs and modules";
+
+bool uses(const std::vector<DeviceRange>& ranges, const DeviceMemory::Piece& piece) {
+  return std::any_of(piece.places.begin(), piece.places.end(), [&](const DeviceMemory::Piece::Place& place) {
+    const DeviceRange whole{place.address, piece.bytes};
+    return std::any_of(ranges.begin(), ranges.end(), [&](const DeviceRange& one) { return one.overlaps(whole); });
+  });
+}
 
 }  // namespace
 
@@ -46,11 +54,25 @@ void Residency::hear_of_new_broker() {
   waker_.signal();
 }
 
-bool Residency::poll(bool call_waits) {
+bool Residency::admits(Needs needs) {
+  call_waits_ = state_ == State::LEAVING || !there(needs);
+  if (call_waits_) needs_ = std::move(needs);
+  return !call_waits_;
+}
+
+bool Residency::there(const Needs& needs) const {
+  if (leaving_) return false;
+  if (!needs) return portions_.empty();
+  return std::none_of(portions_.begin(), portions_.end(), [&](const EvictedPortion& portion) {
+    return portion.any([&](const DeviceMemory::Piece& piece) { return uses(*needs, piece); });
+  });
+}
+
+bool Residency::poll() {
   const State before = state_;
   take_words();
   if (state_ == State::LEAVING && !leaving_) leave_when_idle();
-  if (state_ == State::EVICTED && (call_waits || !waiting_.empty())) {
+  if (state_ == State::EVICTED && (call_waits_ || !waiting_.empty())) {
     wish_.reset();  // what it wanted before was less
     enter(State::WAITING);
   }
@@ -101,6 +123,7 @@ Channel::Timeout Residency::due() const {
 void Residency::enter(State state, const std::string& refusal, bool busy) {
   follow_course(state);
   state_ = state;
+  if (state == State::RESIDENT) call_waits_ = false;
   if (!options_.tell) return;
   ResidencyNews news{.state = state,
                      .away = std::vector<std::uint64_t>(devices_),
@@ -240,14 +263,20 @@ void Residency::leave() {
   auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
   auto gone = std::make_shared<std::vector<DeviceMemory::Piece>>();
   gone->reserve(leaving_->pieces.size());
+  auto renamed = std::make_shared<Renamed>();
+  renamed->reserve(leaving_->pieces.size());
   blocking_calls_.run(
-      [this, result, gone] {
+      [this, result, gone, renamed] {
         *result = leaving_->contents->copy_out();
         if (*result != CUDA_SUCCESS) return;
-        for (DeviceMemory::Piece& piece : leaving_->pieces)
-          if (memory_.leave(piece) == CUDA_SUCCESS) gone->push_back(piece);
+        for (DeviceMemory::Piece& piece : leaving_->pieces) {
+          const auto before = piece.handle;
+          if (memory_.leave(piece) != CUDA_SUCCESS) continue;
+          gone->push_back(piece);
+          if (before != 0) renamed->emplace_back(before, piece.handle);
+        }
       },
-      [this, result, gone] { left(*result, std::move(*gone)); });
+      [this, result, gone, renamed] { left(*result, std::move(*gone), *renamed); });
 }
 
 // The host's memory is the faster place.
@@ -288,7 +317,8 @@ std::string Residency::no_room_for(std::uint64_t bytes) const {
          " (evicted_bytes_max and evicted_disk_bytes_max of the host, host_memory of the tenant)";
 }
 
-void Residency::left(CUresult result, std::vector<DeviceMemory::Piece> gone) {
+void Residency::left(CUresult result, std::vector<DeviceMemory::Piece> gone, const Renamed& renamed) {
+  handles_.rename(HandleKind::allocation, renamed);
   leaving_by_ = {};  // the file, too, if it was not needed
   if (result != CUDA_SUCCESS) return stay("its memory could not be copied: " + copy_error(result, *leaving_));
   if (gone.empty()) return stay("the driver does not give its addresses back");
@@ -301,7 +331,7 @@ void Residency::left(CUresult result, std::vector<DeviceMemory::Piece> gone) {
     bytes += piece.bytes;
   }
   const std::uint64_t portion_bytes = std::max(part_bytes(gone.front().device), bytes / 8);
-  for (EvictedPortion& portion : EvictedPortion::divide(std::move(*leaving_), portion_bytes))
+  for (EvictedPortion& portion : EvictedPortion::divide(std::move(*leaving_), EvictedPortion::each_of(portion_bytes)))
     portions_.push_back(std::move(portion));
   leaving_.reset();
   missing_.clear();
@@ -328,32 +358,50 @@ std::uint64_t Residency::part_bytes(int device) const {
 void Residency::come_back() {
   enter(State::RETURNING);
   missing_.assign(devices_, 0);
-  auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
-  blocking_calls_.run(
-      [this, result] {
-        for (auto portion = portions_.begin(); portion != portions_.end() && *result == CUDA_SUCCESS; ++portion)
-          *result = bring_back(*portion);
-      },
-      [this, result] { came_back(*result); });
+  any_back_ = false;
+  for (EvictedPortion& portion : portions_) portion.tried = false;
+  return_next();
 }
 
-// All of the portion or nothing of it.
-CUresult Residency::bring_back(EvictedPortion& portion) {
-  CUresult result = place(portion);
-  if (result == CUDA_SUCCESS) result = portion.contents->copy_back();
-  portion.back = result == CUDA_SUCCESS;
-  if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
-  // What cannot be taken away is not what it was.
-  for (DeviceMemory::Piece& piece : portion.pieces)
-    if (const CUresult bad = piece.away ? CUDA_SUCCESS : memory_.leave(piece); bad != CUDA_SUCCESS) return bad;
-  return CUDA_SUCCESS;
+// While the contents of one portion are copied, calls are executed that use others.
+void Residency::return_next() {
+  while (EvictedPortion* const portion = next_to_return()) {
+    portion->tried = true;
+    CUresult result = place(*portion);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) result = take_away(*portion);
+    else if (result == CUDA_SUCCESS) {
+      auto outcome = std::make_shared<CUresult>(CUDA_SUCCESS);
+      return blocking_calls_.run([contents = portion->contents.get(), outcome] { *outcome = contents->copy_back(); },
+                                 [this, portion, outcome] { arrived(*portion, *outcome); });
+    }
+    if (result != CUDA_SUCCESS) return lose(*portion, result);
+  }
+  end_return();
+}
+
+// What a call waits for is before the rest. Of a portion that it does not need as a whole, it waits for no more than
+// that.
+EvictedPortion* Residency::next_to_return() {
+  const auto to_come = [](const EvictedPortion& portion) { return !portion.tried; };
+  const auto needed = [&](const DeviceMemory::Piece& piece) { return call_waits_ && needs_ && uses(*needs_, piece); };
+  const auto wanted = [&](const EvictedPortion& portion) { return to_come(portion) && portion.any(needed); };
+  auto next = std::find_if(portions_.begin(), portions_.end(), wanted);
+  if (next == portions_.end()) {
+    next = std::find_if(portions_.begin(), portions_.end(), to_come);
+    return next == portions_.end() ? nullptr : &*next;
+  }
+  auto parts = EvictedPortion::divide(
+      std::move(*next), [&](const auto& before, const auto& piece) { return needed(before) != needed(piece); });
+  next = portions_.erase(next);
+  portions_.insert(next, std::make_move_iterator(parts.begin()), std::make_move_iterator(parts.end()));
+  return &*std::find_if(portions_.begin(), portions_.end(), wanted);
 }
 
 CUresult Residency::place(EvictedPortion& portion) {
   CUresult all = CUDA_SUCCESS;
   for (DeviceMemory::Piece& piece : portion.pieces) {
     std::uint64_t& missing = missing_[static_cast<std::size_t>(piece.device)];
-    const CUresult result = missing > 0 ? CUDA_ERROR_OUT_OF_MEMORY : memory_.come_back(piece);
+    const CUresult result = missing > 0 ? CUDA_ERROR_OUT_OF_MEMORY : move(piece, &DeviceMemory::come_back);
     if (result != CUDA_SUCCESS) all = result;
     if (result == CUDA_ERROR_OUT_OF_MEMORY) missing += piece.bytes;
     else if (result != CUDA_SUCCESS) return result;
@@ -361,26 +409,43 @@ CUresult Residency::place(EvictedPortion& portion) {
   return all;
 }
 
-void Residency::came_back(CUresult result) {
-  if (result != CUDA_SUCCESS) {
-    const auto failed = std::find_if(portions_.begin(), portions_.end(), [](const EvictedPortion& portion) {
-      return !portion.contents->store_error().empty();
-    });
-    lost_ = "the session's evicted memory could not be brought back to the GPU: " +
-            copy_error(result, failed == portions_.end() ? portions_.front() : *failed);
-    return;
-  }
-  rename_handles();
-  const std::size_t before = portions_.size();
-  for (EvictedPortion& portion : portions_) {
-    if (!portion.back) continue;
+// All of the portion is there or nothing of it. What cannot be taken away is not what it was.
+CUresult Residency::take_away(EvictedPortion& portion) {
+  for (DeviceMemory::Piece& piece : portion.pieces)
+    if (const CUresult bad = piece.away ? CUDA_SUCCESS : move(piece, &DeviceMemory::leave); bad != CUDA_SUCCESS)
+      return bad;
+  return CUDA_SUCCESS;
+}
+
+// The driver has another handle for it then. The program knows it by the one that it had.
+CUresult Residency::move(DeviceMemory::Piece& piece, CUresult (DeviceMemory::*where)(DeviceMemory::Piece&)) {
+  const auto before = piece.handle;
+  const CUresult result = (memory_.*where)(piece);
+  if (piece.handle != before) handles_.rename(HandleKind::allocation, {{before, piece.handle}});
+  return result;
+}
+
+void Residency::arrived(EvictedPortion& portion, CUresult result) {
+  if (result == CUDA_SUCCESS) {
     for (const DeviceMemory::Piece& piece : portion.pieces) course_.bytes += piece.bytes;
     forget(portion);
+    portions_.erase(portions_.begin() + (&portion - portions_.data()));
+    any_back_ = true;
+  } else {
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) result = take_away(portion);
+    if (result != CUDA_SUCCESS) return lose(portion, result);
   }
-  std::erase_if(portions_, [](const EvictedPortion& portion) { return portion.back; });
+  return_next();
+}
+
+void Residency::lose(const EvictedPortion& portion, CUresult result) {
+  lost_ = "the session's evicted memory could not be brought back to the GPU: " + copy_error(result, portion);
+}
+
+void Residency::end_return() {
   count_rest();
   if (!portions_.empty()) {
-    if (portions_.size() == before) ask_again_ = Clock::now() + pause_after_theft;
+    if (!any_back_) ask_again_ = Clock::now() + pause_after_theft;
     return enter(State::WAITING);
   }
   returned_(std::exchange(course_, {}));
@@ -389,16 +454,6 @@ void Residency::came_back(CUresult result) {
   ask_again_.reset();
   enter(State::RESIDENT);
   serve_waiting(/*made=*/true);
-}
-
-// Memory that was made anew has another handle of the driver's. The program knows it by the one that it had.
-void Residency::rename_handles() {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> renamed;
-  std::vector<DeviceMemory::Piece> pieces;
-  for (const EvictedPortion& portion : portions_)
-    if (portion.back) pieces.insert(pieces.end(), portion.pieces.begin(), portion.pieces.end());
-  memory_.rename_handles(pieces, [&](auto before, auto now) { renamed.emplace_back(before, now); });
-  handles_.rename(HandleKind::allocation, renamed);
 }
 
 // --- room -----------------------------------------------------------------------------------------------------------

@@ -9,9 +9,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/worker/memory/device_memory.h"
+#include "server/worker/memory/device_range.h"
 #include "server/worker/memory/evicted_contents.h"
 #include "server/worker/memory/evicted_portion.h"
 #include "control.capnp.h"
@@ -69,11 +71,14 @@ struct ResidencyOptions {
 };
 
 /// Memory leaves between two calls of the program, when everything that it gave is complete: as much as is wanted, and
-/// later more perhaps. The next call waits until all of it is back, as there is room for one portion or another. So
-/// nothing can tell, but for the time that this takes. Addresses and the program's handles stay. What others have too,
-/// memory that is mapped nowhere, arrays, and what the driver keeps by itself stay where they are.
+/// later more perhaps. The next call that needs any of it has all of it come back, as there is room for one portion or
+/// another: first what that call needs. A call is executed as soon as its memory is there. Kernels may use any, so that
+/// they wait for all. So nothing can tell, but for the time that this takes. Addresses and the program's handles stay.
+/// What others have too, memory that is mapped nowhere, arrays, and what the driver keeps by itself stay where they
+/// are.
 ///
-/// All on the executor, but for what `hear`s. While it `holds_calls`, none is executed that is more than a question.
+/// All on the executor, but for what `hear`s. While it `holds_calls`, none is executed that it does not admit, but for
+/// questions.
 class Residency {
  public:
   using State = ResidencyNews::State;
@@ -109,12 +114,15 @@ class Residency {
 
   // --- the executor's -----------------------------------------------------------------------------------------------
 
-  /// Does what is due. `call_waits`: for the memory. Returns whether anything was done.
-  bool poll(bool call_waits);
+  /// Does what is due. Returns whether anything was done.
+  bool poll();
   bool holds_calls() const { return state_ != State::RESIDENT; }
-  /// Whether the memory is not on its devices, or may not be: a call that was executed now would find what is not
-  /// there.
-  bool away() const { return holds_calls() && (leaving_ || !portions_.empty()); }
+  /// Device memory that a call uses; nothing: it may use any.
+  using Needs = std::optional<std::vector<DeviceRange>>;
+  /// Whether the call that comes next may be executed now. If not, it waits, and its memory comes back first.
+  bool admits(Needs needs);
+  /// Whether it is on its devices: else a call that was executed now would find what is not there.
+  bool there(const Needs& needs) const;
   /// What the host holds of a device's memory.
   std::uint64_t away_bytes(int device) const;
   /// When poll() has something to do if nothing else happens.
@@ -143,16 +151,21 @@ class Residency {
                           std::uint64_t all_bytes);
   bool find_place(EvictedPortion& portion, std::uint64_t store_bytes, std::uint64_t all_bytes);
   std::string no_room_for(std::uint64_t bytes) const;
-  void left(CUresult result, std::vector<DeviceMemory::Piece> gone);
+  using Renamed = std::vector<std::pair<std::uint64_t, std::uint64_t>>;  // handles of the driver's, before and now
+  void left(CUresult result, std::vector<DeviceMemory::Piece> gone, const Renamed& renamed);
   std::uint64_t part_bytes(int device) const;
   void stay(const std::string& why, bool busy = false);
   void forget(EvictedPortion& portion);
   void follow_work();
   void come_back();
-  CUresult bring_back(EvictedPortion& portion);
+  void return_next();
+  EvictedPortion* next_to_return();
   CUresult place(EvictedPortion& portion);
-  void came_back(CUresult result);
-  void rename_handles();
+  CUresult take_away(EvictedPortion& portion);
+  CUresult move(DeviceMemory::Piece& piece, CUresult (DeviceMemory::*where)(DeviceMemory::Piece&));
+  void arrived(EvictedPortion& portion, CUresult result);
+  void lose(const EvictedPortion& portion, CUresult result);
+  void end_return();
   void count_rest();
   void want_room();
   void serve_waiting(bool made);
@@ -186,7 +199,10 @@ class Residency {
   std::unique_ptr<EvictedInMemory> store_;  // of all of them; kept from one time to the next
   std::vector<std::uint64_t> rest_;         // of each device, as long as anything is away
   std::vector<std::uint64_t> missing_;      // of each device: for which there was no room when it was to come back
-  CUresult failed_ = CUDA_SUCCESS;          // of work that was to complete first
+  bool any_back_ = false;                   // since then
+  bool call_waits_ = false;
+  Needs needs_;                     // of the call that waits
+  CUresult failed_ = CUDA_SUCCESS;  // of work that was to complete first
   std::string lost_;
 
   std::vector<Waiting> waiting_;

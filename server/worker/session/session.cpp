@@ -31,12 +31,9 @@ constexpr unsigned looks_at_few = 3;         // in a round: about as long as the
 // Frames taken after which the client is told even if there is nothing to say.
 constexpr std::uint64_t confirm_interval = 1024;
 
-// What a host does not serve needs none.
-bool needs_memory(const FrameHeader& call) {
-  const Service* const service = service_of(call.opcode);
-  return service && !service->asks;
+Residency::Needs needs_of(const Service& service, Call& call) {
+  return service.memory ? Residency::Needs(service.memory(call)) : std::nullopt;
 }
-bool any_call(const FrameHeader&) { return true; }
 
 }  // namespace
 
@@ -212,8 +209,8 @@ bool Session::look_after_memory() {
          .file = {},
          .patience = patience});
   }
-  const bool progress = residency_.poll(/*call_waits=*/residency_.holds_calls() && reader_.blocked());
-  reader_.hold_calls(waits_in_order_ ? any_call : residency_.holds_calls() ? needs_memory : nullptr);
+  const bool progress = residency_.poll();
+  reader_.hold_calls(holds_calls());
   if (!residency_.lost().empty()) end(residency_.lost());
   return progress;
 }
@@ -405,6 +402,15 @@ void Session::take(const FrameHeader& header, std::span<const std::byte> message
   throw ProtocolError("a frame of a kind that a client does not send");
 }
 
+// What a host does not serve needs no memory.
+bool Session::holds(const FrameHeader& header, std::span<const std::byte> message) {
+  if (waits_in_order_) return true;
+  const Service* const service = service_of(header.opcode);
+  if (!service || service->asks) return false;
+  Call call(header, message, {});
+  return !residency_.admits(needs_of(*service, call));
+}
+
 void Session::on_control(std::span<const std::byte> message, std::span<std::byte> bulk) {
   MessageReader reader(message);
   const auto control = reader.root<wire::Control>();
@@ -442,7 +448,7 @@ void Session::hear_turn(const scheduler::Turn& turn) {
 }
 
 void Session::execute(const Service& service, Call& call) {
-  if (residency_.away() && !service.asks)
+  if (residency_.holds_calls() && !service.asks && !residency_.there(needs_of(service, call)))
     throw std::logic_error("a call is executed while the session's memory is away");
   if (!ordering_.admit(service, call)) return;
   const auto refusals = [this] { return ledger_.refusals() + host_budget_.refusals(); };
@@ -616,7 +622,7 @@ Outcome Session::wait_in_order(Call& call) {
   auto again = ordering_.keep(call);
   if (!again) return CUDA_ERROR_OUT_OF_MEMORY;
   waits_in_order_ = true;
-  reader_.hold_calls(any_call);  // also of those that have come with it
+  reader_.hold_calls(true);  // also of those that have come with it
   const int device = call.device().value_or(contexts_.driver_ordinal(context->device));
   residency_.wait_for_room({device, room_for_the_driver}, [this, again = std::move(again)] {
     waits_in_order_ = false;

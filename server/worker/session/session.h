@@ -203,6 +203,7 @@ class Session final : FrameHandler, Executor {
 
   std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte> message) override;
   void take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) override;
+  bool holds(const FrameHeader& header, std::span<const std::byte> message) override;
   void on_call(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk);
   void on_control(std::span<const std::byte> message, std::span<std::byte> bulk);
   void execute(const Service& service, Call& call) override;

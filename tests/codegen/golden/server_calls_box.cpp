@@ -112,6 +112,13 @@ Outcome serve_cuBoxSetWeights(Session& session, Call& call) {
 
 std::uint64_t launched_by_cuBoxFillAsync(Call& call) { return call.in<wire::CuBoxFillAsync>().getAddress(); }
 
+std::vector<DeviceRange> memory_of_cuBoxFillAsync(Call& call) {
+  const auto in = call.in<wire::CuBoxFillAsync>();
+  const auto address = static_cast<CUdeviceptr>(in.getAddress());
+  const auto bytes = static_cast<size_t>(in.getBytes());
+  return {{static_cast<std::uint64_t>(address), bytes}};
+}
+
 std::uint64_t stream_of_cuBoxFillAsync(Call& call) { return call.in<wire::CuBoxFillAsync>().getHStream(); }
 
 std::uint64_t kind_of_cuBoxFillAsync(Call& call) {

@@ -29,13 +29,15 @@ std::uint64_t kind_of_cuBoxFillAsync(Call& call);
 std::uint64_t stream_of_openBox(Call& call);
 std::uint64_t kind_of_openBox(Call& call);
 std::uint64_t launched_by_cuBoxFillAsync(Call& call);
+std::vector<DeviceRange> memory_of_cuBoxFillAsync(Call& call);
 std::vector<std::uint64_t> recorded_by_openBox(Call& call);
 bool taken_for_done_openBox(Call& call);
 }  // namespace generated
 
 namespace hand {
+std::vector<DeviceRange> memory_of_openBox(Call& call);
 void drop_openBox(Session& session, Call& call);
-}
+}  // namespace hand
 
 namespace {
 
@@ -59,6 +61,7 @@ struct Table {
         .stream_of = &generated::stream_of_cuBoxFillAsync,
         .kind_of = &generated::kind_of_cuBoxFillAsync,
         .launched = &generated::launched_by_cuBoxFillAsync,
+        .memory = &generated::memory_of_cuBoxFillAsync,
         .context = ContextNeed::current,
         .after_held = false,
         .needs_turn = true,
@@ -130,6 +133,7 @@ struct Table {
         .kind_of = &generated::kind_of_openBox,
         .recorded_events = &generated::recorded_by_openBox,
         .taken_for_done = &generated::taken_for_done_openBox,
+        .memory = &hand::memory_of_openBox,
         .drop = &hand::drop_openBox,
         .context = ContextNeed::current,
         .after_held = false,

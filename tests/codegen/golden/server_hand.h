@@ -9,6 +9,7 @@
 #include "calls_plan.capnp.h"
 #include "calls_texture.capnp.h"
 #include "server/worker/call/call.h"
+#include "server/worker/memory/device_range.h"
 #include "server/worker/objects/known.h"
 
 namespace fargpu::server {
@@ -18,6 +19,8 @@ struct StreamState;
 namespace fargpu::server::hand {
 Outcome cuBoxSetWeights(Session& session, Call& call, wire::CuBoxSetWeights::Reader in, Known<HandleKind::box> box);
 Outcome openBox(Session& session, Call& call, wire::OpenBox::Reader in, Known<HandleKind::box> box);
+/// All device memory that the call uses.
+std::vector<DeviceRange> memory_of_openBox(Call& call);
 /// The call is not carried out: gives back what came with it.
 void drop_openBox(Session& session, Call& call);
 
