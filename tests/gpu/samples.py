@@ -8,7 +8,7 @@ import shutil
 import tarfile
 import tempfile
 
-from suite import JOBS
+from suite import JOBS, without_words
 
 SECONDS = 100  # for one run of a sample
 WANTED = 0.98  # of those that pass locally
@@ -40,7 +40,7 @@ def without_measured_tables(text):
 
 def normalised(text):
     """Output without timings and addresses."""
-    text = without_measured_tables(text)
+    text = without_measured_tables(without_words(text))
     for pattern, replacement in TIMINGS:
         text = pattern.sub(replacement, text)
     return "\n".join(line.rstrip() for line in text.splitlines())
@@ -53,6 +53,7 @@ def without_numbers(text):
 def passes(code, text):
     """Samples check their own results. Some say FAILED and still end with 0; one fails an assertion on purpose, and
     says so in the end."""
+    text = without_words(text)
     complains = (re.search(r"\bFAIL(ED|URE)?\b|\bfailed\b|CUDA error", text)
                  and not re.search(r"completed, returned OK", text))
     return code == 0 and not complains
@@ -124,7 +125,10 @@ class Samples:
                 known = json.load(file)
             names = [name for name in sorted(known["staged"], key=str.lower) if not only or name in only]
             with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-                outcomes = dict(zip(names, pool.map(self.compare, names)))
+                outcomes = {}
+                for name, outcome in zip(names, pool.map(self.compare, names)):
+                    outcomes[name] = outcome
+                    print(f"{title}: {len(outcomes)} of {len(names)}: {name}: {outcome[0]}", flush=True)
             for name in [name for name in names if outcomes[name][0] == "different"]:
                 outcomes[name] = self.once_more(name, outcomes[name][1])
         local = [name for name, (outcome, _) in outcomes.items() if outcome != "not local"]
