@@ -84,6 +84,10 @@ void Rooms::told(SessionId id, const News& news, Time now) {
         wish.returns = true;
         wish.freed.assign(wish.freed.size(), 0);  // it takes that now
       }
+  // What has no room yet it asks for next, and keeps its place.
+  if (before == State::RETURNING && news.state == State::WAITING)
+    for (Wish& wish : wishes_)
+      if (wish.session == id && wish.granted) wish.granted = now;
   if (news.state == State::RESIDENT) {
     const auto over = [&](const Wish& wish) {
       return wish.session == id && (wish.granted || before == State::RETURNING);
@@ -209,7 +213,11 @@ void Rooms::give_up_waiting(Time now) {
     member.refusal = "its worker does not answer";
     gone(id, {}, {});
   }
-  std::erase_if(wishes_, [&](const Wish& wish) { return wish.granted && now - *wish.granted >= grant_kept; });
+  std::erase_if(wishes_, [&](const Wish& wish) {
+    const Member& member = members_.at(wish.session);
+    const auto kept = member.state == State::RETURNING ? 10 * answer_patience : grant_kept;
+    return wish.granted && now - *wish.granted >= kept;
+  });
   // However much room was made for it, and whichever wishes are before it.
   std::erase_if(wishes_, [&](const Wish& wish) {
     const bool given_up = !wish.needed && !wish.granted && now - wish.since >= wish_patience;
@@ -345,7 +353,8 @@ std::map<Rooms::SessionId, Rooms::Member>::iterator Rooms::victim(const Wish& wi
 // Whether somebody in the way will have to go, is on its way, or has not been asked. A call that could fail waits for
 // nobody else.
 bool Rooms::may_go_later(const Wish& wish, Time now) const {
-  if (most_left() == 0) return false;
+  const std::uint64_t most_then = std::max(left_then(&Member::host), left_then(&Member::disk));
+  if (most_then == 0) return false;
   const Session& own = members_.at(wish.session).session;
   const Bytes rest = uncovered(wish);
   return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
@@ -357,7 +366,7 @@ bool Rooms::may_go_later(const Wish& wish, Time now) const {
         return std::find(own.devices.begin(), own.devices.end(), device) != own.devices.end();
       });
     const std::uint64_t bytes = sum(part(wish, rest, entry.first, member));
-    return bytes > 0 && bytes <= most_left() && in_the_way(wish, entry.first, member) &&
+    return bytes > 0 && bytes <= most_then && in_the_way(wish, entry.first, member) &&
            member.session.priority <= own.priority && (!member.refused || member.busy || *member.refused < wish.since);
   });
 }
@@ -387,11 +396,16 @@ std::uint64_t Rooms::taken(Part Member::*part) const {
   return bytes;
 }
 
-std::uint64_t Rooms::left(Part Member::*part) const {
+// When those that leave now have left: most of what they could take they will not.
+std::uint64_t Rooms::left_then(Part Member::*part) const {
   const std::uint64_t max = part == &Member::host ? rules_.host_bytes_max : rules_.disk_bytes_max;
-  std::uint64_t taken = 0;
-  for (const auto& [id, member] : members_) taken += (member.*part).bytes + (member.*part).expected;
-  return max > taken ? max - taken : 0;
+  return max - std::min(max, taken(part));
+}
+
+std::uint64_t Rooms::left(Part Member::*part) const {
+  std::uint64_t left = left_then(part);
+  for (const auto& [id, member] : members_) left -= std::min(left, (member.*part).expected);
+  return left;
 }
 
 // No worker can say that there is no room left for others.

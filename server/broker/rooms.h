@@ -151,6 +151,7 @@ class Rooms {
   void gone(SessionId id, const Bytes& bytes, const std::vector<unsigned>& devices);
   std::uint64_t taken(Part Member::*part) const;
   std::uint64_t left(Part Member::*part) const;
+  std::uint64_t left_then(Part Member::*part) const;
   std::uint64_t most_left() const { return std::max(left(&Member::host), left(&Member::disk)); }
   void take(Member& member, Part Member::*part, std::uint64_t bytes) const;
   void evict_idle(Time now);

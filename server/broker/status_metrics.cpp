@@ -84,7 +84,7 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
            "Connections to other hosts that sessions wanted and `peers` does not allow.", of_host,
            static_cast<double>(workers_.dials().refused()));
   text.add("fargpu_evictions_total", "counter",
-           "Times that a session's device memory went to the host's memory or disk.", of_host,
+           "Times that device memory of a session, all of it or a part, went to the host's memory or disk.", of_host,
            static_cast<double>(workers_.evictions().evicted()));
   text.add("fargpu_returns_total", "counter", "Times that a session's device memory came back.", of_host,
            static_cast<double>(workers_.evictions().returned()));

@@ -92,6 +92,7 @@ class HostCharge {
     if (budget_) budget_->credit(bytes_);
   }
 
+  std::uint64_t bytes() const { return bytes_; }
   /// Less is taken after all.
   void shrink(std::uint64_t bytes) { budget_->credit(std::exchange(bytes_, bytes) - bytes); }
 

@@ -390,6 +390,53 @@ TEST_CASE("room that was made is kept for the session that it was made for") {
   CHECK(host.told.contains(2));
 }
 
+TEST_CASE("a session keeps its place however long its return takes") {
+  Host host;
+  host.begin(1, 60 * mib);
+  host.begin(2, 0);
+  host.begin(3, 0);
+  for (const std::uint64_t id : {2, 3}) host.says(id, Rooms::State::EVICTED, 50 * mib);
+  host.tick(2s);
+  for (const std::uint64_t id : {2, 3}) host.says(id, Rooms::State::WAITING, 50 * mib);
+  host.rooms.wants(2, 1, {50 * mib}, true, host.now);
+  host.rooms.wants(3, 1, {50 * mib}, true, host.now);
+  host.tick();
+  CHECK(host.answer(2) == true);
+  host.says(2, Rooms::State::RETURNING, 50 * mib);
+  host.tick(20s);
+  CHECK_FALSE(host.answer(3));
+  // A part is back: it asks for the rest, and nobody takes what it has.
+  host.on_device[2] = {30 * mib};
+  host.says(2, Rooms::State::WAITING, 20 * mib, 30 * mib);
+  host.tick(1s);
+  host.rooms.wants(2, 2, {20 * mib}, true, host.now);
+  host.tick();
+  CHECK(host.told.contains(1));
+  CHECK_FALSE(host.told.contains(2));
+  CHECK_FALSE(host.answer(3));
+}
+
+TEST_CASE("a call waits while others leave that could take all of the host's memory") {
+  Host host({.host_bytes_max = 100 * mib});
+  host.begin(1, 80 * mib, Priority::normal, {0});
+  host.begin(2, 30 * mib, Priority::normal, {1});
+  host.begin(3, 0, Priority::normal, {0});
+  host.begin(4, 0, Priority::normal, {1});
+  host.tick(2s);
+  host.rooms.wants(3, 1, {10 * mib}, false, host.now);
+  host.tick();
+  REQUIRE(host.told.contains(1));  // and could take 80 MiB
+  host.rooms.wants(4, 1, {30 * mib}, false, host.now);
+  host.tick();
+  CHECK_FALSE(host.answer(4));
+  host.leaves(1, 10 * mib, 70 * mib);
+  host.tick();
+  CHECK(host.told.contains(2));
+  host.leaves(2);
+  host.tick();
+  CHECK(host.answer(4) == true);
+}
+
 TEST_CASE("no more of the host's memory is promised than there is") {
   Host host({.host_bytes_max = 40 * mib});
   host.begin(1, 30 * mib);

@@ -167,9 +167,13 @@ CUresult DeviceMemory::unmap(std::uint64_t address, std::uint64_t bytes) {
   for (std::uint64_t left = bytes; left > 0; left -= std::exchange(last, std::next(last))->second.bytes)
     if (last == mappings_.end() || last->first != address + (bytes - left) || last->second.bytes > left)
       return CUDA_ERROR_INVALID_VALUE;
-  for (auto mapping = first; mapping != last; mapping = mappings_.erase(mapping))
-    if (const CUresult bad = driver_.cuMemUnmap(mapping->first, mapping->second.bytes); bad != CUDA_SUCCESS) return bad;
-  return first == last ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  CUresult result = first == last ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  for (auto mapping = first; mapping != last;) {
+    const CUresult bad = driver_.cuMemUnmap(mapping->first, mapping->second.bytes);
+    if (bad != CUDA_SUCCESS) result = bad;
+    mapping = bad == CUDA_SUCCESS ? mappings_.erase(mapping) : std::next(mapping);
+  }
+  return result;
 }
 
 CUresult DeviceMemory::retain(std::uint64_t address, CUmemGenericAllocationHandle& handle) {

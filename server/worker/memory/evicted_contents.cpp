@@ -1,5 +1,6 @@
 #include "evicted_contents.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -129,6 +130,12 @@ void EvictedOnDisk::read(std::uint64_t offset, std::span<std::byte> bytes) {
   }
 }
 
+void EvictedOnDisk::give_up(std::uint64_t offset, std::uint64_t bytes) {
+  if (bytes > 0)
+    ::fallocate(file_.number(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                static_cast<off_t>(bytes));
+}
+
 std::uint64_t EvictedContents::store_bytes(const std::vector<Part>& parts) {
   std::uint64_t bytes = 0;
   for (const Part& part : parts) bytes += rounded(part.bytes);
@@ -152,17 +159,20 @@ EvictedContents::EvictedContents(DriverTable& driver, EvictedStore& store, std::
 
 CUresult EvictedContents::copy_out() { return run(&EvictedContents::take); }
 
-std::unique_ptr<EvictedContents> EvictedContents::take(const std::function<bool(CUdeviceptr)>& which) {
-  std::unique_ptr<EvictedContents> taken(new EvictedContents(driver_, store_));
-  for (const Chunk& chunk : chunks_)
-    if (which(chunk.address)) {
-      taken->chunks_.push_back(chunk);
-      taken->largest_ = std::max(taken->largest_, chunk.bytes);
-      if (!chunk.zeros) taken->kept_bytes_ += chunk.bytes;
-    }
-  std::erase_if(chunks_, [&](const Chunk& chunk) { return which(chunk.address); });
-  kept_bytes_ -= taken->kept_bytes_;
-  return taken;
+std::vector<std::unique_ptr<EvictedContents>> EvictedContents::divide(std::size_t parts, const PartOf& part_of) {
+  std::vector<std::unique_ptr<EvictedContents>> divided;
+  while (divided.size() < parts) divided.emplace_back(new EvictedContents(driver_, store_));
+  for (const Chunk& chunk : chunks_) {
+    const auto number = part_of(chunk.address);
+    if (!number) continue;
+    EvictedContents& part = *divided[*number];
+    part.chunks_.push_back(chunk);
+    part.largest_ = std::max(part.largest_, chunk.bytes);
+    if (!chunk.zeros) part.kept_bytes_ += chunk.bytes;
+  }
+  chunks_.clear();
+  kept_bytes_ = 0;
+  return divided;
 }
 
 std::pair<std::uint64_t, std::uint64_t> EvictedContents::range() const {

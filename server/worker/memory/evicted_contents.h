@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -56,6 +57,8 @@ class EvictedOnDisk : public EvictedStore {
   explicit EvictedOnDisk(Descriptor file) : file_(std::move(file)) {}
   void write(std::uint64_t offset, std::span<const std::byte> bytes) override;
   void read(std::uint64_t offset, std::span<std::byte> bytes) override;
+  /// What is there is not needed any more: the disk has its room back, where its file system can do that.
+  void give_up(std::uint64_t offset, std::uint64_t bytes);
 
  private:
   const Descriptor file_;
@@ -86,8 +89,10 @@ class EvictedContents {
   CUresult copy_out();
   CUresult copy_back();
 
-  /// What begins at such addresses is another one's from now on. After copy_out().
-  std::unique_ptr<EvictedContents> take(const std::function<bool(CUdeviceptr)>& which);
+  /// Of which of so many parts what begins at an address is; nothing: of none, and it is not needed any more.
+  using PartOf = std::function<std::optional<std::size_t>(CUdeviceptr)>;
+  /// After copy_out(). Nothing is left here.
+  std::vector<std::unique_ptr<EvictedContents>> divide(std::size_t parts, const PartOf& part_of);
   /// Of the store, the part in which they lie: its offset and its bytes.
   std::pair<std::uint64_t, std::uint64_t> range() const;
 

@@ -2,10 +2,18 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
+#include <map>
 #include <tuple>
 #include <utility>
 
 namespace fargpu::server {
+
+void EvictedPlace::give_up(const EvictedContents& contents) {
+  const auto [offset, bytes] = contents.range();
+  if (file) file->give_up(offset, bytes);
+  if (charge) charge->shrink(charge->bytes() - std::min(charge->bytes(), contents.kept_bytes()));
+}
 
 std::uint64_t EvictedPortion::bytes(int device) const {
   std::uint64_t bytes = 0;
@@ -34,12 +42,20 @@ std::vector<EvictedPortion> EvictedPortion::divide(EvictedPortion portion, const
       portions.push_back({.pieces = {}, .place = portion.place, .contents = {}});
     portions.back().pieces.push_back(std::move(piece));
   }
-  for (EvictedPortion& part : portions) {
-    part.contents = portion.contents->take([&](CUdeviceptr address) {
-      return part.any(
-          [&](const auto& piece) { return address >= piece.address && address - piece.address < piece.bytes; });
-    });
-    if (portion.store_bytes > 0) std::tie(part.offset, part.store_bytes) = part.contents->range();
+  std::map<CUdeviceptr, std::pair<CUdeviceptr, std::size_t>> pieces;  // by their begin: their end, and whose they are
+  for (std::size_t part = 0; part < portions.size(); ++part)
+    for (const DeviceMemory::Piece& piece : portions[part].pieces)
+      pieces[piece.address] = {piece.address + piece.bytes, part};
+  auto contents = portion.contents->divide(portions.size(), [&](CUdeviceptr address) -> std::optional<std::size_t> {
+    const auto next = pieces.upper_bound(address);
+    if (next == pieces.begin()) return std::nullopt;
+    const auto& [end, part] = std::prev(next)->second;
+    return address < end ? std::optional(part) : std::nullopt;
+  });
+  for (std::size_t part = 0; part < portions.size(); ++part) {
+    portions[part].contents = std::move(contents[part]);
+    if (portion.store_bytes > 0)
+      std::tie(portions[part].offset, portions[part].store_bytes) = portions[part].contents->range();
   }
   return portions;
 }

@@ -13,11 +13,14 @@
 
 namespace fargpu::server {
 
-/// What the host gives for contents. It is taken for as long as any of them are there.
+/// What the host gives for contents.
 struct EvictedPlace {
   std::unique_ptr<HostBudget> budget;  ///< for them, as the host has said
   std::optional<HostCharge> charge;    ///< of it
   std::unique_ptr<EvictedOnDisk> file;
+
+  /// These are not needed any more.
+  void give_up(const EvictedContents& contents);
 };
 
 /// Pieces, and what holds their contents until they are back.

@@ -96,6 +96,7 @@ void Residency::take_words() {
   }
   if (new_broker) {
     asked_ = {};
+    order_number_ = 0;  // its orders have numbers of their own
     enter(state_);
   }
   if (room && wish_ && room->first == wish_->request) {
@@ -123,7 +124,7 @@ Channel::Timeout Residency::due() const {
 void Residency::enter(State state, const std::string& refusal, bool busy) {
   follow_course(state);
   state_ = state;
-  if (state == State::RESIDENT) call_waits_ = false;
+  if (state != State::LEAVING) call_waits_ = call_waits_ && !there(needs_);
   if (!options_.tell) return;
   ResidencyNews news{.state = state,
                      .away = std::vector<std::uint64_t>(devices_),
@@ -223,9 +224,10 @@ void Residency::stay(const std::string& why, bool busy) {
 }
 
 void Residency::forget(EvictedPortion& portion) {
+  if (portion.store_bytes > 0) store_->give_up(portion.offset, portion.store_bytes);
+  if (portion.contents) portion.place->give_up(*portion.contents);
   portion.contents.reset();
   portion.place.reset();
-  if (portion.store_bytes > 0) store_->give_up(portion.offset, portion.store_bytes);
 }
 
 // What can leave, and is there.
@@ -461,6 +463,11 @@ void Residency::end_return() {
 void Residency::wait_for_room(const DeviceMemory::Shortage& shortage, std::function<void()> job) {
   waiting_.push_back({shortage, std::move(job)});
   wish_.reset();  // for more now
+}
+
+bool Residency::may_wait_for(const DeviceMemory::Shortage& shortage) const {
+  std::size_t total = 0;
+  return may_wait() && driver_.cuDeviceTotalMem_v2(&total, shortage.device) == CUDA_SUCCESS && shortage.bytes <= total;
 }
 
 void Residency::want_room() {

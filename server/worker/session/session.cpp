@@ -634,7 +634,7 @@ Outcome Session::wait_in_order(Call& call) {
 }
 
 Outcome Session::wait_for_room(Call& call, const DeviceMemory::Shortage& shortage) {
-  if (residency_.may_wait()) {
+  if (residency_.may_wait_for(shortage)) {
     if (auto again = ordering_.keep(call)) {
       residency_.wait_for_room(shortage, std::move(again));
       return Outcome::later();
