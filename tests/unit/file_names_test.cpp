@@ -444,15 +444,21 @@ TEST_CASE("a file is read as far as it is in memory, and no disk is waited for")
   REQUIRE(file->read(half, bytes));
   CHECK(std::memcmp(bytes.data(), mapped.contents.data() + half, half) == 0);
   CHECK_FALSE(file->read(half + 1, bytes));  // it ends before
-  const int descriptor = ::open(mapped.path.c_str(), O_RDONLY);
-  ::fsync(descriptor);
-  REQUIRE(::madvise(mapped.memory, 2 * half, MADV_DONTNEED) == 0);
-  ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
-  ::close(descriptor);
-  std::vector<unsigned char> there(2 * half / page);
-  REQUIRE(::mincore(mapped.memory, 2 * half, there.data()) == 0);
-  if (std::any_of(there.begin(), there.end(), [](unsigned char one) { return (one & 1) != 0; })) return;
-  CHECK_FALSE(file->read(0, bytes));
+  // A read that would wait has the kernel fetch the bytes, and finds them if the disk is that fast.
+  bool missed = false;
+  for (int attempt = 0; attempt < 50 && !missed; ++attempt) {
+    const int descriptor = ::open(mapped.path.c_str(), O_RDONLY);
+    ::fsync(descriptor);
+    REQUIRE(::madvise(mapped.memory, 2 * half, MADV_DONTNEED) == 0);
+    ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
+    ::close(descriptor);
+    std::vector<unsigned char> there(2 * half / page);
+    REQUIRE(::mincore(mapped.memory, 2 * half, there.data()) == 0);
+    if (std::any_of(there.begin(), there.end(), [](unsigned char one) { return (one & 1) != 0; })) return;
+    missed = !file->read(0, bytes);
+    if (!missed) CHECK(std::memcmp(bytes.data(), mapped.contents.data(), half) == 0);
+  }
+  CHECK(missed);
   mapped.read();
   CHECK(file->read(0, bytes));
 }
