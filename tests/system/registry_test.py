@@ -13,7 +13,8 @@ import urllib.request
 from rig import fargpu, paths, wait_until, wire
 from rig.broker import settings_file
 from rig.process import run
-from rig.registry import SHOW, RegistryTest, free_port
+from rig.ports import free_port
+from rig.registry import SHOW, RegistryTest
 
 
 class Placing(RegistryTest):

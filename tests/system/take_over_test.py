@@ -11,6 +11,7 @@ import unittest
 from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_gone, wait_until
+from rig.ports import free_port
 from rig.proxy import Proxy
 
 MIB = 1 << 20
@@ -268,16 +269,12 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class Listening(TakeOverTest):
-    def free_port(self):
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            return found.getsockname()[1]
-
     def given(self, *addresses):
         """Ports, or paths."""
         return [sys.executable, "-c", GIVE, ",".join(str(address) for address in addresses)]
 
     def test_sockets_that_listen_already(self):
-        self.port, other = self.free_port(), self.free_port()
+        self.port, other = free_port(), free_port()
         host = self.start_broker(wrapper=self.given(self.port, other))
         self.assertEqual(host.log("not listening any more")["socket"], "second")
         client, worker = self.session(host, f"alloc a {MIB}", "write a 1")
@@ -288,7 +285,7 @@ class Listening(TakeOverTest):
             socket.create_connection(("127.0.0.1", other)).close()
 
     def test_nobody_is_refused_in_between(self):
-        self.port = self.free_port()
+        self.port = free_port()
         host = self.start_broker()
         stays, _ = self.session(host, f"alloc a {MIB}", "write a 1")
         self.kill(host)
@@ -301,7 +298,7 @@ class Listening(TakeOverTest):
 
     def test_a_unix_socket_that_listens_already(self):
         path = self.folder.parent / "socket"
-        self.port = self.free_port()
+        self.port = free_port()
         host = self.start_broker(listen=f"127.0.0.1:{self.port},unix:{path}", wrapper=self.given(path))
         self.assertEqual(host.logged("not listening any more"), [])
         self.assertEqual(fargpu("ls", pool=f"unix:{path}").code, 0)
@@ -310,7 +307,7 @@ class Listening(TakeOverTest):
         host = self.start_broker()
         client, worker = self.session(host, f"alloc a {MIB}", "write a 1")
         self.kill(host)
-        with socket.create_server(("127.0.0.1", self.free_port())) as taken:
+        with socket.create_server(("127.0.0.1", free_port())) as taken:
             fails = self.start([*self.command(), "--listen", f"127.0.0.1:{taken.getsockname()[1]}"])
             self.assertEqual(fails.wait(output=False), 1)
         self.assert_lives(client)
@@ -319,7 +316,7 @@ class Listening(TakeOverTest):
 
     def test_sockets_of_others_are_left(self):
         """LISTEN_PID is another process's: of a shell between the manager and fargpud."""
-        self.port = self.free_port()
+        self.port = free_port()
         host = self.start_broker(env={"LISTEN_PID": "1", "LISTEN_FDS": "1"})
         self.assertEqual(self.session(host)[0].finish(), 0)
 

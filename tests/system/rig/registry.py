@@ -3,23 +3,20 @@
 import json
 import os
 import shutil
-import socket
 import tempfile
 import time
 import unittest
 
 from . import paths
 from .base import SystemTest
+from .ports import free_port
 from .process import Process, run, wait_until
 
 ETCD = shutil.which("etcd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/bin")
+# Where etcd waits for no disk, which others of this machine may keep busy for many seconds.
+FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 SHOW = ("sh", "-c", "echo $FARGPU_POOL")
 HOLD = ("sh", "-c", "echo $FARGPU_POOL $FARGPU_SPLIT; read line")
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 class Etcd:
@@ -27,8 +24,7 @@ class Etcd:
     started again."""
 
     def __init__(self, *options, scheme="http", peers=None, place=0):
-        base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self.folder = tempfile.TemporaryDirectory(dir=base)
+        self.folder = tempfile.TemporaryDirectory(dir=FAST)
         self.client = free_port()
         self.url = f"{scheme}://127.0.0.1:{self.client}"
         self.options = options
