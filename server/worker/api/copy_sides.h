@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "protocol/copy.h"
-#include "server/worker/memory/device_range.h"
+#include "server/worker/base/device_range.h"
 
 namespace fargpu::server {
 

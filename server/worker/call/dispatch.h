@@ -6,7 +6,7 @@
 
 #include "call.h"
 #include "protocol/context_need.h"
-#include "server/worker/memory/device_range.h"
+#include "server/worker/base/device_range.h"
 #include "work_kind.h"
 
 namespace fargpu::server {

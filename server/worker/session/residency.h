@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "server/worker/memory/device_memory.h"
-#include "server/worker/memory/device_range.h"
+#include "server/worker/base/device_range.h"
 #include "server/worker/memory/evicted_contents.h"
 #include "server/worker/memory/evicted_portion.h"
 #include "control.capnp.h"

@@ -8,8 +8,8 @@
 #include "calls_driver.capnp.h"
 #include "calls_plan.capnp.h"
 #include "calls_texture.capnp.h"
+#include "server/worker/base/device_range.h"
 #include "server/worker/call/call.h"
-#include "server/worker/memory/device_range.h"
 #include "server/worker/objects/known.h"
 
 namespace fargpu::server {
