@@ -3,7 +3,8 @@
 // it is lost. At its end it says how many were. Lines on stdin break connections too (proxy_breaks.h):
 //
 //   cut bytes=COUNT       all of them are reset when so many bytes more have come through
-//   mute                  nothing comes through those of now any more, and nobody is told
+//   mute                  nothing comes through those of now any more, nor those of the next half second, and nobody
+//                         is told
 //   from address=ADDRESS  connections from now on come to the server from this address of the loopback
 //
 //   proxy --to HOST:PORT [--delay-us ONE_WAY] [--megabytes-per-second RATE] [--cut-ms LIFE] [--threads COUNT]
@@ -69,8 +70,8 @@ class Proxy {
     acceptor_.async_accept(contexts_[next_++ % contexts_.size()], [this](asio::error_code error, tcp::socket accepted) {
       if (!error) {
         const auto pair = std::make_shared<Pair>(std::move(accepted));
-        breaks_.came(pair);
-        asio::post(pair->client.get_executor(), [this, pair, from = from_] { connect(pair, from); });
+        if (breaks_.came(pair))
+          asio::post(pair->client.get_executor(), [this, pair, from = from_] { connect(pair, from); });
       }
       accept();
     });

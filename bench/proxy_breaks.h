@@ -69,11 +69,20 @@ struct Pair {
 /// clock. Threads: any.
 class Breaks {
  public:
-  void came(const std::shared_ptr<Pair>& pair) {
+  /// Whether the connection may go on to the server. A network that is silent is so for connections that begin, too: a
+  /// session opens its lanes one after the other, and the next of them would count as the one by which it goes on.
+  bool came(const std::shared_ptr<Pair>& pair) {
     const std::lock_guard lock(mutex_);
+    if (std::chrono::steady_clock::now() < silent_until_) {
+      pair->mute();
+      pair->drop();
+      silent_.push_back(pair);
+      return false;
+    }
     std::erase_if(pairs_, [](const std::weak_ptr<Pair>& known) { return known.expired(); });
     pairs_.push_back(pair);
     if (std::exchange(awaited_, false)) tell("came");
+    return true;
   }
 
   /// All connections are reset once so many bytes more have come through, of whichever of them.
@@ -96,6 +105,10 @@ class Breaks {
   }
 
   void mute() {
+    {
+      const std::lock_guard lock(mutex_);
+      silent_until_ = std::chrono::steady_clock::now() + silence;
+    }
     each([this](const std::shared_ptr<Pair>& pair) {
       pair->mute();
       drop_soon(pair, 100);
@@ -105,6 +118,8 @@ class Breaks {
   }
 
  private:
+  static constexpr std::chrono::milliseconds silence{500};  // less than the ends need to notice it
+
   /// Once all has arrived that was sent, or after so many milliseconds.
   static void drop_soon(const std::shared_ptr<Pair>& pair, int patience) {
     if (patience == 0 || pair->sent_all()) return pair->drop();
@@ -131,6 +146,7 @@ class Breaks {
   std::mutex mutex_;
   std::vector<std::weak_ptr<Pair>> pairs_;
   std::vector<std::shared_ptr<Pair>> silent_;  // kept open: a socket that is closed tells the other end
+  std::chrono::steady_clock::time_point silent_until_{};
   std::optional<std::size_t> left_;
   bool awaited_ = false;
 };
