@@ -6,6 +6,7 @@
 
 #include "driver/copy.h"
 #include "driver/graph.h"
+#include "driver/graph_exec.h"
 #include "driver/launch_operation.h"
 #include "driver/stream.h"
 #include "driver/submission.h"
@@ -93,6 +94,13 @@ std::unique_ptr<Operation> make_child(CUgraph handle) {
 /// A graph cannot become part of itself.
 void require_outside(CUgraph owner, CUgraph child) { require(!find_graph(child)->holds(*find_graph(owner))); }
 
+/// A node for a condition of the same graph or of one that holds it, which only an executable graph can tell.
+std::unique_ptr<ConditionalOperation> make_conditional(const CUDA_CONDITIONAL_NODE_PARAMS& p) {
+  const std::shared_ptr<Condition> condition = find_condition(p.handle);
+  require(condition != nullptr && (p.ctx == nullptr || p.ctx == condition->context().handle()));
+  return std::make_unique<ConditionalOperation>(condition, p.type, p.size);
+}
+
 std::unique_ptr<Operation> make_event_record(CUevent event) {
   return std::make_unique<EventRecordOperation>(EventTable::instance().get(event));
 }
@@ -142,13 +150,17 @@ std::unique_ptr<Operation> make_any(CUgraphNodeParams& p) {
       return alloc;
     }
     case CU_GRAPH_NODE_TYPE_MEM_FREE: return make_free(p.free.dptr);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: {
+      auto conditional = make_conditional(p.conditional);
+      p.conditional.phGraph_out = conditional->body_handles();
+      return conditional;
+    }
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
       CUDA_BATCH_MEM_OP_NODE_PARAMS plain = {p.memOp.ctx, p.memOp.count, p.memOp.paramArray, p.memOp.flags};
       return make_memory_ops(&plain);
     }
     case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
-    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT:
-    case CU_GRAPH_NODE_TYPE_CONDITIONAL: throw Failure(CUDA_ERROR_NOT_SUPPORTED);
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT: throw Failure(CUDA_ERROR_NOT_SUPPORTED);
     default: throw Failure(CUDA_ERROR_INVALID_VALUE);
   }
 }
@@ -264,6 +276,19 @@ CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dep
 CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData*,
                            size_t count, CUgraphNodeParams* parameters) {
   return cuGraphAddNode(node, graph, dependencies, count, parameters);
+}
+
+CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* handle, CUgraph graph, CUcontext context,
+                                        unsigned int default_value, unsigned int flags) {
+  return graph_entry([&] {
+    require(handle != nullptr && (flags & ~unsigned{CU_GRAPH_COND_ASSIGN_DEFAULT}) == 0);
+    auto owner = find_graph(graph);
+    require(context != nullptr, CUDA_ERROR_INVALID_CONTEXT);
+    auto home = ContextTable::instance().get(context, CUDA_ERROR_INVALID_CONTEXT);
+    owner->conditions.push_back(
+        Condition::create(std::move(home), default_value, (flags & CU_GRAPH_COND_ASSIGN_DEFAULT) != 0));
+    *handle = owner->conditions.back()->handle();
+  });
 }
 
 CUresult cuGraphDestroyNode(CUgraphNode handle) {
@@ -475,6 +500,7 @@ CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr* address) {
 CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* parameters) {
   return graph_entry([&] {
     require(parameters != nullptr);
+    require(parameters->type != CU_GRAPH_NODE_TYPE_CONDITIONAL, CUDA_ERROR_NOT_SUPPORTED);  // its bodies are its own
     replace(node, parameters->type, make_any(*parameters));
   });
 }
@@ -780,7 +806,7 @@ CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode node, unsigned int*
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
   return graph_entry([&] {
     require(info != nullptr);
-    GraphExec::UpdateFailure failure = find_exec(exec)->update(*find_graph(graph));
+    GraphPlan::UpdateFailure failure = find_exec(exec)->update(*find_graph(graph));
     info->result = failure.result;
     info->errorNode = failure.node != nullptr ? failure.node->handle() : nullptr;
     info->errorFromNode = failure.from != nullptr ? failure.from->handle() : nullptr;

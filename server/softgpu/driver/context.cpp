@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "common/log.h"
+#include "driver/conditional.h"
 #include "driver/driver.h"
 #include "driver/event.h"
 #include "driver/module.h"
@@ -306,6 +307,13 @@ DeviceAddress Context::allocate(uint64_t bytes) {
 }
 
 const Texture* Context::find_texture(uint64_t handle) { return texture_of(handle); }
+
+bool Context::set_condition(uint64_t handle, uint32_t value) {
+  const std::shared_ptr<Condition> condition = find_condition(handle);
+  if (condition == nullptr || &condition->context() != this) return false;
+  condition->set(value);
+  return true;
+}
 
 std::vector<std::shared_ptr<Context>> all_contexts() { return ContextTable::instance().all(); }
 

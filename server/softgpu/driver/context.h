@@ -102,6 +102,7 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
   DeviceAddress allocate(uint64_t bytes) override;
   bool release(DeviceAddress address) override { return heap_.release(address); }
   const Texture* find_texture(uint64_t handle) override;
+  bool set_condition(uint64_t handle, uint32_t value) override;
 
  private:
   std::vector<std::shared_ptr<Context>> greens() const;

@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <utility>
 
-#include "driver/copy.h"
+#include "driver/conditional.h"
 #include "driver/driver.h"
-#include "driver/launch_operation.h"
-#include "driver/stream.h"
 
 namespace fargpu::softgpu {
 namespace {
@@ -65,9 +62,6 @@ bool UserObject::release(unsigned count) {
 
 // ---- graphs --------------------------------------------------------------------------------------------------------
 
-namespace {
-
-/// References like these, for another holder.
 UserObjectCounts retained(const UserObjectCounts& counts) {
   UserObjectCounts result;
   for (auto [handle, count] : counts)
@@ -86,8 +80,6 @@ void release(const UserObjectCounts& counts) {
     object->destroy();
   }
 }
-
-}  // namespace
 
 Graph::~Graph() {
   for (const auto& node : nodes_) live_nodes().erase(node.get());
@@ -168,8 +160,11 @@ GraphNode* Graph::find_clone_of(const GraphNode& original) const {
 bool Graph::holds(const Graph& other) const {
   if (this == &other) return true;
   for (const auto& node : nodes_) {
-    const auto* child = dynamic_cast<const ChildGraphOperation*>(&node->operation());
-    if (child && child->graph->holds(other)) return true;
+    if (const auto* child = dynamic_cast<const ChildGraphOperation*>(&node->operation()))
+      if (child->graph->holds(other)) return true;
+    if (const auto* conditional = dynamic_cast<const ConditionalOperation*>(&node->operation()))
+      for (const auto& body : conditional->bodies())
+        if (body->holds(other)) return true;
   }
   return false;
 }
@@ -234,157 +229,5 @@ MemoryAllocOperation::MemoryAllocOperation(const CUDA_MEM_ALLOC_NODE_PARAMS& giv
 std::shared_ptr<Task> MemoryAllocOperation::make_task(const std::shared_ptr<Context>&) const { return make_marker(); }
 
 std::shared_ptr<Task> MemoryFreeOperation::make_task(const std::shared_ptr<Context>&) const { return make_marker(); }
-
-// ---- executable graphs ---------------------------------------------------------------------------------------------
-
-// NVIDIA's driver does not tell of node priorities later.
-GraphExec::GraphExec(Graph& graph, uint64_t flags)
-    : flags_(flags & ~uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY}) {
-  std::unordered_map<const GraphNode*, size_t> position;
-  for (GraphNode* node : graph.in_order()) {
-    Step step;
-    step.node_id = node->id();
-    if (node->type() == CU_GRAPH_NODE_TYPE_GRAPH) {
-      auto& child = static_cast<ChildGraphOperation&>(node->operation());
-      step.child = std::make_unique<GraphExec>(*child.graph, flags);
-    }
-    step.operation = node->operation().clone();
-    for (const GraphNode::Edge& edge : node->dependencies()) step.dependencies.push_back(position[edge.node]);
-    position[node] = steps_.size();
-    steps_.push_back(std::move(step));
-  }
-  user_objects_ = retained(graph.user_objects);
-}
-
-GraphExec::~GraphExec() { release(user_objects_); }
-
-void GraphExec::add_tasks(const std::shared_ptr<Context>& context, const std::shared_ptr<Task>& begin,
-                          const std::shared_ptr<Task>& end) const {
-  std::vector<std::shared_ptr<Task>> ends;
-  for (const Step& step : steps_) {
-    std::shared_ptr<Task> first, last;
-    if (step.child != nullptr && step.is_enabled) {
-      first = make_marker();
-      last = make_marker();
-    } else {
-      first = last = step.is_enabled ? step.operation->make_task(context) : make_marker();
-    }
-    first->depend_on(begin);
-    for (size_t dependency : step.dependencies) first->depend_on(ends[dependency]);
-    if (first != last) step.child->add_tasks(context, first, last);
-    end->depend_on(last);
-    ends.push_back(last);
-    first->submit();
-    if (first != last) {
-      last->depend_on(first);
-      last->submit();
-    }
-  }
-}
-
-// What a launch leaves allocated counts from the launch on, in the order in which the program
-// launches and frees.
-void GraphExec::use_memory() const {
-  std::set<DeviceAddress> freed;
-  for (const Step& step : steps_)
-    if (step.operation->type() == CU_GRAPH_NODE_TYPE_MEM_FREE)
-      freed.insert(static_cast<const MemoryFreeOperation&>(*step.operation).address);
-  std::vector<std::shared_ptr<GraphAllocation>> left;
-  for (const Step& step : steps_) {
-    if (step.operation->type() != CU_GRAPH_NODE_TYPE_MEM_ALLOC) continue;
-    const auto& alloc = static_cast<const MemoryAllocOperation&>(*step.operation);
-    if (freed.erase(alloc.parameters.dptr) != 0) continue;
-    require(!alloc.allocation->is_in_use || (flags_ & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
-    left.push_back(alloc.allocation);
-  }
-  for (DeviceAddress address : freed) {
-    auto allocation = find_graph_allocation(address);
-    require(allocation != nullptr && allocation->is_in_use);
-  }
-  for (DeviceAddress address : freed) free_graph_allocation(address);
-  for (const auto& allocation : left) allocation->is_in_use = true;
-}
-
-void GraphExec::launch(const std::shared_ptr<Stream>& stream) {
-  use_memory();
-  std::shared_ptr<Task> begin = make_marker(), end = make_marker();
-  // Launches of one executable graph come one after the other.
-  begin->depend_on(last_launch_);
-  last_launch_ = end;
-  add_tasks(stream->context()->home(), begin, end);
-  end->depend_on(begin);
-  stream->context()->enqueue_pair(*stream, begin, end);
-}
-
-GraphExec::Step& GraphExec::step_of(const GraphNode& node) {
-  return const_cast<Step&>(static_cast<const GraphExec&>(*this).step_of(node));
-}
-
-const GraphExec::Step& GraphExec::step_of(const GraphNode& node) const {
-  for (const Step& step : steps_) {
-    if (step.node_id == node.id()) return step;
-  }
-  throw Failure(CUDA_ERROR_INVALID_VALUE);
-}
-
-Operation& GraphExec::operation_of(const GraphNode& node, CUgraphNodeType type) {
-  Step& step = step_of(node);
-  require(step.operation->type() == type);
-  return *step.operation;
-}
-
-void GraphExec::replace(const GraphNode& node, std::unique_ptr<Operation> operation) {
-  Step& step = step_of(node);
-  require(step.operation->type() == operation->type());
-  step.operation = std::move(operation);
-}
-
-bool GraphExec::is_enabled(const GraphNode& node) const { return step_of(node).is_enabled; }
-
-void GraphExec::set_enabled(const GraphNode& node, bool enabled) {
-  Step& step = step_of(node);
-  CUgraphNodeType type = step.operation->type();
-  require(type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY || type == CU_GRAPH_NODE_TYPE_MEMSET);
-  step.is_enabled = enabled;
-}
-
-void GraphExec::update_child(const GraphNode& node, Graph& graph) {
-  Step& step = step_of(node);
-  require(step.child != nullptr);
-  UpdateFailure failure = step.child->update(graph);
-  require(failure.result == CU_GRAPH_EXEC_UPDATE_SUCCESS, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
-}
-
-GraphExec::UpdateFailure GraphExec::update(Graph& graph) {
-  std::vector<GraphNode*> order = graph.in_order();
-  if (order.size() != steps_.size()) return {CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nullptr, nullptr};
-  std::unordered_map<const GraphNode*, size_t> position;
-  for (size_t i = 0; i < order.size(); ++i) position[order[i]] = i;
-  for (size_t i = 0; i < order.size(); ++i) {
-    std::vector<size_t> dependencies;
-    for (const GraphNode::Edge& edge : order[i]->dependencies()) dependencies.push_back(position[edge.node]);
-    if (dependencies != steps_[i].dependencies) return {CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, order[i], nullptr};
-    if (order[i]->type() != steps_[i].operation->type())
-      return {CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, order[i], nullptr};
-    if (order[i]->type() == CU_GRAPH_NODE_TYPE_KERNEL) {
-      auto& before = static_cast<KernelOperation&>(*steps_[i].operation);
-      auto& after = static_cast<KernelOperation&>(order[i]->operation());
-      if (before.function()->module()->context() != after.function()->module()->context())
-        return {CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE, order[i], nullptr};
-    }
-  }
-  for (size_t i = 0; i < order.size(); ++i) {
-    Step& step = steps_[i];
-    if (step.child != nullptr) {
-      auto& child = static_cast<ChildGraphOperation&>(order[i]->operation());
-      UpdateFailure failure = step.child->update(*child.graph);
-      if (failure.result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return failure;
-    }
-    step.operation = order[i]->operation().clone();
-    step.node_id = order[i]->id();
-  }
-  release(std::exchange(user_objects_, retained(graph.user_objects)));
-  return {};
-}
 
 }  // namespace fargpu::softgpu

@@ -15,8 +15,8 @@
 
 namespace fargpu::softgpu {
 
+class Condition;
 class Graph;
-class Stream;
 
 /// One operation of a graph, and what it comes after. All under graph_mutex().
 class GraphNode {
@@ -69,6 +69,9 @@ using UserObjectTable = HandleTable<UserObject, CUuserObject>;
 
 /// How many references to user objects something holds.
 using UserObjectCounts = std::map<CUuserObject, unsigned>;
+/// References like these, for another holder.
+UserObjectCounts retained(const UserObjectCounts& counts);
+void release(const UserObjectCounts& counts);
 
 /// Operations and their order. Changed under graph_mutex() only.
 class Graph : public std::enable_shared_from_this<Graph> {
@@ -96,6 +99,9 @@ class Graph : public std::enable_shared_from_this<Graph> {
   UserObjectCounts user_objects;
   /// A graph within a node of another one belongs to that.
   bool is_child = false;
+  std::vector<std::shared_ptr<Condition>> conditions;
+  /// The executable graph that was made of it last, while that exists.
+  std::weak_ptr<void> instance;
 
  private:
   std::vector<std::unique_ptr<GraphNode>> nodes_;
@@ -157,54 +163,7 @@ class MemoryFreeOperation : public Operation {
   DeviceAddress address;
 };
 
-/// A graph that can be launched: a copy of its operations that can be changed in place.
-class GraphExec {
- public:
-  GraphExec(Graph& graph, uint64_t flags);
-  ~GraphExec();
-  GraphExec(const GraphExec&) = delete;
-  CUgraphExec handle() { return reinterpret_cast<CUgraphExec>(this); }
-  uint64_t flags() const { return flags_; }
-
-  void launch(const std::shared_ptr<Stream>& stream);
-  /// The operation made from a node; throws INVALID_VALUE if there is none of that type.
-  Operation& operation_of(const GraphNode& node, CUgraphNodeType type);
-  void replace(const GraphNode& node, std::unique_ptr<Operation> operation);
-  bool is_enabled(const GraphNode& node) const;
-  void set_enabled(const GraphNode& node, bool enabled);
-  void update_child(const GraphNode& node, Graph& graph);
-
-  struct UpdateFailure {
-    CUgraphExecUpdateResult result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
-    GraphNode* node = nullptr;
-    GraphNode* from = nullptr;
-  };
-  /// Takes over what the nodes of a graph of the same shape do.
-  UpdateFailure update(Graph& graph);
-
- private:
-  struct Step {
-    uint64_t node_id = 0;
-    std::unique_ptr<Operation> operation;
-    std::vector<size_t> dependencies;  // earlier steps
-    std::unique_ptr<GraphExec> child;  // for child graphs
-    bool is_enabled = true;
-  };
-  Step& step_of(const GraphNode& node);
-  const Step& step_of(const GraphNode& node) const;
-  /// Adds tasks that come after `begin`, and makes `end` wait for them.
-  void use_memory() const;
-  void add_tasks(const std::shared_ptr<Context>& context, const std::shared_ptr<Task>& begin,
-                 const std::shared_ptr<Task>& end) const;
-
-  const uint64_t flags_;
-  std::vector<Step> steps_;
-  std::shared_ptr<Task> last_launch_;
-  UserObjectCounts user_objects_;  // of the graph, held as long as it can be launched
-};
-
 using GraphTable = HandleTable<Graph, CUgraph>;
-using GraphExecTable = HandleTable<GraphExec, CUgraphExec>;
 
 /// Throws INVALID_VALUE for handles that are no nodes.
 GraphNode* find_node(CUgraphNode handle);

@@ -26,6 +26,8 @@ class DeviceServices {
   virtual bool release(DeviceAddress address) = 0;
   /// A texture or surface object; null if the handle is none. It lives until the launch is over.
   virtual const Texture* find_texture(uint64_t handle) = 0;
+  /// The value that a conditional node of a graph goes by. False if the handle is none.
+  virtual bool set_condition(uint64_t handle, uint32_t value) = 0;
 };
 
 /// One grid of blocks to execute. Immutable while it runs.

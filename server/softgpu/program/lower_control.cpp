@@ -101,6 +101,7 @@ constexpr auto system_functions = std::to_array<SystemFunctionName>({
     {"__assertfail", ops::SystemFunction::assert_fail},
     {"malloc", ops::SystemFunction::allocate},
     {"free", ops::SystemFunction::release},
+    {"cudaGraphSetConditional", ops::SystemFunction::set_condition},
 });
 
 void emit_direct_call(Lowering& l, std::string_view name, std::shared_ptr<ops::CallDetails> details, bool is_noreturn) {

@@ -215,6 +215,18 @@ const Instruction* run_release(Warp& warp, const Instruction& instruction, LaneM
   return &instruction + 1;
 }
 
+/// cudaGraphSetConditional(handle, value).
+const Instruction* run_set_condition(Warp& warp, const Instruction& instruction, LaneMask lanes) {
+  auto& details = *static_cast<const CallDetails*>(instruction.details);
+  for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
+    int lane = first_lane(rest);
+    if (!warp.launch->services->set_condition(argument<uint64_t>(warp, details, 0, lane),
+                                              argument<uint32_t>(warp, details, 1, lane)))
+      return warp.raise(FaultKind::illegal_address, instruction, lane, "condition that its context does not have");
+  }
+  return &instruction + 1;
+}
+
 // ---- barriers and clusters -----------------------------------------------------------------------------------------
 
 const Instruction* run_barrier(Warp& warp, const Instruction& instruction, LaneMask lanes) {
@@ -340,6 +352,7 @@ Handler call_system(SystemFunction function) {
     case SystemFunction::assert_fail: return &run_assert_fail;
     case SystemFunction::allocate: return &run_allocate;
     case SystemFunction::release: return &run_release;
+    case SystemFunction::set_condition: return &run_set_condition;
   }
   return nullptr;
 }

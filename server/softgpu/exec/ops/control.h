@@ -41,7 +41,7 @@ Handler call_indirect();
 Handler return_from_call();
 
 /// Functions that the device itself provides, called like others. Details: CallDetails.
-enum class SystemFunction { print, assert_fail, allocate, release };
+enum class SystemFunction { print, assert_fail, allocate, release, set_condition };
 Handler call_system(SystemFunction function);
 
 /// Operands: result (or sink), barrier number, expected threads (or zero), predicate;
