@@ -12,12 +12,33 @@ from clang.cindex import CursorKind, TypeKind
 
 INTEGER_HANDLES = ("CUmemGenericAllocationHandle", "CUtexObject", "CUsurfObject")
 PROBE = "fargpu_headers.cpp"
+# Functions that share objects with a display are exported, because programs are linked with them and loaders want to
+# find them (ffmpeg's, for one). All are refused, so that of their parameters nothing is needed, and nobody has to have
+# the headers of these interfaces: what CUDA's headers use of them is declared here.
+DISPLAY_HEADERS = ("cudaGL.h", "cudaEGL.h", "cudaVDPAU.h")
+DISPLAY_TYPES = {
+    "GL/gl.h": "typedef unsigned int GLenum; typedef unsigned int GLuint;",
+    "EGL/egl.h": "typedef int EGLint;",
+    "EGL/eglext.h": "typedef void *EGLImageKHR; typedef void *EGLStreamKHR; typedef void *EGLSyncKHR;",
+    "vdpau/vdpau.h": "typedef unsigned int VdpDevice; typedef unsigned int VdpVideoSurface; "
+                     "typedef unsigned int VdpOutputSurface; typedef int VdpGetProcAddress();",
+}
+DISPLAY_FOLDER = "/fargpu_display"  # of these, which only libclang sees
 # Without __CUDA_API_VERSION_INTERNAL macros rename functions and hide about a third of the exported symbols.
 SOURCE = """#define __CUDA_API_VERSION_INTERNAL 1
 #include <cuda.h>
 #include <cudaProfiler.h>
 #include <cudaTypedefs.h>
 #include <cudaProfilerTypedefs.h>
+#if __has_include(<cudaGL.h>)
+#include <cudaGL.h>
+#include <cudaGLTypedefs.h>
+#include <cudaEGL.h>
+#include <cudaEGLTypedefs.h>
+#include <vdpau/vdpau.h>
+#include <cudaVDPAU.h>
+#include <cudaVDPAUTypedefs.h>
+#endif
 """
 
 
@@ -63,6 +84,11 @@ class Function:
     @property
     def signature(self) -> str:
         return ", ".join(f"{p.type.spelling} {p.name}" for p in self.parameters)
+
+    @property
+    def declared(self) -> bool:
+        """By a header that generated sources may include."""
+        return self.file not in DISPLAY_HEADERS
 
     @property
     def signature_hash(self) -> str:
@@ -131,9 +157,10 @@ def read(include: Path) -> Header:
     if not (include / "cuda.h").is_file():
         raise HeaderError(f"{include}/cuda.h: no such file; give the toolkit's include folder with --include")
     resource = sorted(Path("/usr/lib/llvm-14/lib/clang").glob("*/include"))
-    args = ["-x", "c++", "-std=c++17", f"-I{include}"] + [f"-I{r}" for r in resource]
+    args = ["-x", "c++", "-std=c++17", f"-I{DISPLAY_FOLDER}", f"-I{include}"] + [f"-I{r}" for r in resource]
+    files = [(PROBE, SOURCE)] + [(f"{DISPLAY_FOLDER}/{name}", text) for name, text in DISPLAY_TYPES.items()]
     try:
-        unit = cindex.Index.create().parse(PROBE, args=args, unsaved_files=[(PROBE, SOURCE)])
+        unit = cindex.Index.create().parse(PROBE, args=args, unsaved_files=files)
     except cindex.LibclangError as error:
         raise HeaderError(f"libclang is not usable ({error}); install python3-clang") from error
     # libclang goes on after errors and hands out guessed types: an error makes every type below it worthless.
@@ -150,7 +177,7 @@ def read(include: Path) -> Header:
                 visit(c)
             elif c.kind == CursorKind.FUNCTION_DECL and re.match(r"cu[A-Z]", c.spelling):
                 file, line, parameters = Path(c.location.file.name).name, c.location.line, []
-                for a in c.get_arguments():
+                for a in c.get_arguments() if file not in DISPLAY_HEADERS else ():
                     try:
                         parameters.append(Parameter(a.spelling, _classify(a.type)))
                     except HeaderError as error:

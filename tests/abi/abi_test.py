@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -28,9 +29,14 @@ STATIC_TLS_MAX = 256
 
 def prototypes():
     """The functions of the toolkit's headers, as the C preprocessor shows them: the generator has no part in this."""
-    source = "#include <cuda.h>\n#include <cudaProfiler.h>\n"
-    text = subprocess.run([COMPILER, "-E", "-P", "-x", "c", "-D__CUDA_API_VERSION_INTERNAL", "-I", TOOLKIT, "-"],
-                          input=source, check=True, capture_output=True, text=True).stdout
+    source = "".join(f"#include <{name}.h>\n" for name in ("cuda", "cudaProfiler", "cudaGL", "cudaEGL", "cudaVDPAU"))
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("GL/gl.h", "EGL/egl.h", "EGL/eglext.h"):  # of other packages; their types do not matter here
+            path = Path(folder, name)
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+        text = subprocess.run([COMPILER, "-E", "-P", "-x", "c", "-D__CUDA_API_VERSION_INTERNAL", "-I", folder,
+                               "-I", TOOLKIT, "-"], input=source, check=True, capture_output=True, text=True).stdout
     return set(re.findall(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(", text))
 
 
