@@ -187,6 +187,15 @@ CUresult find_global(Thread& thread, Context* context, const VariableOf& of, con
   if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  Session& session = session_of(thread);
+  const std::uint64_t owner = (of.library ? of.library : of.owner).value();
+  Variables::Name named{of.owner, context, name, only_managed};
+  const auto known = context->failure == CUDA_SUCCESS ? session.variables.known(named, owner) : std::nullopt;
+  if (known) {
+    if (address) *address = known->base;
+    if (bytes) *bytes = known->bytes;
+    return thread.take_late_error();
+  }
   RemoteCall<wire::FindGlobal> call(thread, context);
   if (!call) return call.error();
   auto in = call.in();
@@ -196,7 +205,6 @@ CUresult find_global(Thread& thread, Context* context, const VariableOf& of, con
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   const auto out = call.out();
-  Session& session = session_of(thread);
   if (out.getManaged() && !session.managed.adopt(thread, *context, out.getAddress(), out.getBytes()))
     return refuse_use("a managed variable that the GPU host's driver placed where this process has no room");
   session.map.add({.kind = Region::Kind::global,
@@ -205,8 +213,9 @@ CUresult find_global(Thread& thread, Context* context, const VariableOf& of, con
                    .device = context->device,
                    .context = context,
                    .buffer_id = session.map.next_buffer_id(),
-                   .owner = (of.library ? of.library : of.owner).value(),
+                   .owner = owner,
                    .managed_variable = out.getManaged()});
+  session.variables.found(std::move(named), out.getAddress());
   if (address) *address = out.getAddress();
   if (bytes) *bytes = out.getBytes();
   return result;

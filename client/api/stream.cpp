@@ -166,7 +166,7 @@ CUresult cuStreamQuery(Thread& thread, CUstream stream) {
   const std::uint64_t items = use->items.load();
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  use->complete(call.number(), items);
+  use->pass(call.number(), items);  // copies whose bytes were taken may be under way
   session.waits.after_wait(thread);
   return result;
 }

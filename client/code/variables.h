@@ -2,6 +2,11 @@
 // Variables of modules, as memory.
 
 #include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "client/memory/managed_memory.h"
@@ -19,9 +24,24 @@ class Variables {
   std::vector<Region> take(const std::function<bool(const Region&)>& which);
   void give_back(Thread& thread, const std::vector<Region>& variables);
 
+  /// By which a program asks for a variable: CUDA's runtime does so at each copy to or from a symbol.
+  struct Name {
+    Handle owner;  ///< the module or library
+    const Context* context = nullptr;
+    std::string name;
+    bool only_managed = false;
+    auto order() const { return std::tuple(owner.value(), context, std::string_view(name), only_managed); }
+    bool operator<(const Name& other) const { return order() < other.order(); }
+  };
+  /// The variable of that name as it was found before, if its module is still there.
+  std::optional<Region> known(const Name& name, std::uint64_t owner) const;
+  void found(Name name, std::uint64_t address);
+
  private:
   MemoryMap& map_;
   ManagedMemory& managed_;
+  mutable std::mutex mutex_;
+  std::map<Name, std::uint64_t> addresses_;
 };
 
 }  // namespace fargpu::client

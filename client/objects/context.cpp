@@ -14,7 +14,7 @@ void Context::reset() {
   failure = CUDA_SUCCESS;
   managed_stream = Handle();
   legacy.reset();
-  blocking_submitted = blocking_awaited = completed = blocking_completed = submitted = host_visible = 0;
+  blocking_submitted = blocking_awaited = completed = blocking_completed = submitted = host_visible = orphaned = 0;
 }
 
 }  // namespace fargpu::client

@@ -62,11 +62,14 @@ struct Context {
   /// copy back.
   std::atomic<std::uint64_t> submitted{0};
   std::atomic<std::uint64_t> host_visible{0};
+  /// Number of the last call that gave work to a stream that was destroyed before the work was known to be done.
+  std::atomic<std::uint64_t> orphaned{0};
 
   ContextStorage storage;
 
   CUcontext cuda() const { return handle_cast<CUcontext>(handle); }
   std::uint32_t id() const { return handle.id(); }
+  /// By what is known of the context as a whole; Contexts::idle looks at its streams, too.
   bool idle() const { return submitted.load() <= completed.load(); }
   void reset();
 };

@@ -2,8 +2,8 @@
 
 namespace fargpu::client {
 
-Contexts::Contexts(std::size_t devices, Session& session, Calls& calls, unsigned origin)
-    : session_(session), calls_(calls), contexts_(HandleKind::context, origin) {
+Contexts::Contexts(std::size_t devices, Session& session, Calls& calls, HandleMap<Stream>& streams, unsigned origin)
+    : session_(session), calls_(calls), streams_(streams), contexts_(HandleKind::context, origin) {
   for (std::size_t device = 0; device < devices; ++device) {
     Context* const context = make(static_cast<int>(device), 0);
     context->primary = true;
@@ -63,8 +63,22 @@ Context* Contexts::any_active() {
 
 bool Contexts::idle() {
   bool idle = true;
-  contexts_.for_each([&](Handle, Context& context) { idle = idle && (!context.active || context.idle()); });
+  contexts_.for_each([&](Handle, Context& context) { idle = idle && (!context.active || this->idle(context)); });
   return idle;
+}
+
+// In this order: a call's number reaches its streams under the lock under which it reaches their context, and a
+// stream's work counts as orphaned before the stream is not to be found any more.
+bool Contexts::idle(Context& context) {
+  const std::uint64_t submitted = context.submitted.load();
+  if (submitted <= context.completed.load()) return true;
+  bool finished = context.legacy.finished();
+  streams_.for_each([&](Handle, Stream& stream) {
+    if (stream.context == &context && !stream.finished()) finished = false;
+  });
+  if (!finished || context.orphaned.load() > context.completed.load()) return false;
+  raise(context.completed, submitted);
+  return true;
 }
 
 void Contexts::fail(int device, CUresult result) {

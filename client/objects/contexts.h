@@ -18,8 +18,8 @@ namespace fargpu::client {
 class Contexts {
  public:
   /// Has the primary contexts of so many devices, none of them active. `session` and `calls` are those of every
-  /// context, `origin` of all their handles.
-  Contexts(std::size_t devices, Session& session, Calls& calls, unsigned origin = 0);
+  /// context, `streams` has the streams of all, `origin` is that of all their handles.
+  Contexts(std::size_t devices, Session& session, Calls& calls, HandleMap<Stream>& streams, unsigned origin = 0);
 
   /// The primary context of a device, active or not.
   Context& primary(int device) { return *primaries_[static_cast<std::size_t>(device)]; }
@@ -35,7 +35,8 @@ class Contexts {
   std::set<int> devices_in_use();
   /// An active one, or null if there is none.
   Context* any_active();
-  /// Nothing is under way in any context.
+  /// Nothing is under way in any context, as far as is known without asking. Programs wait for streams more often than
+  /// for a context: where the context as a whole is not known to be idle, each of its streams is looked at.
   bool idle();
 
   /// A created (not primary) context, not to be found yet. Null if there are too many.
@@ -54,8 +55,11 @@ class Contexts {
   std::recursive_mutex& mutex() { return mutex_; }
 
  private:
+  bool idle(Context& context);
+
   Session& session_;
   Calls& calls_;
+  HandleMap<Stream>& streams_;
   std::recursive_mutex mutex_;  // destructors of context-local values may call back
   HandleMap<Context> contexts_;
   std::deque<Context*> primaries_;

@@ -9,6 +9,13 @@ namespace fargpu::client {
 
 // The legacy stream waits for all blocking ones, and they for it: an awaited call on any of them is one on all.
 bool Stream::idle() const { return reached(legacy() ? context->blocking_submitted.load() : submitted.load()); }
+// A wait for the legacy stream is one for all blocking ones.
+bool Stream::finished() const {
+  std::uint64_t done = std::max(settled.load(), context->completed.load());
+  if (blocking()) done = std::max(done, context->legacy.settled.load());
+  return submitted.load() <= done;
+}
+
 bool Stream::as_good_as_idle() const { return reached(blocking() ? context->blocking_awaited.load() : awaited.load()); }
 
 bool Stream::reached(std::uint64_t call) const {
@@ -18,6 +25,11 @@ bool Stream::reached(std::uint64_t call) const {
 }
 
 void Stream::complete(std::uint64_t number, std::uint64_t items_then) {
+  pass(number, items_then);
+  raise(settled, number);
+}
+
+void Stream::pass(std::uint64_t number, std::uint64_t items_then) {
   raise(completed, number);
   raise(retired, items_then);
   // The legacy stream waits for all blocking ones.

@@ -30,7 +30,8 @@ struct Stream {
 
   std::atomic<std::uint64_t> submitted{0};  ///< last call that gave it work
   std::atomic<std::uint64_t> awaited{0};    ///< the last of these but for copies in whose bytes were taken
-  std::atomic<std::uint64_t> completed{0};  ///< everything up to this call is done
+  std::atomic<std::uint64_t> completed{0};  ///< everything up to this call is done, or as good as done
+  std::atomic<std::uint64_t> settled{0};    ///< and of this it is known that no copy is under way
   std::atomic<std::uint64_t> items{0};      ///< pieces of work given to it
   std::atomic<std::uint64_t> retired{0};    ///< how many of them are known to be done
   std::atomic<std::uint64_t> fenced{0};     ///< up to which item a fence was asked for
@@ -43,13 +44,17 @@ struct Stream {
   bool blocking() const { return legacy() || !(flags & CU_STREAM_NON_BLOCKING); }
   /// Value on the wire.
   std::uint64_t wire() const { return legacy() ? 1 : handle.value(); }
-  /// Everything given to it is known to be done.
+  /// Everything given to it is known to be done; for a legacy stream also what blocking ones were given.
   bool idle() const;
+  /// Nothing of what it was given itself uses memory any more: it was waited for, copies in included.
+  bool finished() const;
   /// All that may be missing are copies in whose bytes were taken: once later work comes behind them, they are as good
   /// as done.
   bool as_good_as_idle() const;
   /// Notes that everything submitted before call `number` is done.
   void complete(std::uint64_t number, std::uint64_t items_then);
+  /// Or as good as done.
+  void pass(std::uint64_t number, std::uint64_t items_then);
   /// Its context is closed: nothing of what it was given comes back.
   void abandon();
   void reset();

@@ -38,14 +38,14 @@ Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::na
                .graph_memory = graph_memory},
               terms.host, terms.host_window),
       events(HandleKind::event, terms.origin),
-      contexts(terms.facts.devices.size(), *this, calls, terms.origin),
+      streams(captures, terms.origin),
+      contexts(terms.facts.devices.size(), *this, calls, streams, terms.origin),
       calls(
           *channel_, pushes_, spin, [this] { service_.wake(); }, terms.compression, terms.worker_opcodes,
           terms.credit_bytes, contexts, captures, *this),
       lanes(
           {.lanes = terms.lanes, .fixed = terms.lanes_fixed, .resumed = terms.resumes}, terms.open_lane,
           [this](const std::string& why) { tell_lane_lost(why); }, terms.compression, terms.silence, terms.contents),
-      streams(captures, terms.origin),
       fences(calls),
       callbacks([this](std::uint64_t number) { pushes_.function_done(number); },
                 {.wait =

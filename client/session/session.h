@@ -126,10 +126,10 @@ class Session final : CallEvents {
   ElapsedTimes elapsed_times;
   GraphParts graph_parts;
   Graphs graphs;
+  Streams streams;
   Contexts contexts;
   Calls calls;
   ClientLanes lanes;
-  Streams streams;
   Fences fences;
   Callbacks callbacks;
   /// Where the worker's questions are answered: that may have to wait. Functions of the program, which may wait for the

@@ -69,7 +69,7 @@ CUresult Waits::put_before_all(Thread& thread, Stream& stream) {
   call.in().setHStream(stream.wire());
   const std::uint64_t items = stream.items.load();
   if (const CUresult bad = call.post(); bad != CUDA_SUCCESS) return bad;
-  stream.complete(call.number(), items);
+  stream.pass(call.number(), items);
   return CUDA_SUCCESS;
 }
 

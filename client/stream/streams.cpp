@@ -34,6 +34,7 @@ CUresult Streams::destroy(Thread& thread, Stream& stream) {
   call.in().setHStream(stream.handle.value());
   captures_.forget(stream);
   const Handle handle = stream.handle;
+  if (!stream.finished()) raise(stream.context->orphaned, stream.submitted.load());
   if (!erase(handle)) return CUDA_ERROR_INVALID_HANDLE;  // another thread was quicker
   const CUresult posted = call.post();
   if (posted != CUDA_SUCCESS) call.tell();  // it goes, whatever an earlier call met

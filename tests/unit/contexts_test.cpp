@@ -15,7 +15,8 @@ namespace {
 
 struct Table {
   LoneSession lone;
-  Contexts contexts{2, lone.session(), lone.session().calls};
+  HandleMap<Stream> streams{HandleKind::stream};
+  Contexts contexts{2, lone.session(), lone.session().calls, streams};
 };
 
 }  // namespace
@@ -76,9 +77,43 @@ TEST_CASE("contexts are idle when no open one has work that is not known to be d
   Context& context = t.contexts.primary(0);
   t.contexts.opened(context);
   CHECK(t.contexts.idle());
-  context.submitted = 7;
+  context.legacy.submitted = context.submitted = 7;
   CHECK_FALSE(t.contexts.idle());
   raise(context.completed, 7);
+  CHECK(t.contexts.idle());
+}
+
+TEST_CASE("a context is idle when each of its streams is, also those that are gone") {
+  Table t;
+  Context& context = t.contexts.primary(0);
+  t.contexts.opened(context);
+  std::uint64_t call = 0;
+  const auto stream = [&] {
+    const auto [handle, made] = t.streams.create();
+    made->handle = handle;
+    made->context = &context;
+    made->flags = CU_STREAM_NON_BLOCKING;
+    t.streams.publish(handle);
+    return made;
+  };
+  const auto submit = [&](Stream& to) { to.submitted = context.submitted = ++call; };
+  Stream* const first = stream();
+  Stream* const second = stream();
+  submit(*first);
+  submit(*second);
+  first->complete(++call, 0);
+  CHECK_FALSE(t.contexts.idle());
+  submit(context.legacy);
+  second->complete(++call, 0);
+  CHECK_FALSE(t.contexts.idle());
+  context.legacy.complete(++call, 0);
+  CHECK(t.contexts.idle());
+  CHECK(context.idle());  // is known from now on
+  submit(*first);
+  raise(context.orphaned, first->submitted);
+  t.streams.erase(first->handle);
+  CHECK_FALSE(t.contexts.idle());
+  raise(context.completed, ++call);
   CHECK(t.contexts.idle());
 }
 

@@ -103,6 +103,28 @@ TEST_CASE("what neither side has touched does not travel") {
   CHECK(data[3] == 2);
 }
 
+TEST_CASE("what is changed here and there after a wait for all streams travels in one piece") {
+  Managed m;
+  const std::size_t words = 16 * kib;  // one granule
+  unsigned* const data = m.allocate(words * 4);
+  CUstream own = nullptr, other = nullptr;
+  REQUIRE(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  m.fill(data, static_cast<unsigned>(words), 3, own);
+  m.fill(data, 1, 4, other);
+  REQUIRE(cuStreamSynchronize(own) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(other) == CUDA_SUCCESS);
+  const std::size_t before = m.driver->calls("cuMemcpyHtoDAsync_v2");
+  for (std::size_t i = 0; i < words; i += 16) data[i] += 1;
+  m.fill(data + 1, 1, 9, own);
+  REQUIRE(cuStreamSynchronize(own) == CUDA_SUCCESS);
+  CHECK(m.driver->calls("cuMemcpyHtoDAsync_v2") == before + 1);
+  CHECK(data[0] == 5);
+  CHECK(data[1] == 9);
+  CHECK(data[16] == 4);
+  CHECK(data[17] == 3);
+}
+
 TEST_CASE("reading in order costs ever fewer round trips") {
   Managed m;
   const std::size_t words = 1024 * kib;  // 64 granules

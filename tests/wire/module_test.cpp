@@ -447,6 +447,27 @@ TEST_CASE("variables of modules are device memory while the module is there") {
   CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, table) == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE("a variable is asked for once, while its module is there") {
+  RemoteContext remote;
+  const auto asked = [&] { return remote.driver->calls("cuModuleGetGlobal_v2"); };
+  CUdeviceptr table = 0, again = 0;
+  std::size_t bytes = 0;
+  for (std::size_t round = 1; round < 4; ++round) {
+    CUmodule module = nullptr;
+    REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+    REQUIRE(cuModuleGetGlobal_v2(&table, nullptr, module, "table") == CUDA_SUCCESS);
+    CHECK(asked() == round);
+    for (int i = 0; i < 5; ++i) {
+      REQUIRE(cuModuleGetGlobal_v2(&again, &bytes, module, "table") == CUDA_SUCCESS);
+      CHECK(again == table);
+      CHECK(bytes == 256);
+    }
+    CHECK(asked() == round);
+    REQUIRE(cuModuleUnload(module) == CUDA_SUCCESS);
+    CHECK(cuModuleGetGlobal_v2(&again, nullptr, module, "table") == CUDA_ERROR_INVALID_HANDLE);
+  }
+}
+
 TEST_CASE("a module's variable goes with the module's context, whatever context was current when it was found") {
   RemoteContext remote;
   CUmodule module = nullptr;
