@@ -648,6 +648,7 @@ struct KernelNode {
   parameters @8 :Data;
   context @9 :UInt64;             # 0: the current one
   asKernel @10 :Bool;             # named by CUDA_KERNEL_NODE_PARAMS.kern, not by its func
+  kernel @11 :UInt64;             # in answers: of a library, which the driver tells beside func; 0: none
 }
 
 struct MemsetNode {

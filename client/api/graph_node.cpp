@@ -146,7 +146,8 @@ CUresult change_node(Thread& thread, Handle exec, CUgraphNode node, const CUgrap
         "changing an executable graph of which a launch is behind a wait for a value in memory of the host");
   if (result == CUDA_ERROR_NOT_SUPPORTED)
     refuse_use(
-        "changing, in an executable graph with conditional nodes, what involves functions or memory of the program");
+        "changing a node that involves functions or memory of the program, or whose graph has such nodes: beside "
+        "conditional nodes, or after an update with a graph that was made in another order");
   return result;
 }
 

@@ -285,6 +285,7 @@ CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader 
   std::memset(&p, 0, sizeof(p));
   if (in.getAsKernel()) p.kern = handle_cast<CUkernel>(function->handle);
   else p.func = handle_cast<CUfunction>(function->handle);
+  if (in.getKernel() != 0) p.kern = handle_cast<CUkernel>(Handle(in.getKernel()));
   p.gridDimX = in.getGridX();
   p.gridDimY = in.getGridY();
   p.gridDimZ = in.getGridZ();

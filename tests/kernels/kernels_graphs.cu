@@ -77,6 +77,54 @@ CASE(placeholders_in_captures) {
   OK(cuGraphExecDestroy(executable));
 }
 
+// The graph that an executable graph was made from names its nodes, also after updates with other graphs.
+CASE(nodes_after_an_update) {
+  Kernels kernels;
+  Buffer<unsigned> values(std::vector<unsigned>{1, 2, 4, 8}), out(1);
+  for (const bool with_function : {false, true}) {
+    const auto captured = [&](Capture& capture, int count) {
+      OK(kernels.try_launch("sum_to", {}, {}, 0, capture.stream, out.address(), values.address(), count));
+      if (with_function)
+        OK(cuLaunchHostFunc(
+            capture.stream, [](void*) {}, nullptr));
+      capture.end();
+    };
+    Capture first;
+    captured(first, 1);
+    CUgraphExec executable;
+    OK(cuGraphInstantiateWithFlags(&executable, first.graph, 0));
+    const auto sum = [&] {
+      OK(cuGraphLaunch(executable, first.stream));
+      OK(cuStreamSynchronize(first.stream));
+      return out.get()[0];
+    };
+    HOLDS(sum() == 1);
+    {
+      Capture second;
+      captured(second, 2);
+      CUgraphExecUpdateResultInfo info;
+      OK(cuGraphExecUpdate(executable, second.graph, &info));
+    }
+    HOLDS(sum() == 3);
+    CUgraphNode nodes[2];
+    size_t count = 2;
+    OK(cuGraphGetRootNodes(first.graph, nodes, &count));
+    HOLDS(count == 1);
+    CUDA_KERNEL_NODE_PARAMS params;
+    OK(cuGraphKernelNodeGetParams(nodes[0], &params));
+    int four = 4;
+    CUdeviceptr out_address = out.address(), values_address = values.address();
+    void* arguments[] = {&out_address, &values_address, &four};
+    params.kernelParams = arguments;
+    OK(cuGraphExecKernelNodeSetParams(executable, nodes[0], &params));
+    HOLDS(sum() == 15);
+    out.clear();
+    OK(cuGraphNodeSetEnabled(executable, nodes[0], 0));
+    HOLDS(sum() == 0);
+    OK(cuGraphExecDestroy(executable));
+  }
+}
+
 // Outside of captures such memory is refused at once.
 CASE(no_placeholders_elsewhere) {
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD32Async(placeholder, 3, 10, nullptr));

@@ -322,6 +322,8 @@ CUresult write_kernel(Session& session, Call& call, CUgraphNode node, wire::Kern
   }
   out.setFunction(function.value());
   out.setAsKernel(!kernel.func);
+  if (kernel.func && kernel.kern)
+    out.setKernel(session.objects().reveal(HandleKind::kernel, kernel.kern, call).value());
   out.setGridX(kernel.gridDimX);
   out.setGridY(kernel.gridDimY);
   out.setGridZ(kernel.gridDimZ);

@@ -329,6 +329,7 @@ CUresult AttendedGraph::take(CUgraph graph, std::string& refusal) {
   places_seen_ = parts_.places_changed();
   if (copy_) driver->cuGraphDestroy(copy_);
   if (driver->cuGraphClone(&copy_, graph) != CUDA_SUCCESS) copy_ = nullptr;  // conditional nodes cannot be copied
+  if (copy_) names_.take(*driver, graph, copy_);
   plan_ = GraphPlan::make(driver, parts_, copy_ ? copy_ : graph, whole_, flags_, disabled_, refusal);
   plan_changed_ = false;
   return plan_ ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
@@ -358,9 +359,10 @@ std::shared_ptr<GraphPlan> AttendedGraph::plan(std::string& refusal) {
 
 CUgraphNode AttendedGraph::copy_of(CUgraphNode node) {
   const auto driver = driver_.lock();
-  CUgraphNode copy{};
-  if (!driver || !copy_ || driver->cuGraphNodeFindInClone(&copy, node, copy_) != CUDA_SUCCESS) return nullptr;
-  return copy;
+  if (!driver || !copy_) return nullptr;
+  if (const CUgraphNode copy = names_.copy_of(node)) return copy;
+  CUgraphNode within{};  // of a child graph
+  return driver->cuGraphNodeFindInClone(&within, node, copy_) == CUDA_SUCCESS ? within : nullptr;
 }
 
 void AttendedGraph::set_enabled(CUgraphNode copy, bool enabled) {

@@ -13,6 +13,7 @@
 
 #include "driver_table.h"
 #include "graph_parts.h"
+#include "node_names.h"
 
 namespace fargpu::server {
 
@@ -79,6 +80,7 @@ class AttendedGraph {
   const CUgraphExec whole_;
   const std::uint64_t flags_;
   CUgraph copy_ = nullptr;
+  NodeNames names_;
   std::set<CUgraphNode> disabled_;  // nodes of the copy
   std::shared_ptr<GraphPlan> plan_;
   bool plan_changed_ = false;
