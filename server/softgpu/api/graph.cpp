@@ -94,10 +94,11 @@ std::unique_ptr<Operation> make_child(CUgraph handle) {
 /// A graph cannot become part of itself.
 void require_outside(CUgraph owner, CUgraph child) { require(!find_graph(child)->holds(*find_graph(owner))); }
 
-/// A node for a condition of the same graph or of one that holds it, which only an executable graph can tell.
 std::unique_ptr<ConditionalOperation> make_conditional(const CUDA_CONDITIONAL_NODE_PARAMS& p) {
   const std::shared_ptr<Condition> condition = find_condition(p.handle);
-  require(condition != nullptr && (p.ctx == nullptr || p.ctx == condition->context().handle()));
+  require(condition != nullptr);
+  if (p.ctx != nullptr)
+    require(ContextTable::instance().get(p.ctx, CUDA_ERROR_INVALID_CONTEXT)->home().get() == &condition->context());
   return std::make_unique<ConditionalOperation>(condition, p.type, p.size);
 }
 
@@ -284,7 +285,7 @@ CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* handle, CUgrap
     require(handle != nullptr && (flags & ~unsigned{CU_GRAPH_COND_ASSIGN_DEFAULT}) == 0);
     auto owner = find_graph(graph);
     require(context != nullptr, CUDA_ERROR_INVALID_CONTEXT);
-    auto home = ContextTable::instance().get(context, CUDA_ERROR_INVALID_CONTEXT);
+    auto home = ContextTable::instance().get(context, CUDA_ERROR_INVALID_CONTEXT)->home();
     owner->conditions.push_back(
         Condition::create(std::move(home), default_value, (flags & CU_GRAPH_COND_ASSIGN_DEFAULT) != 0));
     *handle = owner->conditions.back()->handle();
@@ -314,6 +315,9 @@ void describe_kernel(KernelOperation& kernel, KernelParameters* p) {
   require(p != nullptr);
   *p = {};
   p->func = kernel.handle();
+  if constexpr (requires { p->kern; })  // by which the CUDA runtime knows its kernels
+    for (const auto& known : KernelTable::instance().all())
+      if (&known->routine() == &kernel.function()->kernel()) p->kern = known->handle();
   p->gridDimX = kernel.shape().grid.x;
   p->gridDimY = kernel.shape().grid.y;
   p->gridDimZ = kernel.shape().grid.z;

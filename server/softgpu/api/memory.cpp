@@ -287,12 +287,14 @@ CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_at
 
 namespace {
 
-CUresult attach(CUstream handle, CUdeviceptr address, unsigned flags, bool per_thread) {
+CUresult attach(CUstream handle, CUdeviceptr address, size_t bytes, unsigned flags, bool per_thread) {
   return entry([&] {
     require(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST || flags == CU_MEM_ATTACH_SINGLE);
     auto range = addresses().find(address);
     require(range != nullptr && range->kind == MemoryKind::managed);
+    require(address == range->base && (bytes == 0 || bytes == range->bytes));
     auto stream = find_stream(handle, per_thread);
+    require(flags != CU_MEM_ATTACH_SINGLE || stream->kind() != Stream::Kind::legacy);
     stream->context()->check();
     submit(stream, std::make_unique<EmptyOperation>());
   });
@@ -300,11 +302,11 @@ CUresult attach(CUstream handle, CUdeviceptr address, unsigned flags, bool per_t
 
 }  // namespace
 
-CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t, unsigned int flags) {
-  return attach(stream, address, flags, false);
+CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t bytes, unsigned int flags) {
+  return attach(stream, address, bytes, flags, false);
 }
-CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr address, size_t, unsigned int flags) {
-  return attach(stream, address, flags, true);
+CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr address, size_t bytes, unsigned int flags) {
+  return attach(stream, address, bytes, flags, true);
 }
 
 // ---- facts about pointers ------------------------------------------------------------------------------------------

@@ -130,10 +130,10 @@ void GraphPlan::add_tasks(const std::shared_ptr<Context>& context, const std::sh
   }
 }
 
-void GraphPlan::begin_conditions() const {
+void GraphPlan::add_conditions(std::vector<std::shared_ptr<Condition>>& conditions) const {
   for (const Step& step : steps_) {
-    if (step.condition != nullptr) step.condition->begin();
-    for (const auto& graph : step.graphs) graph->begin_conditions();
+    if (step.condition != nullptr) conditions.push_back(step.condition);
+    for (const auto& graph : step.graphs) graph->add_conditions(conditions);
   }
 }
 
@@ -206,8 +206,11 @@ void GraphExec::use_memory() const {
 
 void GraphExec::launch(const std::shared_ptr<Stream>& stream) {
   use_memory();
-  const auto begin = std::make_shared<FunctionTask>(FunctionTask::Place::inline_on_completion,
-                                                    [plan = plan_] { plan->begin_conditions(); });
+  std::vector<std::shared_ptr<Condition>> conditions;
+  plan_->add_conditions(conditions);
+  const auto begin = std::make_shared<FunctionTask>(FunctionTask::Place::inline_on_completion, [conditions] {
+    for (const auto& condition : conditions) condition->begin();
+  });
   const std::shared_ptr<Task> end = make_marker();
   // Launches of one executable graph come one after the other.
   begin->depend_on(last_launch_);
@@ -260,7 +263,11 @@ GraphPlan::UpdateFailure GraphExec::update(Graph& graph) {
   GraphPlan::UpdateFailure failure = plan_->compare(graph);
   if (failure.result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return failure;
   const auto plan = std::make_shared<GraphPlan>(graph);
-  for (size_t i = 0; i < plan->steps().size(); ++i) plan->steps()[i].is_enabled = plan_->steps()[i].is_enabled;
+  for (size_t i = 0; i < plan->steps().size(); ++i) {
+    GraphPlan::Step& step = plan->steps()[i];
+    step.node_id = plan_->steps()[i].node_id;  // nodes of the graph that it was instantiated from name it
+    step.is_enabled = plan_->steps()[i].is_enabled;
+  }
   plan_ = plan;
   release(std::exchange(user_objects_, retained(graph.user_objects)));
   return {};

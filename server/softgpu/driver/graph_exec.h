@@ -34,8 +34,8 @@ class GraphPlan {
   /// Adds tasks that come after `begin`, and makes `end` wait for them.
   void add_tasks(const std::shared_ptr<Context>& context, const std::shared_ptr<Task>& begin,
                  const std::shared_ptr<Task>& end) const;
-  /// Its conditions take the values that each launch begins with.
-  void begin_conditions() const;
+  /// Its conditions, at any depth.
+  void add_conditions(std::vector<std::shared_ptr<Condition>>& conditions) const;
 
   struct UpdateFailure {
     CUgraphExecUpdateResult result = CU_GRAPH_EXEC_UPDATE_SUCCESS;

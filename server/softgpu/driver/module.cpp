@@ -5,6 +5,7 @@
 
 #include "common/limits.h"
 #include "driver/driver.h"
+#include "driver/occupancy.h"
 #include "exec/memory_view.h"
 
 namespace fargpu::softgpu {
@@ -44,6 +45,7 @@ int FunctionSettings::get(CUfunction_attribute attribute, const Routine& kernel)
       uint64_t threads = threads_per_block_max;
       if (kernel.max_threads) threads = std::min<uint64_t>(threads, kernel.max_threads->count());
       if (kernel.required_threads) threads = std::min<uint64_t>(threads, kernel.required_threads->count());
+      while (threads > 32 && blocks_per_multiprocessor(kernel, threads, 0) == 0) threads = (threads - 1) / 32 * 32;
       return static_cast<int>(threads);
     }
     case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: return static_cast<int>(kernel.static_shared_bytes);

@@ -79,8 +79,16 @@ const Instruction* enter(Warp& warp, const Instruction& instruction, const Routi
   return next;
 }
 
-const Instruction* run_call(Warp& warp, const Instruction& instruction, LaneMask) {
+// What a kernel reaches by name is looked at when it is launched. By a pointer it may reach any function, which may
+// call others by name.
+const Instruction* cannot_call(Warp& warp, const Instruction& instruction, int lane, const Routine& callee) {
+  return warp.raise(FaultKind::illegal_instruction, instruction, lane,
+                    "call of " + callee.name + ": " + callee.unsupported);
+}
+
+const Instruction* run_call(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   auto& details = *static_cast<const CallDetails*>(instruction.details);
+  if (!details.callee->unsupported.empty()) return cannot_call(warp, instruction, first_lane(lanes), *details.callee);
   return enter(warp, instruction, *details.callee, details);
 }
 
@@ -94,13 +102,12 @@ const Instruction* run_call_indirect(Warp& warp, const Instruction& instruction,
 
   const auto& routines = warp.launch->program->routines;
   uint64_t index = (chosen - window_base(Window::code)) / function_address_step;
-  if (chosen % function_address_step != 0 || index >= routines.size() || routines[index]->is_kernel ||
-      routines[index]->code.empty())
+  if (chosen % function_address_step != 0 || index >= routines.size() || routines[index]->is_kernel)
     return warp.raise(FaultKind::invalid_pc, instruction, leader, "call of an address that is no function");
   const Routine& callee = *routines[index];
-  if (!callee.unsupported.empty())
-    return warp.raise(FaultKind::illegal_instruction, instruction, leader,
-                      "call of " + callee.name + ": " + callee.unsupported);
+  if (!callee.unsupported.empty()) return cannot_call(warp, instruction, leader, callee);
+  if (callee.code.empty())
+    return warp.raise(FaultKind::invalid_pc, instruction, leader, "call of an address that is no function");
   if (!matches(details.arguments, callee.parameters) || !matches(details.returns, callee.returns))
     return warp.raise(FaultKind::launch_failure, instruction, leader,
                       "call of " + callee.name + " with parameters of other sizes");
