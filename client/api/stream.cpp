@@ -480,8 +480,10 @@ CUresult cuEventSynchronize(Thread& thread, CUevent event) {
   return ask_event<wire::CuEventSynchronize>(
       thread, event,
       [&](Event& found, std::uint64_t record) {
-        if (Stream* const stream = found.recorded_on())
-          raise(stream->completed, record);  // what came before it is done too
+        if (Stream* const stream = found.recorded_on()) {  // what came before it is done too
+          raise(stream->completed, record);
+          raise(stream->settled, record);
+        }
         session_of(thread).waits.after_wait(thread);
         return thread.take_late_error();
       },

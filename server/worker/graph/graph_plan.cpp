@@ -359,10 +359,9 @@ std::shared_ptr<GraphPlan> AttendedGraph::plan(std::string& refusal) {
 
 CUgraphNode AttendedGraph::copy_of(CUgraphNode node) {
   const auto driver = driver_.lock();
+  CUgraphNode copy{};
   if (!driver || !copy_) return nullptr;
-  if (const CUgraphNode copy = names_.copy_of(node)) return copy;
-  CUgraphNode within{};  // of a child graph
-  return driver->cuGraphNodeFindInClone(&within, node, copy_) == CUDA_SUCCESS ? within : nullptr;
+  return driver->cuGraphNodeFindInClone(&copy, node, copy_) == CUDA_SUCCESS ? copy : names_.copy_of(node);
 }
 
 void AttendedGraph::set_enabled(CUgraphNode copy, bool enabled) {

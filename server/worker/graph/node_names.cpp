@@ -35,18 +35,17 @@ NodeNames::Shape NodeNames::shape_of(DriverTable& driver, CUgraph graph, const s
 void NodeNames::take(DriverTable& driver, CUgraph graph, CUgraph copy) {
   const std::vector<CUgraphNode> nodes = nodes_of(driver, graph);
   Shape shape = shape_of(driver, graph, nodes);
+  copies_.clear();
   if (first_.empty()) {
     first_ = nodes;
     first_shape_ = std::move(shape);
+    return;
   }
-  const bool paired = nodes == first_ || shape == first_shape_;
-  std::vector<CUgraphNode> found(nodes.size());
-  for (std::size_t i = 0; i < nodes.size(); ++i)
-    if (driver.cuGraphNodeFindInClone(&found[i], nodes[i], copy) != CUDA_SUCCESS) found[i] = nullptr;
-  copies_.clear();
-  for (std::size_t i = 0; paired && i < nodes.size(); ++i) copies_[first_[i]] = found[i];
-  for (std::size_t i = 0; i < nodes.size(); ++i)
-    copies_[nodes[i]] = found[i];  // these are there now, others may not be
+  if (shape != first_shape_) return;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    CUgraphNode found{};
+    if (driver.cuGraphNodeFindInClone(&found, nodes[i], copy) == CUDA_SUCCESS) copies_[first_[i]] = found;
+  }
 }
 
 CUgraphNode NodeNames::copy_of(CUgraphNode node) const {

@@ -13,17 +13,18 @@
 namespace fargpu::server {
 
 /// A node of an executable graph is named by the node of the graph that it was instantiated from, also after updates
-/// with other graphs (CUDA driver API, Graph Management: cuGraphExecKernelNodeSetParams). Here each name stands for the
-/// node of the copy that was made of the last of these graphs.
+/// with other graphs (CUDA driver API, Graph Management: cuGraphExecKernelNodeSetParams). The worker changes a copy of
+/// the last of these graphs alike. Which node of the copy belongs to a node of that graph the driver tells; which one
+/// belongs to a node of the first graph is known here.
 class NodeNames {
  public:
   /// `copy` was made of `graph`, from which the executable graph was just instantiated, or with which it was updated.
-  /// The first one taken may be that of an update, if before nothing had to be known of the graph's nodes: then those
-  /// of the graph before name nothing. Nodes are paired with the first graph's by the order in which they were made.
-  /// Where types or edges differ, which node the driver takes for which is not known, and the first graph's nodes name
+  /// The first graph taken may be that of an update, if nothing had to be known of nodes before: then those of the
+  /// graph before name nothing. Nodes are paired by the order in which they were made. Where types or edges differ from
+  /// the first graph's, it is not known which node the driver takes for which, and the first graph's nodes name
   /// nothing.
   void take(DriverTable& driver, CUgraph graph, CUgraph copy);
-  /// Null if the node names none.
+  /// For a node of the first graph, once another one was taken. Null if it names none.
   CUgraphNode copy_of(CUgraphNode node) const;
 
  private:
