@@ -10,6 +10,12 @@ from rig import SystemTest, fargpu, paths, wait_until
 SHOW = ("sh", "-c", "echo $FARGPU_POOL")
 
 
+def die(host):
+    """By itself, and its workers with it. If these were killed first, there would be room for a moment."""
+    host.process.kill()
+    host.process.wait(output=False)
+
+
 class Pool(SystemTest):
     def hosts(self, number, *options):
         return [self.broker(*options) for _ in range(number)]
@@ -130,7 +136,7 @@ class Pool(SystemTest):
         hosts, clients = self.full_hosts(2)
         job = self.job(hosts, "--wait", "1min")
         hosts[0].log("lease waits")
-        hosts[0].close()
+        die(hosts[0])
         hosts[1].log("lease waits")
         clients[1].finish()
         self.assertEqual(self.host_of(job), hosts[1].pool)
@@ -139,7 +145,7 @@ class Pool(SystemTest):
         hosts, clients = self.full_hosts(3)
         job = self.job(hosts, "--wait", "1min")
         hosts[0].log("lease waits")
-        hosts[1].close()
+        die(hosts[1])
         time.sleep(1.5)
         clients[2].finish()
         self.assertEqual(self.host_of(job), hosts[2].pool)
