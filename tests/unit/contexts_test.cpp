@@ -110,6 +110,12 @@ TEST_CASE("a context is idle when each of its streams is, also those that are go
   CHECK(t.contexts.idle());
   CHECK(context.idle());  // is known from now on
   submit(*first);
+  first->pass(++call, 0);  // a copy whose bytes were taken may still use memory
+  CHECK(first->idle());
+  CHECK_FALSE(t.contexts.idle());
+  first->complete(++call, 0);
+  CHECK(t.contexts.idle());
+  submit(*first);
   raise(context.orphaned, first->submitted);
   t.streams.erase(first->handle);
   CHECK_FALSE(t.contexts.idle());
