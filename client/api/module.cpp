@@ -179,7 +179,7 @@ CUresult find_function(Thread& thread, Handle owner, const char* name, ContextNe
 /// Where a variable is looked for: in a module or library. It goes with the library that a module is behind.
 struct VariableOf {
   Handle owner;
-  Handle library = Handle();
+  Handle behind = Handle();
 };
 
 CUresult find_global(Thread& thread, Context* context, const VariableOf& of, const char* name, CUdeviceptr* address,
@@ -188,7 +188,7 @@ CUresult find_global(Thread& thread, Context* context, const VariableOf& of, con
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   Session& session = session_of(thread);
-  const std::uint64_t owner = (of.library ? of.library : of.owner).value();
+  const std::uint64_t owner = (of.behind ? of.behind : of.owner).value();
   Variables::Name named{of.owner, context, name, only_managed};
   const auto known = context->failure == CUDA_SUCCESS ? session.variables.known(named, owner) : std::nullopt;
   if (known) {
@@ -444,7 +444,7 @@ CUresult cuModuleGetGlobal_v2(Thread& thread, CUdeviceptr* address, std::size_t*
     if (Context* const live = session.contexts.find(
             handle_cast<CUcontext>(Handle::from_id(HandleKind::context, its->context, session.terms.origin))))
       context = live;
-  return find_global(thread, context, {.owner = handle_of(module), .library = its ? its->library : Handle()}, name,
+  return find_global(thread, context, {.owner = handle_of(module), .behind = its ? its->library : Handle()}, name,
                      address, bytes);
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "copy_sides.h"
+#include "server/worker/graph/node_names.h"
 
 namespace fargpu::server {
 namespace {
@@ -243,15 +244,6 @@ std::vector<CUgraph> graphs_of(Session& session, CUgraphNode node) {
   return type == CU_GRAPH_NODE_TYPE_CONDITIONAL ? session.graph_parts().bodies(node) : std::vector<CUgraph>();
 }
 
-std::vector<CUgraphNode> nodes_of(Session& session, CUgraph graph) {
-  DriverTable& driver = session.driver();
-  std::size_t count = 0;
-  driver.cuGraphGetNodes(graph, nullptr, &count);
-  std::vector<CUgraphNode> nodes(count);
-  if (count > 0 && driver.cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) nodes.clear();
-  return nodes;
-}
-
 }  // namespace
 
 bool lies_in(Session& session, CUgraph graph, CUgraph outer) {
@@ -260,7 +252,7 @@ bool lies_in(Session& session, CUgraph graph, CUgraph outer) {
     const CUgraph next = unseen.back();
     unseen.pop_back();
     if (next == graph) return true;
-    for (const CUgraphNode node : nodes_of(session, next))
+    for (const CUgraphNode node : nodes_of(session.driver(), next))
       for (const CUgraph inner : graphs_of(session, node)) unseen.push_back(inner);
   }
   return false;
@@ -276,7 +268,7 @@ std::vector<Handle> known_within(Session& session, CUgraphNode outer) {
     const CUgraph graph = unseen.back();
     unseen.pop_back();
     note(HandleKind::graph, graph);
-    for (const CUgraphNode node : nodes_of(session, graph)) {
+    for (const CUgraphNode node : nodes_of(session.driver(), graph)) {
       note(HandleKind::node, node);
       for (const CUgraph inner : graphs_of(session, node)) unseen.push_back(inner);
     }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 namespace fargpu::server {
-namespace {
 
 std::vector<CUgraphNode> nodes_of(DriverTable& driver, CUgraph graph) {
   std::size_t count = 0;
@@ -12,8 +11,6 @@ std::vector<CUgraphNode> nodes_of(DriverTable& driver, CUgraph graph) {
   if (count > 0 && driver.cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) nodes.clear();
   return nodes;
 }
-
-}  // namespace
 
 NodeNames::Shape NodeNames::shape_of(DriverTable& driver, CUgraph graph, const std::vector<CUgraphNode>& nodes) {
   Shape shape;

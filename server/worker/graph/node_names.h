@@ -12,6 +12,9 @@
 
 namespace fargpu::server {
 
+/// In the order in which they were made; none of a graph that cannot be read.
+std::vector<CUgraphNode> nodes_of(DriverTable& driver, CUgraph graph);
+
 /// A node of an executable graph is named by the node of the graph that it was instantiated from, also after updates
 /// with other graphs (CUDA driver API, Graph Management: cuGraphExecKernelNodeSetParams). The worker changes a copy of
 /// the last of these graphs alike. Which node of the copy belongs to a node of that graph the driver tells; which one
