@@ -378,8 +378,10 @@ Answer play(const Case& c) {
   if (!function) return {"absent", false};
   Answer answer;
   World w;
+  bool begun = false;
   try {
     make_current();
+    begun = true;
     const std::vector<Slot> slots = arguments(w, c);
     if (c.state == State::capture || c.state == State::capture_elsewhere) w.make("captured_stream");
     if (c.state == State::host_function) w.make("stream2");
@@ -401,8 +403,8 @@ Answer play(const Case& c) {
     }
     make_current();
   } catch (const NoFixture& missing) {
+    answer.broken = !begun || !answer.text.empty();  // nothing can follow in this process
     if (answer.text.empty()) answer.text = std::string("no fixture: ") + missing.what();
-    else answer.broken = true;
     (void)cuCtxSetCurrent(primary_context());
   } catch (const NoCase&) {
     answer.text.clear();

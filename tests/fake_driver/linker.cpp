@@ -11,6 +11,7 @@ namespace fargpu::fake {
 namespace {
 
 struct Linker {
+  CUcontext context = nullptr;  // the only one in which it may be used
   char* error_log = nullptr;
   std::size_t error_room = 0;
   void** error_size = nullptr;
@@ -25,6 +26,7 @@ CUresult cuLinkCreate_v2(unsigned count, CUjit_option* options, void** values, C
   const Lock lock(mutex());
   if (const CUresult bad = usable(); bad != CUDA_SUCCESS) return bad;
   auto* const linker = make<Linker>();
+  linker->context = current_context();
   for (unsigned i = 0; i < count; ++i) {
     if (options[i] == CU_JIT_ERROR_LOG_BUFFER) linker->error_log = static_cast<char*>(values[i]);
     if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) {
@@ -42,6 +44,7 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, st
   const Lock lock(mutex());
   Linker* const linker = live<Linker>(state);
   if (!linker) return CUDA_ERROR_INVALID_HANDLE;
+  if (linker->context != current_context()) return CUDA_ERROR_INVALID_CONTEXT;
   if (type != CU_JIT_INPUT_PTX) return CUDA_ERROR_NO_BINARY_FOR_GPU;
   const std::string text(static_cast<const char*>(data), strnlen(static_cast<const char*>(data), bytes));
   if (text.find("syntax error") != std::string::npos) {
@@ -59,6 +62,7 @@ CUresult cuLinkComplete(CUlinkState state, void** linked, std::size_t* bytes) {
   const Lock lock(mutex());
   Linker* const linker = live<Linker>(state);
   if (!linker) return CUDA_ERROR_INVALID_HANDLE;
+  if (linker->context != current_context()) return CUDA_ERROR_INVALID_CONTEXT;
   *linked = linker->text.data();
   *bytes = linker->text.size() + 1;
   return CUDA_SUCCESS;
@@ -66,6 +70,8 @@ CUresult cuLinkComplete(CUlinkState state, void** linked, std::size_t* bytes) {
 
 CUresult cuLinkDestroy(CUlinkState state) {
   const Lock lock(mutex());
+  const Linker* const linker = live<Linker>(state);
+  if (linker && linker->context != current_context()) return CUDA_ERROR_INVALID_CONTEXT;
   return destroy<Linker>(state);
 }
 

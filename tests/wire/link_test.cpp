@@ -98,6 +98,23 @@ TEST_CASE("an input travels once, however often it is linked") {
   CHECK(frames(Opcode::sendImage) == before + 1);
 }
 
+TEST_CASE("a link is used in the context in which it was made, whichever is current") {
+  RemoteContext remote;
+  CUlinkState state = nullptr;
+  REQUIRE(cuLinkCreate_v2(0, nullptr, nullptr, &state) == CUDA_SUCCESS);
+  CUcontext other = nullptr;
+  REQUIRE(cuCtxCreate_v4(&other, nullptr, 0, 0) == CUDA_SUCCESS);
+  CHECK(add(state, first) == CUDA_SUCCESS);
+  void* image = nullptr;
+  CHECK(cuLinkComplete(state, &image, nullptr) == CUDA_SUCCESS);
+  CHECK(cuLinkDestroy(state) == CUDA_SUCCESS);
+  CUmodule module = nullptr;
+  REQUIRE(cuModuleLoadData(&module, first.c_str()) == CUDA_SUCCESS);  // in the current one, as before
+  REQUIRE(cuCtxDestroy_v2(other) == CUDA_SUCCESS);
+  CUfunction function = nullptr;
+  CHECK(cuModuleGetFunction(&function, module, "first") != CUDA_SUCCESS);
+}
+
 TEST_CASE("the linker's words come back while the link lives") {
   RemoteContext remote;
   char log[30] = "untouched";

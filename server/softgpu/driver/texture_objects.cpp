@@ -180,9 +180,7 @@ uint64_t make_surface(const Context& context, const CUDA_RESOURCE_DESC& resource
   auto object = std::make_shared<TextureObject>();
   object->context_id = context.id();
   object->resource = resource;
-  take_resource(resource, *object);
-  auto array = ArrayTable::instance().get(resource.res.array.hArray);
-  require(array->is_mip_level() || (array->descriptor().Flags & CUDA_ARRAY3D_SURFACE_LDST));
+  take_resource(resource, *object);  // of any array, also of one that was not made for surfaces (measured; driver 580)
   object->texture.is_surface = true;
   return add(std::move(object));
 }

@@ -20,8 +20,15 @@ std::shared_ptr<JitLink> find(Session& session, std::uint64_t handle) {
   return found->second;
 }
 
+// A driver can crash where a link is completed or destroyed in another context than the one in which it was made
+// (measured; driver 580).
+void enter_context_of(Session& session, const JitLink& link) {
+  if (ContextState* const context = session.contexts().find(link.context)) session.contexts().make_current(*context);
+}
+
 Outcome run(Session& session, Call& call, std::shared_ptr<JitLink> link, std::function<CUresult()> work) {
   link->busy = true;
+  enter_context_of(session, *link);
   return session.aside_reply(call, std::move(work), [link](CUresult result, MessageWriter& writer) {
     link->busy = false;
     auto out = writer.root<wire::LinkReply>();
@@ -40,6 +47,7 @@ Outcome createLink(Session& session, Call& call, wire::CreateLink::Reader in) {
   const CUresult result = session.driver().cuLinkCreate_v2(link->options.count(), link->options.kinds(),
                                                            link->options.values(), &link->state);
   if (result != CUDA_SUCCESS) return result;
+  link->context = call.id().context;
   const Handle handle = session.objects().introduce(HandleKind::link, link->state, call);
   session.code().links[handle.value()] = std::move(link);
   call.out<wire::CreateLinkReply>().setLink(handle.value());
@@ -102,6 +110,7 @@ Outcome fetchLinked(Session& session, Call& call, wire::FetchLinked::Reader in) 
 Outcome cuLinkDestroy(Session& session, Call&, wire::CuLinkDestroy::Reader, Known<HandleKind::link> state) {
   const std::shared_ptr<JitLink> link = find(session, state.value());
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
+  enter_context_of(session, *link);
   const CUresult result = session.driver().cuLinkDestroy(link->state);
   if (result == CUDA_SUCCESS) session.objects().forget(state);
   return result;

@@ -14,6 +14,7 @@ namespace fargpu::server {
 
 struct JitLink {
   CUlinkState state = nullptr;
+  std::uint32_t context = 0;          // in which it was made
   JitOptions options;                 // the driver writes its logs until the link is destroyed
   const std::byte* linked = nullptr;  // the result, which is the driver's
   std::size_t linked_bytes = 0;

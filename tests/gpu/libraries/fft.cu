@@ -4,6 +4,8 @@
 #include <cufftXt.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
 #include "harness.h"
 
 namespace {
@@ -36,6 +38,55 @@ void one_dimension(int length, int batch = 1) {
   Plan plan;
   OK(cufftPlan1d(&plan.handle, length, CUFFT_C2C, batch));
   there_and_back(plan.handle, static_cast<size_t>(length) * batch, length);
+}
+
+double distance(const std::vector<cufftComplex>& one, const std::vector<cufftComplex>& other) {
+  double apart = 0, size = 0;
+  for (size_t i = 0; i < one.size(); ++i) {
+    apart += std::norm(std::complex<double>(one[i].x - other[i].x, one[i].y - other[i].y));
+    size += std::norm(std::complex<double>(one[i].x, one[i].y));
+  }
+  return std::sqrt(apart / size);
+}
+
+// The interface for several devices, where each of them is this one: it gives what a plain plan gives.
+void on_one_device(std::vector<int> lengths, int devices, int batch = 1) {
+  const int rank = static_cast<int>(lengths.size());
+  size_t count = batch;
+  for (const int length : lengths) count *= length;
+  Plan plain, spread;
+  OK(cufftPlanMany(&plain.handle, rank, lengths.data(), nullptr, 1, 0, nullptr, 1, 0, CUFFT_C2C, batch));
+  std::vector<int> all_this_one(devices, 0);
+  std::vector<size_t> work_bytes(devices);
+  OK(cufftCreate(&spread.handle));
+  OK(cufftXtSetGPUs(spread.handle, devices, all_this_one.data()));
+  if (rank == 1) OK(cufftMakePlan1d(spread.handle, lengths[0], CUFFT_C2C, batch, work_bytes.data()));
+  if (rank == 2) OK(cufftMakePlan2d(spread.handle, lengths[0], lengths[1], CUFFT_C2C, work_bytes.data()));
+  if (rank == 3) OK(cufftMakePlan3d(spread.handle, lengths[0], lengths[1], lengths[2], CUFFT_C2C, work_bytes.data()));
+  const bool shuffled = rank == 1 && batch == 1;  // there is no way back from such parts before they are in order
+  for (unsigned turn = 0; turn < 3; ++turn) {
+    cudaLibXtDesc *parts, *in_order;
+    OK(cufftXtMalloc(spread.handle, &parts, CUFFT_XT_FORMAT_INPLACE));
+    OK(cufftXtMalloc(spread.handle, &in_order, CUFFT_XT_FORMAT_INPLACE));
+    cudaLibXtDesc* const back = shuffled ? in_order : parts;
+    auto values = complex_values(count, turn);
+    Memory<cufftComplex> expected(values);
+    OK(cufftExecC2C(plain.handle, expected.data(), expected.data(), CUFFT_FORWARD));
+    OK(cufftXtMemcpy(spread.handle, parts, values.data(), CUFFT_COPY_HOST_TO_DEVICE));
+    std::fill(values.begin(), values.end(), cufftComplex{9, 9});  // what was copied is the program's again
+    OK(cufftXtExecDescriptorC2C(spread.handle, parts, parts, CUFFT_FORWARD));
+    OK(cufftXtMemcpy(spread.handle, values.data(), parts, CUFFT_COPY_DEVICE_TO_HOST));
+    HOLDS(distance(expected.get(), values) < 1e-5);
+    show("transformed", values);
+    if (shuffled) OK(cufftXtMemcpy(spread.handle, in_order, parts, CUFFT_COPY_DEVICE_TO_DEVICE));
+    OK(cufftXtExecDescriptorC2C(spread.handle, back, back, CUFFT_INVERSE));
+    OK(cufftXtMemcpy(spread.handle, values.data(), back, CUFFT_COPY_DEVICE_TO_HOST));
+    OK(cufftExecC2C(plain.handle, expected.data(), expected.data(), CUFFT_INVERSE));
+    HOLDS(distance(expected.get(), values) < 1e-5);
+    show("back", values);
+    OK(cufftXtFree(parts));
+    OK(cufftXtFree(in_order));
+  }
 }
 
 }  // namespace
@@ -105,6 +156,12 @@ CASE(columns) {
   OK(cufftExecC2C(plan.handle, in.data(), out.data(), CUFFT_FORWARD));
   show("transformed", out);
 }
+
+CASE(parts_of_one_dimension) { on_one_device({1 << 13}, 2); }
+CASE(parts_of_a_batch) { on_one_device({1024}, 2, 300); }
+CASE(parts_of_two_dimensions) { on_one_device({256, 512}, 2); }
+CASE(parts_of_three_dimensions) { on_one_device({64, 32, 48}, 2); }
+CASE(four_parts) { on_one_device({512, 256}, 4); }
 
 CASE(half_precision) {
   Plan plan;
