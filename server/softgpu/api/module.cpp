@@ -1,5 +1,8 @@
 #include "api/entry.h"  // first: it makes cuda.h declare the exported names
 
+#include <cstdlib>
+#include <string_view>
+
 #include "common/limits.h"
 #include "driver/driver.h"
 #include "driver/loader.h"
@@ -62,7 +65,9 @@ CUresult cuModuleUnload(CUmodule handle) {
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
   return entry([&] {
     require(mode != nullptr);
-    *mode = CU_MODULE_EAGER_LOADING;
+    // As NVIDIA's driver since CUDA 12.2. CUDA Programming Guide, "Lazy Loading".
+    const char* const wanted = std::getenv("CUDA_MODULE_LOADING");
+    *mode = wanted && std::string_view(wanted) == "EAGER" ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
   });
 }
 

@@ -74,6 +74,7 @@ struct Routine {
   uint32_t stack_bytes = 0;              // local memory without recursion
   bool has_recursion = false;            // or indirect calls: the stack has no static bound
   uint32_t register_count = 0;           // 32-bit registers per thread, for occupancy
+  uint32_t register_count_max = 64;      // or .maxnreg; with 64 a block may have 1,024 threads, as programs expect
 
   // Launch directives.
   std::optional<ThreadDimensions> max_threads;

@@ -29,7 +29,8 @@ class Assembler {
     routine_.relocations = function_.relocations();
     routine_.frame_bytes = registers_.frame_bytes;
     // Eight more than the values held, for addresses and the like that ptxas adds.
-    routine_.register_count = std::clamp<uint32_t>(registers_.live_bytes_max / 4 + 8, 16, 255);
+    routine_.register_count =
+        std::min(std::max<uint32_t>(registers_.live_bytes_max / 4 + 8, 16), routine_.register_count_max);
   }
 
  private:

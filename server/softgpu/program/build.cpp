@@ -152,6 +152,7 @@ class Builder {
 
   static void take_bounds(const ptx::LaunchBounds& bounds, Routine& routine) {
     if (bounds.max_threads) routine.max_threads = dimensions(*bounds.max_threads);
+    if (bounds.max_registers != 0) routine.register_count_max = bounds.max_registers;
     if (bounds.required_threads) routine.required_threads = dimensions(*bounds.required_threads);
     if (bounds.required_cluster) routine.required_cluster = dimensions(*bounds.required_cluster);
     routine.is_cluster_explicit = bounds.is_cluster_explicit;
