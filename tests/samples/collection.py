@@ -11,6 +11,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import packages
+
 CUDA = Path(os.environ.get("CUDA_PATH", "/usr/local/cuda"))
 PACKAGE = "nvidia-cuda-samples"
 COMPILE_SECONDS = 600
@@ -49,22 +51,10 @@ class Collection:
         self.source = self.folder / "usr/share/doc/nvidia-cuda-toolkit/examples/Samples"
 
     def fetch(self):
-        """Downloads and unpacks the package, with lists and settings of apt's that are this one's own."""
-        if self.source.is_dir():
-            return
-        if not list(self.archives.glob(f"{PACKAGE}_*.deb")):
-            for folder in ("lists/partial", "cache/archives/partial"):
-                (self.archives / folder).mkdir(parents=True, exist_ok=True)
-            mirror = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian"
-            (self.archives / "sources.list").write_text(f"deb {mirror} bookworm contrib\n")
-            options = [f"Dir::Etc::SourceList={self.archives}/sources.list", "Dir::Etc::SourceParts=-",
-                       f"Dir::State::Lists={self.archives}/lists", f"Dir::Cache={self.archives}/cache",
-                       "APT::Sandbox::User="]
-            apt_get = ["apt-get", *(part for option in options for part in ("-o", option))]
-            subprocess.run([*apt_get, "update"], check=True)
-            subprocess.run([*apt_get, "download", PACKAGE], check=True, cwd=self.archives)
-        [archive] = self.archives.glob(f"{PACKAGE}_*.deb")
-        subprocess.run(["dpkg-deb", "--extract", archive, self.folder], check=True)
+        """Downloads and unpacks the package."""
+        if not self.source.is_dir():
+            packages.fetch(self.archives, "contrib", [PACKAGE])
+            packages.extract(self.archives, [PACKAGE], self.folder)
 
     def version(self):
         [archive] = self.archives.glob(f"{PACKAGE}_*.deb")
