@@ -20,6 +20,8 @@ PROGRAMS = paths.BUILD / "tests" / "answers"
 ALL = os.environ.get("FARGPU_ANSWERS") == "all"
 SAMPLE = "1" if ALL else "8"
 SECONDS = 1500
+# The software GPU has fewer multiprocessors than a real one, less memory in each, and other limits.
+OF_THE_DEVICE = ("numbers of occupancy", "numbers of functions", "numbers of limits")
 
 
 def kept(program):
@@ -53,7 +55,11 @@ class Answers(SystemTest):
     def test_numbers(self):
         direct, through = (self.answers("numbers", environment) for environment in (self.direct, self.through))
         self.assertGreater(len(direct), 400)
-        self.assert_right([*kept("numbers"), direct], through)
+        self.assert_right([direct], through)
+        for driver in kept("numbers"):
+            comparison = compare.Comparison([driver], through)
+            self.assertGreater(comparison.equal, 250)
+            self.assertEqual([row for row in comparison.different if row[0] not in OF_THE_DEVICE], [])
 
 
 if __name__ == "__main__":
