@@ -15,7 +15,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,11 +35,12 @@ constexpr std::size_t calls_in_broken_child = 60;  ///< of those with one case e
 
 struct Options {
   std::size_t jobs = 2;
-  std::size_t sample = 1;      ///< one case of so many
-  int seconds = 20;            ///< for a case
-  int limit = 0;               ///< seconds after which cases are left out; 0: none
-  bool undefined = false;      ///< make calls whose answer is not defined too
-  const char* only = nullptr;  ///< calls whose name has this in it
+  std::size_t sample = 1;       ///< one case of so many
+  int seconds = 20;             ///< for a case
+  int limit = 0;                ///< seconds after which cases are left out; 0: none
+  bool undefined = false;       ///< make calls whose answer is not defined too
+  const char* only = nullptr;   ///< calls whose name has this in it
+  std::set<std::string> again;  ///< "SYMBOL CASE": if any, these alone, each in a process of its own
   std::FILE* out = stdout;
 };
 
@@ -126,6 +129,15 @@ class Run {
       }
       for (Case& one : cases_of(call)) {
         if (one.undefined && !options_.undefined) continue;
+        if (!options_.again.empty()) {
+          if (!options_.again.contains(call.symbol + (" " + one.name))) continue;
+          const Kind kind = one.state == State::before_init   ? Kind::before_init
+                            : one.state == State::after_error ? Kind::after_error
+                                                              : Kind::plain;
+          batches_.push_back({kind, {cases_.size()}});
+          cases_.push_back(std::move(one));
+          continue;
+        }
         if (std::hash<std::string>{}(std::string(call.symbol) + one.name) % options_.sample) continue;
         const std::size_t index = cases_.size();
         if (one.state == State::before_init) single[Kind::before_init].cases.push_back(index);
@@ -287,13 +299,15 @@ void write_header(std::FILE* out) {
 }
 
 constexpr const char* usage =
-    "usage: answers [--jobs N] [--sample N] [--seconds N] [--limit N] [--undefined] [--only TEXT] [--out FILE]\n"
+    "usage: answers [--jobs N] [--sample N] [--seconds N] [--limit N] [--undefined] [--only TEXT] [--again FILE]\n"
+    "               [--out FILE]\n"
     "  --jobs N      processes at once (2)\n"
     "  --sample N    one case of N, chosen by name\n"
     "  --seconds N   after which a call hangs (20)\n"
     "  --limit N     seconds after which the rest is left out (none is)\n"
     "  --undefined   also calls of which the driver's answer is not defined\n"
     "  --only TEXT   calls with this in their names\n"
+    "  --again FILE  the cases that stand there, a line each, \"SYMBOL CASE\": each in a process of its own\n"
     "  --out FILE    where the answers go (standard output)\n";
 
 }  // namespace
@@ -309,7 +323,7 @@ int main(int count, char** arguments) {
       continue;
     }
     if (!value || (name != "--jobs" && name != "--sample" && name != "--seconds" && name != "--only" &&
-                   name != "--limit" && name != "--out")) {
+                   name != "--limit" && name != "--again" && name != "--out")) {
       std::fputs(usage, stderr);
       return 2;
     }
@@ -319,6 +333,14 @@ int main(int count, char** arguments) {
     if (name == "--seconds") options.seconds = static_cast<int>(number());
     if (name == "--limit") options.limit = static_cast<int>(number());
     if (name == "--only") options.only = value;
+    if (name == "--again") {
+      std::ifstream file(value);
+      for (std::string line; std::getline(file, line);) options.again.insert(line);
+      if (options.again.empty()) {
+        std::fprintf(stderr, "answers: no case stands in %s\n", value);
+        return 2;
+      }
+    }
     if (name == "--out" && !(options.out = std::fopen(value, "w"))) {
       std::perror(value);
       return 2;
