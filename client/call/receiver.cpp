@@ -140,6 +140,7 @@ void Receiver::read_until(Ready&& ready, std::chrono::nanoseconds spin) {
 
 bool Receiver::serve() {
   if (callers_.load(std::memory_order_relaxed) > 0) return false;
+  const Uncancelled uncancelled;
   std::unique_lock lock(mutex_);
   if (reading_ || lost_ || !stopped_why_.empty()) return false;
   bool progress = false;

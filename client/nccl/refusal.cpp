@@ -71,11 +71,11 @@ struct Files {
 
 // The host that the first rank of a communicator has come from, kept where all programs of the job find it.
 unsigned first_host(const UniqueId& id, unsigned host) {
-  const char* const job = std::getenv("FARGPU_JOB");
+  const char* const job = ::secure_getenv("FARGPU_JOB");
   if (!job) return host;
   std::size_t hash = 1469598103934665603u;
   for (const char byte : id.bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 1099511628211u;
-  const char* const temporary = std::getenv("TMPDIR");
+  const char* const temporary = ::secure_getenv("TMPDIR");
   const std::string path = std::string(temporary && *temporary ? temporary : "/tmp") + "/fargpu-nccl-" +
                            std::string(job).substr(0, 32) + "-" + std::to_string(hash);
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);

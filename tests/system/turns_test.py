@@ -245,12 +245,12 @@ class Seeing(Turns):
                     while part := connection.recv(65536):
                         answer += part
             self.assertNotIn(b"200 OK", answer)
-        # Sessions that say nothing keep no other out for long.
-        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
-        for connection in silent:
-            connection.close()
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-            self.assertIn(b"fargpu_build_info", answer.read())
+        # Connections that say nothing keep no other out: the oldest go.
+        with contextlib.ExitStack() as silent:
+            for _ in range(40):
+                silent.enter_context(socket.create_connection(("127.0.0.1", port)))
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+                self.assertIn(b"fargpu_build_info", answer.read())
 
 
 class Waiting(Turns):

@@ -280,11 +280,26 @@ void asks_events() {
     if (result != CUDA_SUCCESS) say("an event failed: " + number(result));
 }
 
+// Until the copy is done, the thread is in this call nearly all the time.
+void polls() {
+  static thread_local void* pinned = nullptr;
+  constexpr std::size_t bytes = 1 << 18;
+  CUevent event = nullptr;
+  if ((!pinned && cuMemHostAlloc(&pinned, bytes, 0) != CUDA_SUCCESS) ||
+      cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS ||
+      cuMemcpyDtoHAsync(pinned, block, bytes, CU_STREAM_PER_THREAD) != CUDA_SUCCESS ||
+      cuEventRecord(event, CU_STREAM_PER_THREAD) != CUDA_SUCCESS)
+    return say("a copy could not be begun");
+  CUresult result;
+  while ((result = cuEventQuery(event)) == CUDA_ERROR_NOT_READY) {}
+  if (result != CUDA_SUCCESS || cuEventDestroy(event) != CUDA_SUCCESS) say("a query failed: " + number(result));
+}
+
 int threads_cancelled() {
   say("main " + number(begin()));
-  for (int i = 0; i < 90; ++i) {
+  for (int i = 0; i < 120; ++i) {
     using Work = void (*)();
-    static constexpr Work works[] = {copies, allocates, asks_events};
+    static constexpr Work works[] = {copies, allocates, asks_events, polls};
     pthread_t thread;
     const auto loop = [](void* work) -> void* {
       cuCtxSetCurrent(context);
@@ -293,7 +308,7 @@ int threads_cancelled() {
         ::pthread_testcancel();
       }
     };
-    if (::pthread_create(&thread, nullptr, loop, reinterpret_cast<void*>(works[i % 3])) != 0) return 1;
+    if (::pthread_create(&thread, nullptr, loop, reinterpret_cast<void*>(works[i % std::size(works)])) != 0) return 1;
     ::usleep(500 + 37 * i);  // the moment at which it is cancelled
     ::pthread_cancel(thread);
     void* end = nullptr;
