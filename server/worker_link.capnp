@@ -66,6 +66,7 @@ struct Usage {
   waitedNs @2 :UInt64;      # for which it had work and no turn
   knownBytes @3 :UInt64;    # of contents that the host had, and the session did not send
   keptBytes @4 :UInt64;     # that it sent and the host has kept
+  imagesNotKept @5 :UInt64; # images that it sent and the folder has not taken
 }
 
 struct Resuming {

@@ -127,6 +127,11 @@ void Broker::warn_of_tenants() {
                        "a lease has its own multiprocessors only while it has its turn, and the others' are idle then; "
                        "sm_partitions goes with policy = \"free\""}});
   }
+  if (settings_.worker_user.empty() && ::geteuid() == 0 && !leases_.tenants().all().empty())
+    EventLog::warn("workers run as root",
+                   {{"meaning",
+                     "a worker in an attacker's hands could read what root may read, tokens and keys among it; name a "
+                     "user of their own by worker_user"}});
   warn_of_ways_in();
   try {
     for (const site::TokenEntry& stray : identity_->strays(leases_.tenants()))

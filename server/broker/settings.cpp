@@ -157,7 +157,8 @@ const std::vector<Entry>& entries() {
       {"start_seconds", &Settings::start_seconds, "60",
        "Seconds that a worker may take to initialise the driver; at most 60"},
       {"silence_seconds", &Settings::silence_seconds, "30",
-       "Seconds of silence after which a worker takes its connection for broken, and a client its own"},
+       "Seconds of silence after which a worker takes its connection for broken, and a client its own. A worker that "
+       "does not run at all (stopped, or in a frozen cgroup) is killed this long and handshake_seconds later"},
       {"resume_seconds", &Settings::resume_seconds, "60",
        "Seconds for which a session waits for its client when their connection has broken, 5 at most if the connection "
        "was closed in order, as by the end of the client; 0: the session ends with its connection, as it does for "

@@ -27,11 +27,31 @@ class Sandbox(SystemTest):
         return host, client, self.worker_of(host, client)
 
     def test_workers_are_in_it(self):
-        _, client, worker = self.serve()
+        _, client, worker = self.serve(env={"AWS_SECRET_ACCESS_KEY": "x", "FARGPU_TOKEN": "x", "LC_ALL": "C"})
         self.assertEqual((status(worker)["NoNewPrivs"], status(worker)["Seccomp"]), ("1", "2"))
+        for kind in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
+            self.assertEqual(int(status(worker)[kind], 16), 0, kind)
+        names = {variable.partition(b"=")[0] for variable in Path(f"/proc/{worker}/environ").read_bytes().split(b"\0")}
+        self.assertIn(b"LC_ALL", names)
+        self.assertFalse(names & {b"AWS_SECRET_ACCESS_KEY", b"FARGPU_TOKEN"})
         limits = Path(f"/proc/{worker}/limits").read_text(encoding="ascii")
         self.assertRegex(limits, r"Max core file size +0 +0 ")
         self.assertEqual(client.finish(), 0)
+
+    def test_an_image_folder_that_takes_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            host = self.broker("--image-folder", folder)
+            os.chmod(folder, 0o500)
+            client = self.client(host, "init", "context", "load")
+            self.assertEqual(client.finish(), 0)
+            self.assertEqual(host.log("images not kept")["folder"], folder)
+            os.chmod(folder, 0o700)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root is told")
+    def test_root_is_warned_where_there_are_tenants(self):
+        with settings_file("[tenant.default]\n") as settings:
+            host = self.broker(config=settings)
+            self.assertIn("worker_user", host.log("workers run as root")["meaning"])
 
     def test_it_can_be_switched_off(self):
         _, _, worker = self.serve("--no-sandbox")

@@ -346,6 +346,7 @@ TEST_CASE("a folder that cannot be written costs nothing but a transfer") {
   const Bytes image = pattern(1000);
   CHECK(receive(store, image));
   CHECK(found(store, image) == image);
+  CHECK(store.not_kept() == 1);
 }
 
 TEST_CASE("what lies in the folder under an image's name is read only if it can be one") {

@@ -50,6 +50,11 @@ ImageStore::~ImageStore() {
   for (const auto& [hash, image] : mapped_) ::munmap(const_cast<std::byte*>(image.data), image.bytes + image_end_bytes);
 }
 
+std::span<const std::byte> ImageStore::found(const ImageHash& hash) const {
+  const auto known = mapped_.find(hash);
+  return known == mapped_.end() ? std::span<const std::byte>{} : std::span(known->second.data, known->second.bytes);
+}
+
 std::span<const std::byte> ImageStore::find(const ImageHash& hash, std::size_t bytes) {
   if (const auto known = mapped_.find(hash); known != mapped_.end())
     return known->second.bytes == bytes ? std::span(known->second.data, bytes) : std::span<const std::byte>{};
@@ -109,7 +114,7 @@ ImageStore::Received ImageStore::receive(const ImageHash& hash, std::size_t byte
   arriving_.erase(hash);
   if (hash_image(whole.bytes) != hash) return Received::refused;
   if (!map(hash, whole.bytes, std::move(whole.charge))) return Received::no_room;
-  files_.add(hash, whole.bytes);  // failure costs a later session a transfer, no more
+  if (files_.any() && !files_.add(hash, whole.bytes)) ++not_kept_;
   return Received::taken;
 }
 

@@ -31,6 +31,11 @@ class ImageStore {
   /// The image, in memory for as long as the store lives, or empty if the host lacks it. Behind it lies a null, at
   /// which the driver stops reading text.
   std::span<const std::byte> find(const ImageHash& hash, std::size_t bytes);
+  /// How many the folder has not taken: later sessions send those again.
+  std::uint64_t not_kept() const { return not_kept_; }
+
+  /// One that was found; empty if none was.
+  std::span<const std::byte> found(const ImageHash& hash) const;
   /// Takes the next part of an image that is being sent. It is refused if it does not fit what came before, or if the
   /// whole has another hash, and then dropped, as it is where there is no room.
   enum class Received { taken, refused, no_room };
@@ -62,6 +67,7 @@ class ImageStore {
     HostCharge charge;
   };
   const std::byte* map(const ImageHash& hash, std::span<const std::byte> bytes, HostCharge charge);
+  std::uint64_t not_kept_ = 0;
   std::map<ImageHash, Mapped> mapped_;
   std::map<ImageHash, Arriving> arriving_;
   // Of images that were asked about.

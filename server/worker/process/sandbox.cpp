@@ -1,6 +1,7 @@
 #include "sandbox.h"
 
 #include <grp.h>
+#include <linux/capability.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -137,7 +138,19 @@ void become_user(const std::string& name) {
     fail("cannot become user '" + name + "' (setting worker_user; only root can)");
 }
 
+namespace {
+
+// Those of root, where fargpud runs as root and without a worker_user: files of others, devices, the kernel.
+void drop_capabilities() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  const __user_cap_data_struct none[2]{};
+  if (::syscall(SYS_capset, &header, none) != 0) fail("capabilities");
+}
+
+}  // namespace
+
 void enter_sandbox() {
+  drop_capabilities();
   const rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);  // what a tenant has in memory is not for files
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("no_new_privs");

@@ -268,6 +268,7 @@ void WorkerProcess::tell_usage(const SessionUsage& used) {
     usage.setWaitedNs(used.waited_ns);
     usage.setKnownBytes(used.known_bytes);
     usage.setKeptBytes(used.kept_bytes);
+    usage.setImagesNotKept(used.images_not_kept);
   });
 }
 

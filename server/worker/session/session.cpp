@@ -364,6 +364,7 @@ bool Session::tell_usage(bool now) {
     usage.known_bytes = contents->known_bytes();
     usage.kept_bytes = contents->kept_bytes();
   }
+  usage.images_not_kept = code_.images.not_kept();
   if (usage == told_usage_) return true;
   told_at_ = Clock::now();
   told_usage_ = std::move(usage);
