@@ -72,13 +72,15 @@ CUresult DeviceMemory::allocate(Thread& thread, Context& context, std::uint64_t 
     if (const CUresult result = with_room(thread, &context, device, attempt); result != CUDA_SUCCESS) return result;
   }
   block.pool = pool;
+  block.asked_bytes = pool && pool->hidden ? block.bytes : bytes;
   {
     const std::lock_guard lock(mutex_);
     blocks_.emplace(block.base, block);
     if (pool) {
-      pool->usage.used += block.bytes;
+      pool->chunks.take(block.base, bytes);
+      pool->usage.used += block.asked_bytes;
       pool->usage.used_high = std::max(pool->usage.used_high, pool->usage.used);
-      pool->usage.reserved_high = std::max(pool->usage.reserved_high, pool->store.bytes);
+      pool->usage.reserved_high = std::max(pool->usage.reserved_high, reserved_of(*pool));
     }
   }
   address = block.base;
@@ -106,6 +108,7 @@ bool DeviceMemory::take_freed(MemoryPool& pool, const Stream& stream, std::uint6
               : it->arena != 0 || it->bytes < extent_bytes || it->bytes > extent_bytes + extent_bytes / 4)
       continue;
     block = {it->base, it->bytes, it->arena, nullptr};
+    pool.chunks.give(it->base);
     pool.freed.erase(std::next(it).base());
     --waiting_;
     return true;
@@ -247,7 +250,7 @@ DeviceMemory::Block DeviceMemory::take_block(std::uint64_t address) {
   const auto found = blocks_.find(address);
   Block block = std::move(found->second);
   blocks_.erase(found);
-  if (block.pool) block.pool->usage.used -= block.bytes;
+  if (block.pool) block.pool->usage.used -= block.asked_bytes;
   return block;
 }
 
@@ -299,15 +302,17 @@ void DeviceMemory::give(int device, const Block& block) {
     store.retire_arenas(/*all=*/false);
   }
   if (!block.pool) return;
+  block.pool->chunks.give(block.base);
   if (block.pool->destroyed) {
     shrink(*block.pool, 0);
-  } else if (store.bytes > block.pool->release_threshold) {
+  } else if (std::max(store.bytes, block.pool->chunks.bytes()) > block.pool->release_threshold) {
     pools_above_threshold_ = true;
   }
 }
 
 // A pool gives unused memory to its device's own store while it has more than this. Under the lock.
 void DeviceMemory::shrink(MemoryPool& pool, std::uint64_t keep_bytes) {
+  pool.chunks.release(keep_bytes);
   if (pool.store.bytes <= keep_bytes) return;
   pool.store.retire_arenas(/*all=*/true);
   MemoryStore& device_store = stores_[pool.device];
@@ -337,14 +342,14 @@ void DeviceMemory::synchronized(Thread& thread) {
 PoolUsage DeviceMemory::usage(const MemoryPool& pool) const {
   const std::lock_guard lock(mutex_);
   PoolUsage usage = pool.usage;
-  usage.reserved = pool.store.bytes;
+  usage.reserved = reserved_of(pool);
   return usage;
 }
 
 void DeviceMemory::reset_high(MemoryPool& pool, bool reserved) {
   const std::lock_guard lock(mutex_);
   if (reserved) {
-    pool.usage.reserved_high = pool.store.bytes;
+    pool.usage.reserved_high = reserved_of(pool);
   } else {
     pool.usage.used_high = pool.usage.used;
   }

@@ -143,8 +143,13 @@ class DeviceMemory {
     std::uint64_t bytes = 0;
     std::uint64_t arena = 0;           // 0: an extent of its own
     std::shared_ptr<MemoryPool> pool;  // null: the device's own store
+    std::uint64_t asked_bytes = 0;     // by the program, of a pool
   };
 
+  // Programs read the numbers of their own pools.
+  static std::uint64_t reserved_of(const MemoryPool& pool) {
+    return pool.hidden ? pool.store.bytes : pool.chunks.bytes();
+  }
   MemoryStore& store_of(int device, MemoryPool* pool) { return pool ? pool->store : stores_[device]; }
   CUresult allocate_small(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes,
                           Block& block);

@@ -1,6 +1,36 @@
 #include "memory_pool.h"
 
+#include <algorithm>
+
 namespace fargpu::client {
+
+void PoolChunks::take(std::uint64_t base, std::uint64_t bytes) {
+  constexpr std::uint64_t chunk_bytes = 32u << 20, unit = 512;
+  bytes = (bytes + unit - 1) / unit * unit;
+  auto chunk = std::find_if(chunks_.begin(), chunks_.end(), [&](const Chunk& c) { return c.bytes - c.used >= bytes; });
+  if (chunk == chunks_.end()) {
+    chunk = chunks_.insert(chunk, {(bytes + chunk_bytes - 1) / chunk_bytes * chunk_bytes, 0});
+    bytes_ += chunk->bytes;
+  }
+  chunk->used += bytes;
+  allocations_[base] = {chunk, bytes};
+}
+
+void PoolChunks::give(std::uint64_t base) {
+  const auto found = allocations_.find(base);
+  if (found == allocations_.end()) return;
+  found->second.chunk->used -= found->second.bytes;
+  allocations_.erase(found);
+}
+
+void PoolChunks::release(std::uint64_t keep_bytes) {
+  for (auto chunk = chunks_.end(); chunk != chunks_.begin() && bytes_ > keep_bytes;) {
+    --chunk;
+    if (chunk->used != 0 || bytes_ - chunk->bytes < keep_bytes) continue;
+    bytes_ -= chunk->bytes;
+    chunk = chunks_.erase(chunk);
+  }
+}
 
 void MemoryStore::keep(const Extent& extent) {
   kept.push_back(extent);

@@ -50,6 +50,32 @@ struct MemoryStore : SpareMemory {
 /// `device` of pools in the memory of the host.
 inline constexpr int pool_of_host = -1;
 
+/// What one of the driver's pools would have reserved for the same allocations, which programs read and reckon with: it
+/// grows by chunks of 32 MiB, or larger for larger allocations, and gives back chunks that nobody uses (driver 580:
+/// tests/answers/driver/numbers.*). Not synchronised.
+class PoolChunks {
+ public:
+  std::uint64_t bytes() const { return bytes_; }
+  void take(std::uint64_t base, std::uint64_t bytes);
+  /// The GPU is past its last use.
+  void give(std::uint64_t base);
+  /// Of the unused chunks those go, newest first, without which there is still so much.
+  void release(std::uint64_t keep_bytes);
+
+ private:
+  struct Chunk {
+    std::uint64_t bytes = 0;
+    std::uint64_t used = 0;
+  };
+  struct Allocation {
+    std::list<Chunk>::iterator chunk;
+    std::uint64_t bytes = 0;
+  };
+  std::list<Chunk> chunks_;
+  std::map<std::uint64_t, Allocation> allocations_;  // by base
+  std::uint64_t bytes_ = 0;
+};
+
 struct PoolUsage {
   std::uint64_t used = 0;
   std::uint64_t used_high = 0;
@@ -83,6 +109,7 @@ struct MemoryPool {
   std::list<Freed> freed;
   std::uint64_t next_serial = 1;
   PoolUsage usage;
+  PoolChunks chunks;
 
   CUmemoryPool cuda() { return reinterpret_cast<CUmemoryPool>(this); }
 };

@@ -22,6 +22,8 @@ SAMPLE = "1" if ALL else "8"
 SECONDS = 1500
 # The software GPU has fewer multiprocessors than a real one, less memory in each, and other limits.
 OF_THE_DEVICE = ("numbers of occupancy", "numbers of functions", "numbers of limits")
+# Its pools keep nothing.
+OF_THE_DRIVER = ("numbers of the default pool", "numbers of a pool")
 
 
 def kept(program):
@@ -55,7 +57,7 @@ class Answers(SystemTest):
     def test_numbers(self):
         direct, through = (self.answers("numbers", environment) for environment in (self.direct, self.through))
         self.assertGreater(len(direct), 400)
-        self.assert_right([direct], through)
+        self.assert_right([direct], {name: answer for name, answer in through.items() if name[0] not in OF_THE_DRIVER})
         for driver in kept("numbers"):
             comparison = compare.Comparison([driver], through)
             self.assertGreater(comparison.equal, 250)
