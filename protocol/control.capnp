@@ -393,6 +393,7 @@ struct LateError {
   opcode @1 :UInt16;
   result @2 :UInt32;              # CUresult
   context @3 :UInt32;
+  address @4 :UInt64;             # of writeHostBlock: the word there was changed by the GPU too, whose change is lost
 }
 
 struct Passed {

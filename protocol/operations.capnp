@@ -449,6 +449,13 @@ struct LoadedAhead {
   request @0 :Data;               # the message that it answers
   reply @1 :Data;                 # LoadImageReply
 }
+struct ExamineKernel {
+  # A kernel is about to use memory of which the program has a copy. Where its code orders itself with the whole system,
+  # a line says what may go wrong.
+  owner @0 :UInt64;               # module or library
+  name @1 :Text;
+}
+
 struct TakeLoaded {
   library @0 :UInt64;
 }

@@ -116,7 +116,7 @@ bool surely_accepted(const Device& device, const Launch& launch, Function& funct
 }
 
 // Checks a launch and says it, all but its attributes.
-CUresult write_launch(Thread& thread, const Launch& launch, const Function& function, const StreamUse& stream,
+CUresult write_launch(Thread& thread, const Launch& launch, Function& function, const StreamUse& stream,
                       wire::Launch::Builder in) {
   Session& session = session_of(thread);
   if (const CUresult bad =
@@ -126,7 +126,9 @@ CUresult write_launch(Thread& thread, const Launch& launch, const Function& func
   std::span<const std::byte> arguments;
   if (const CUresult bad = gather_arguments(function, launch.params, launch.extra, arguments); bad != CUDA_SUCCESS)
     return bad;
-  if (const CUresult bad = map_evidence(session.host_memory, thread, function, arguments); bad != CUDA_SUCCESS)
+  if (const CUresult bad =
+          prepare_memory(session.calls, session.host_memory, session.managed, thread, function, arguments);
+      bad != CUDA_SUCCESS)
     return bad;
   in.setFunction(function.handle.value());
   in.setStream(stream.wire());
@@ -243,7 +245,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS
   auto launches = call.in().initLaunches(count);
   for (unsigned i = 0; i < count; ++i) {
     const CUDA_LAUNCH_PARAMS& p = list[i];
-    const Function* const function = session.functions.find(p.function);
+    Function* const function = session.functions.find(p.function);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     const Launch launch{p.function,
                         {p.gridDimX, p.gridDimY, p.gridDimZ},

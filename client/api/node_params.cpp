@@ -124,14 +124,16 @@ CUresult write_kernel(Thread& thread, const CUDA_KERNEL_NODE_PARAMS_v3& p, wire:
     });
     if (bad != CUDA_SUCCESS) return bad;
   }
-  const Function* const function =
+  Function* const function =
       named ? session_of(thread).functions.find(named) : session_of(thread).functions.find_kernel(kernel);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = check_context(thread, p.ctx); bad != CUDA_SUCCESS) return bad;
   std::span<const std::byte> arguments;
   if (const CUresult bad = gather_arguments(*function, p.kernelParams, p.extra, arguments); bad != CUDA_SUCCESS)
     return bad;
-  if (const CUresult bad = map_evidence(session_of(thread).host_memory, thread, *function, arguments);
+  Session& session = session_of(thread);
+  if (const CUresult bad =
+          prepare_memory(session.calls, session.host_memory, session.managed, thread, *function, arguments);
       bad != CUDA_SUCCESS)
     return bad;
   node.setFunction(function->handle.value());

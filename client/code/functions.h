@@ -76,6 +76,8 @@ struct Function {
   /// Fingerprints of launch classes that are accepted.
   std::array<std::atomic<std::uint64_t>, 16> launched{};
   unsigned next_launched = 0;
+  /// The worker has been asked to look at its code (look_at_code in launch_arguments.cpp).
+  std::atomic<bool> looked_at{false};
 
   bool launch_known(std::uint64_t fingerprint) const {
     for (const auto& known : launched)

@@ -4,7 +4,10 @@
 #include <cstring>
 #include <vector>
 
+#include "calls_module.capnp.h"
+#include "client/call/remote_call.h"
 #include "client/memory/host_memory.h"
+#include "client/memory/managed_memory.h"
 #include "client/objects/thread.h"
 #include "protocol/limits.h"
 
@@ -42,13 +45,27 @@ CUresult gather_arguments(const Function& function, void** params, void** extra,
   return CUDA_SUCCESS;
 }
 
-CUresult map_evidence(HostMemory& memory, Thread& thread, const Function& function,
-                      std::span<const std::byte> arguments) {
+namespace {
+
+void look_at_code(Calls& calls, Thread& thread, Function& function) {
+  if (function.looked_at.exchange(true) || !calls.serves(Opcode::examineKernel)) return;
+  RemoteCall<wire::ExamineKernel> call(calls, thread);
+  call.in().setOwner(function.owner.value());
+  call.in().setName(function.name);
+  call.tell();
+}
+
+}  // namespace
+
+CUresult prepare_memory(Calls& calls, HostMemory& host, const ManagedMemory& managed, Thread& thread,
+                        Function& function, std::span<const std::byte> arguments) {
+  bool copied = managed.exists();
   for (const Parameter& run : function.evidence) {
     const std::size_t begin = std::min<std::size_t>(run.offset, arguments.size());
     const auto some = arguments.subspan(begin, std::min<std::size_t>(run.bytes, arguments.size() - begin));
-    if (const CUresult bad = memory.map_named_in(thread, function.name, some); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = host.map_named_in(thread, function.name, some, copied); bad != CUDA_SUCCESS) return bad;
   }
+  if (copied && !function.looked_at.load(std::memory_order_relaxed)) look_at_code(calls, thread, function);
   return CUDA_SUCCESS;
 }
 

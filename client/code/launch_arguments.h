@@ -10,7 +10,9 @@
 
 namespace fargpu::client {
 
+class Calls;
 class HostMemory;
+class ManagedMemory;
 class Thread;
 
 /// Gathers a kernel's arguments into one block, laid out as its metadata says. `params` points to the arguments
@@ -19,8 +21,10 @@ class Thread;
 /// contradictory arguments.
 CUresult gather_arguments(const Function& function, void** params, void** extra, std::span<const std::byte>& block);
 
-/// Makes pinned memory whose address the arguments have reachable for kernels, where that is evidence of its use.
-CUresult map_evidence(HostMemory& memory, Thread& thread, const Function& function,
-                      std::span<const std::byte> arguments);
+/// What a kernel's memory needs before it is launched. Pinned memory whose address the arguments have becomes reachable
+/// for kernels, where that is evidence of its use. Where it may use memory of which this process has a copy, the worker
+/// is asked, once, to look for code that expects more of such memory.
+CUresult prepare_memory(Calls& calls, HostMemory& host, const ManagedMemory& managed, Thread& thread,
+                        Function& function, std::span<const std::byte> arguments);
 
 }  // namespace fargpu::client

@@ -1,5 +1,6 @@
 #include "host_memory.h"
 
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@
 #include "client/stream/fences.h"
 #include "client/stream/settler.h"
 #include "client/stream/stream_waits.h"
+#include "conflicts.h"
 #include "managed_memory.h"
 #include "protocol/channel.h"
 #include "client/base/log.h"
@@ -267,7 +269,8 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
   return CUDA_SUCCESS;
 }
 
-CUresult HostMemory::map_named_in(Thread& thread, std::string_view kernel, std::span<const std::byte> arguments) {
+CUresult HostMemory::map_named_in(Thread& thread, std::string_view kernel, std::span<const std::byte> arguments,
+                                  bool& copied) {
   for (std::size_t at = 0; at + 8 <= arguments.size(); at += 8) {
     std::uint64_t value;
     std::memcpy(&value, arguments.data() + at, sizeof(value));
@@ -276,6 +279,7 @@ CUresult HostMemory::map_named_in(Thread& thread, std::string_view kernel, std::
     if (!region || region->kind != Region::Kind::host) continue;
     std::uint64_t ignored;
     if (const CUresult result = map(thread, value, ignored, kernel); result != CUDA_SUCCESS) return result;
+    copied = copied || !parts_.channel.shares_memory();
   }
   return CUDA_SUCCESS;
 }
@@ -453,13 +457,31 @@ bool HostMemory::awaits(std::uint64_t address, std::size_t bytes) const {
   return block && block->opened && !block->paged && !block->shared;
 }
 
+void HostMemory::lost(std::uint64_t address) const {
+  const std::lock_guard lock(mutex_);
+  if (const Block* const block = find(address, 1)) note_lost(*block, address);
+}
+
+void HostMemory::note_lost(const Block& block, std::uint64_t address) {
+  note_conflict(fmt::format("the word at {:#x} in {} memory of {} bytes at {:#x}", address,
+                            block.owned ? "pinned" : "registered", block.bytes, block.base));
+}
+
 // The bytes came somewhere else: a worker that sends them slowly must not write to memory that is another's by then.
 void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
   if (Block* const block = find(address, bytes.size()); block && block->opened && !block->paged && !block->shared) {
+    if (block->device_address != 0) {
+      const auto known = std::span(block->shadow).subspan(address - block->base, bytes.size());
+      // A copy that the program has asked for may replace what it wrote there.
+      const bool copied = std::any_of(expected_.begin(), expected_.end(), [&](const Expected& range) {
+        return range.begin <= address && address < range.end;
+      });
+      const std::size_t both = copied ? bytes.size() : changed_by_both(bytes, {at(address), bytes.size()}, known);
+      if (both < bytes.size()) note_lost(*block, address + both);
+      std::memcpy(known.data(), bytes.data(), bytes.size());
+    }
     copy_untorn(at(address), bytes);
-    if (block->device_address != 0)
-      std::memcpy(block->shadow.data() + (address - block->base), bytes.data(), bytes.size());
   }
   // Deliveries of one copy come in order, so each takes the beginning off an expected range.
   const std::uint64_t end = address + bytes.size();

@@ -78,8 +78,9 @@ class HostMemory {
   CUresult map(Thread& thread, std::uint64_t address, std::uint64_t& device_address, std::string_view kernel = {});
 
   /// Addresses of pinned memory among the arguments of a kernel, or some of them from an aligned one on, show that it
-  /// means to use it: makes it reachable.
-  CUresult map_named_in(Thread& thread, std::string_view kernel, std::span<const std::byte> arguments);
+  /// means to use it: makes it reachable. `copied` becomes true if the worker has a copy of some of it, and not the
+  /// same pages.
+  CUresult map_named_in(Thread& thread, std::string_view kernel, std::span<const std::byte> arguments, bool& copied);
 
   /// `address` is given to work that the GPU does: where it lies in pinned memory, the block is mapped and the address
   /// becomes the one the GPU knows, and the call is marked as one whose outcome the host sees.
@@ -133,6 +134,8 @@ class HostMemory {
 
   /// Whether a delivery may come for this place.
   bool awaits(std::uint64_t address, std::size_t bytes) const;
+  /// The worker has found that the GPU has changed this word as well as the program.
+  void lost(std::uint64_t address) const;
   /// They have arrived.
   void delivered(std::uint64_t address, std::span<const std::byte> bytes);
 
@@ -163,6 +166,7 @@ class HostMemory {
     std::vector<std::byte> bytes;
   };
 
+  static void note_lost(const Block& block, std::uint64_t address);
   Block* find(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_
   Block* next_compared(std::uint64_t after) const;                // under mutex_
   std::vector<Change> take_changes(Block& block);                 // under mutex_

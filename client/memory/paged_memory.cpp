@@ -59,6 +59,7 @@ void PagedMemory::prepare() {
     }
     file_ = file;
   }
+  exists_ = true;
   const auto kind = static_cast<std::size_t>(use_);
   watch_faults(*this, kind);
   watch_system_calls(*this, kind, windows_);

@@ -43,6 +43,9 @@ class PagedMemory : public WatchedPages {
   PagedMemory(const PagedMemory&) = delete;
   PagedMemory& operator=(const PagedMemory&) = delete;
 
+  /// Whether there was ever a block.
+  bool exists() const { return exists_.load(std::memory_order_relaxed); }
+
   /// Work that may use this memory is about to be submitted.
   void before_work(Thread& thread) {
     if (touched_.load(std::memory_order_relaxed)) hand_over(thread);
@@ -104,6 +107,7 @@ class PagedMemory : public WatchedPages {
   Contexts& contexts_;
   mutable std::mutex mutex_;  // everything below, and what derived classes have
   std::map<std::uint64_t, std::unique_ptr<Block>> blocks_;
+  std::atomic<bool> exists_{false};
   std::atomic<bool> touched_{false};  // something is not theirs
   std::atomic<bool> touched_while_busy_{false};
 

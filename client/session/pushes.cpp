@@ -127,6 +127,7 @@ void Pushes::deliver_part(std::uint64_t part, std::uint64_t offset, std::span<co
 }
 
 void Pushes::on_late_error(wire::LateError::Reader error) {
+  if (error.getAddress() != 0) return parts_.host_memory.lost(error.getAddress());
   const auto result = static_cast<CUresult>(error.getResult());
   log::info("{} failed: {}", opcode_name(error.getOpcode()), result_name(result));
   if (ends_context(result)) parts_.contexts.fail_with(error.getContext(), result);

@@ -45,6 +45,27 @@ class Pages(unittest.TestCase):
                           and page.resolve() not in linked],
                          "name them in docs/README.md")
 
+    def test_what_cannot_work_over_a_network_is_shown_by_tests(self):
+        page = SOURCE / "docs/reference/over-a-network.md"
+        rows = [line for line in page.read_text().splitlines() if line.startswith("| ")][1:]
+        self.assertGreater(len(rows), 5)
+        missing = []
+        for row in rows:
+            shown_by = row.strip(" |").rpartition(" | ")[2]
+            tests = re.findall(r"`([^`]+)`", shown_by)
+            if not tests and not shown_by.startswith("none: "):
+                missing.append(row)
+            for test in tests:
+                program, _, case = test.partition(" ")
+                file, wanted = SOURCE / f"tests/{program}.cpp", ""
+                if program.startswith("kernels_"):
+                    file, wanted = SOURCE / f"tests/kernels/{program}.cu", f"CASE({case})"
+                elif program == "tests/gpu/run":
+                    file, wanted = SOURCE / program, f"def {case}("
+                if not file.exists() or wanted not in file.read_text():
+                    missing.append(test)
+        self.assert_none(missing, "name a test that exists, or the reason why there can be none")
+
     def test_sizes(self):
         self.assertLessEqual((SOURCE / "README.md").stat().st_size, README_BYTES_MAX, "move something to docs/")
         self.assert_none([f"{name(page)}: {page.stat().st_size} bytes" for page in pages()

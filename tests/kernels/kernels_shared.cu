@@ -17,6 +17,28 @@ extern "C" __global__ void add_to_all(int* words, int count, int rounds) {
   for (int round = 0; round < rounds; ++round)
     for (int i = 0; i < count; ++i) atomicAdd_system(&words[i], 1);
 }
+// Writes, tells the program so by the first mark, goes on when the second says that the program has written too, and
+// tells what it sees.
+extern "C" __global__ void both(volatile int* marks, volatile int* data) {
+  data[1] = 77;
+  data[2] = data[2] + 1;
+  reinterpret_cast<volatile unsigned char*>(data)[12] = 9;
+  __threadfence_system();
+  marks[0] = 1;
+  while (marks[1] != 1) {}
+  __threadfence_system();
+  marks[3] = data[0];
+  __threadfence_system();
+  marks[2] = 1;
+}
+// Appends numbers to a queue: the first word says how many there are.
+extern "C" __global__ void append(int* queue, int count) {
+  for (int i = 0; i < count; ++i) {
+    queue[1 + i] = 7 * i + 1;
+    __threadfence_system();
+    atomicAdd_system(&queue[0], 1);
+  }
+}
 extern "C" __global__ void odd_words(int* words, int count, int value) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (2 * i + 1 < count) words[2 * i + 1] = value;
@@ -25,6 +47,10 @@ extern "C" __global__ void odd_words(int* words, int count, int value) {
 #else
 
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string_view>
 #include <thread>
 
 namespace {
@@ -32,25 +58,38 @@ namespace {
 /// Memory that the program and kernels reach at one address.
 class Common {
  public:
-  enum Kind { managed, pinned };
+  enum Kind { managed, pinned, registered };
   Common(Kind kind, size_t count) : kind_(kind) {
     const size_t bytes = count * sizeof(int);
     if (kind == managed) OK(cuMemAllocManaged(&address_, bytes, CU_MEM_ATTACH_GLOBAL));
-    else OK(cuMemHostAlloc(reinterpret_cast<void**>(&address_), bytes, CU_MEMHOSTALLOC_DEVICEMAP));
+    if (kind == pinned) OK(cuMemHostAlloc(reinterpret_cast<void**>(&address_), bytes, CU_MEMHOSTALLOC_DEVICEMAP));
+    if (kind == registered) {
+      own_.resize(bytes + page_bytes);
+      void* begin = own_.data();
+      size_t room = own_.size();
+      std::align(page_bytes, bytes, begin, room);
+      OK(cuMemHostRegister(begin, bytes, CU_MEMHOSTREGISTER_DEVICEMAP));
+      address_ = reinterpret_cast<CUdeviceptr>(begin);
+    }
     std::memset(get(), 0, bytes);
+    seen_at_ = address_;
+    if (kind == registered) OK(cuMemHostGetDevicePointer(&seen_at_, get(), 0));
   }
   ~Common() {
     if (kind_ == managed) cuMemFree(address_);
-    else cuMemFreeHost(get());
+    if (kind_ == pinned) cuMemFreeHost(get());
+    if (kind_ == registered) cuMemHostUnregister(get());
   }
   Common(const Common&) = delete;
   Common& operator=(const Common&) = delete;
   int* get() const { return reinterpret_cast<int*>(address_); }
-  CUdeviceptr address() const { return address_; }
+  CUdeviceptr address() const { return seen_at_; }  // to kernels
 
  private:
+  static constexpr size_t page_bytes = 4096;
   const Kind kind_;
-  CUdeviceptr address_ = 0;
+  std::vector<char> own_;
+  CUdeviceptr address_ = 0, seen_at_ = 0;
 };
 
 struct Task {
@@ -66,6 +105,20 @@ struct Task {
 void attach(CUstream stream, const Task& task, unsigned how) {
   for (const Common* memory : {&task.matrix, &task.vector, &task.result})
     OK(cuStreamAttachMemAsync(stream, memory->address(), 0, how));
+}
+
+/// KERNELS_MEMORIES: how many memories program and GPU have.
+enum class Memories { unknown, one, one_if_pinned, two };
+Memories memories() {
+  const char* const text = std::getenv("KERNELS_MEMORIES");
+  const std::string_view said = text ? text : "";
+  return said == "one"      ? Memories::one
+         : said == "pinned" ? Memories::one_if_pinned
+         : said == "two"    ? Memories::two
+                            : Memories::unknown;
+}
+bool is_one_memory(Common::Kind kind) {
+  return memories() == Memories::one || (memories() == Memories::one_if_pinned && kind == Common::pinned);
 }
 
 /// What is right, or an error that says that it may not be.
@@ -154,6 +207,64 @@ CASE(both_add) {
   bool right = true;
   for (int i = 0; i < added; ++i) right = right && words.get()[i] == threads * rounds + own;
   HOLDS(right_or_told(waited, right));
+}
+
+// Program and kernel write at moments that they tell each other: other words, one word, and bytes of one word. With one
+// memory each sees what the other wrote. With two the kernel does not, and the next wait says if a change is lost.
+CASE(both_change) {
+  Kernels kernels;
+  Common mark_memory(Common::pinned, 1 << 20);  // so large that marks pass while a kernel runs
+  auto* const marks = reinterpret_cast<volatile int*>(mark_memory.get());
+  const auto passes = [&](int mark) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (marks[mark] != 1 && std::chrono::steady_clock::now() < end) {}
+    HOLDS(marks[mark] == 1);
+  };
+  for (const auto kind : {Common::managed, Common::pinned, Common::registered}) {
+    Common memory(kind, 1 << 14);
+    auto* const data = reinterpret_cast<volatile int*>(memory.get());
+    auto* const bytes = reinterpret_cast<volatile unsigned char*>(memory.get());
+    for (int i = 0; i < 4; ++i) marks[i] = 0;
+    OK(kernels.try_launch("both", {1}, {1}, 0, nullptr, mark_memory.address(), memory.address()));
+    passes(0);
+    const int seen = data[1];
+    data[0] = 42;
+    data[2] = data[2] + 5;
+    bytes[13] = 8;
+    marks[1] = 1;
+    passes(2);
+    const int kernel_saw = marks[3];
+    const CUresult waited = cuCtxSynchronize();
+    const bool kept = data[2] == 6 && bytes[12] == 9 && bytes[13] == 8;
+    if (is_one_memory(kind)) {
+      HOLDS(waited == CUDA_SUCCESS && kept && seen == 77 && kernel_saw == 42);
+      continue;
+    }
+    HOLDS(right_or_told(waited, kept));
+    if (memories() == Memories::unknown) continue;
+    HOLDS(kernel_saw == 0);
+    // The program reads managed memory as it is when it touches it, and so has the kernel's word ahead of its own.
+    if (kind != Common::managed) HOLDS(waited == CUDA_ERROR_NOT_SUPPORTED && seen == 0);
+  }
+}
+
+// The program takes from a queue to which a running kernel appends. With one memory it sees each number; with two it
+// has them all behind the next wait, and a line says that kernels expect more (remote_test.py).
+CASE(queue) {
+  Kernels kernels;
+  constexpr int count = 1000;
+  Common memory(Common::pinned, 1 + count);
+  auto* const queue = reinterpret_cast<volatile int*>(memory.get());
+  OK(kernels.try_launch("append", {1}, {1}, 0, nullptr, memory.address(), count));
+  if (is_one_memory(Common::pinned)) {
+    for (int taken = 0; taken < count;) {
+      const int there = __atomic_load_n(memory.get(), __ATOMIC_ACQUIRE);
+      for (; taken < there; ++taken) HOLDS(queue[1 + taken] == 7 * taken + 1);
+    }
+  }
+  OK(cuCtxSynchronize());
+  HOLDS(queue[0] == count);
+  for (int i = 0; i < count; ++i) HOLDS(queue[1 + i] == 7 * i + 1);
 }
 
 // Both sides write words that lie side by side, each its own.

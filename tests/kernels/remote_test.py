@@ -166,6 +166,33 @@ class Endless(SystemTest):
         self.assertEqual(broker.status()["devices"][0]["used_bytes"], 0)
 
 
+class Memories(SystemTest):
+    """Memory that program and kernels use at the same time: with one memory it works, with two the program is told."""
+
+    CASES = ("both_add", "both_change", "queue", "every_other_word")
+    # Cases whose kernels have atomics or fences of the whole system, and the memory that these use.
+    WARNED = {"both_add": "managed", "both_change": "managed", "queue": "pinned"}
+    WARNING = re.compile(r"^fargpu: warning: kernel (add_to_all|append|both) has atomics or fences of the whole ",
+                         re.MULTILINE)
+
+    def test_on_the_driver(self):
+        for case in self.CASES:
+            done = run([PROGRAMS / "kernels_shared", case], seconds=CASE_SECONDS,
+                       env={"LD_LIBRARY_PATH": paths.BUILD / "tests/softgpu/libcuda", "KERNELS_MEMORIES": "one"})
+            self.assertEqual(done.code, 0, f"{case}: {done.out}{done.err}")
+
+    def test_through_fargpu(self):
+        broker = self.broker(driver=SOFTWARE_GPU)
+        for transport, memories in (("tcp", "two"), ("shm", "pinned")):
+            for case in self.CASES:
+                done = run([PROGRAMS / "kernels_shared", case], seconds=CASE_SECONDS,
+                           env={**environment(broker), "FARGPU_TRANSPORT": transport, "KERNELS_MEMORIES": memories})
+                said = f"{case} by {transport}: {done.out}{done.err}"
+                self.assertEqual(done.code, 0, said)
+                copied = transport == "tcp" or self.WARNED.get(case) == "managed"
+                self.assertEqual(len(self.WARNING.findall(done.err)), int(case in self.WARNED and copied), said)
+
+
 class Words(SystemTest):
     """What the software GPU says to the person who runs a program."""
 

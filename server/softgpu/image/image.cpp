@@ -6,23 +6,18 @@
 #include <string_view>
 
 #include "common/limits.h"
-#include "image/decompress.h"
 #include "image/program_memory.h"
+#include "protocol/fatbin.h"
 
 namespace fargpu::softgpu {
 namespace {
 
 constexpr uint32_t wrapper_magic = 0x466243b1;
-constexpr uint32_t container_magic = 0xba55ed50;
 constexpr uint32_t elf_magic = 0x464c457f;
-constexpr uint64_t container_header_bytes = 16;
 constexpr uint64_t entry_header_bytes = 64;
 constexpr uint64_t elf_header_bytes = 64;
 constexpr size_t wrapped_containers_max = 4096;
 
-constexpr uint16_t kind_ptx = 1;
-constexpr uint64_t flag_lz4 = 0x2000;
-constexpr uint64_t flag_zstd = 0x8000;
 // A container with this architecture number in its entries holds texts to be linked, not
 // alternatives; only make_linked_image() writes it.
 constexpr uint32_t linked_architecture = 0xfa790;
@@ -55,54 +50,9 @@ class Reader {
   std::string_view bytes_;
 };
 
-/// One alternative of a container.
-struct Entry {
-  uint16_t kind = 0;
-  uint32_t architecture = 0;
-  uint32_t version = 0;  // of PTX, 90 for 9.0
-  uint64_t flags = 0;
-  uint64_t compressed_bytes = 0;
-  uint64_t uncompressed_bytes = 0;
-  std::string_view payload;
-};
-
-std::vector<Entry> read_entries(std::string_view container) {
-  Reader reader(container);
-  uint64_t offset = reader.read<uint16_t>(6);
-  if (offset < container_header_bytes) fail_invalid("malformed header of a fatbin");
-  std::vector<Entry> entries;
-  while (offset < reader.size()) {
-    uint64_t header_bytes = reader.read<uint32_t>(offset + 4);
-    uint64_t payload_bytes = reader.read<uint64_t>(offset + 8);
-    if (header_bytes < entry_header_bytes) fail_invalid("malformed entry of a fatbin");
-    reader.piece(offset, header_bytes);
-    Entry entry;
-    entry.kind = reader.read<uint16_t>(offset);
-    entry.compressed_bytes = reader.read<uint32_t>(offset + 16);
-    entry.version = reader.read<uint16_t>(offset + 26) * 10u + reader.read<uint16_t>(offset + 24);
-    entry.architecture = reader.read<uint32_t>(offset + 28);
-    entry.flags = reader.read<uint64_t>(offset + 40);
-    entry.uncompressed_bytes = reader.read<uint64_t>(offset + 56);
-    entry.payload = reader.piece(offset + header_bytes, payload_bytes);
-    entries.push_back(entry);
-    offset += header_bytes + payload_bytes;
-  }
-  return entries;
-}
-
-std::string text_of(const Entry& entry) {
-  std::string text;
-  if (entry.flags & (flag_lz4 | flag_zstd)) {
-    if (entry.compressed_bytes > entry.payload.size()) fail_invalid("compressed entry of a fatbin is cut off");
-    std::string_view data = entry.payload.substr(0, entry.compressed_bytes);
-    auto unpacked = entry.flags & flag_zstd ? decompress_zstd(data, entry.uncompressed_bytes)
-                                            : decompress_lz4(data, entry.uncompressed_bytes);
-    if (!unpacked) fail_invalid("compressed entry of a fatbin cannot be unpacked");
-    text = std::move(*unpacked);
-  } else {
-    text = entry.payload;
-  }
-  // Padding behind the text.
+/// Without the padding behind it.
+std::string text_of(const FatbinPiece& piece) {
+  std::string text = fatbin_code(piece);
   return text.substr(0, text.find('\0'));
 }
 
@@ -121,8 +71,8 @@ std::vector<std::string> texts_of_container(std::string_view container) {
   std::vector<std::string> linked;
   std::optional<std::string> best;
   uint32_t best_architecture = 0;
-  for (const Entry& entry : read_entries(container)) {
-    if (entry.kind != kind_ptx) continue;
+  for (const FatbinPiece& entry : fatbin_pieces(container)) {
+    if (entry.kind != FatbinPiece::ptx) continue;
     if (entry.architecture == linked_architecture) {
       linked.push_back(text_of(entry));
       continue;
@@ -141,19 +91,11 @@ std::vector<std::string> texts_of_container(std::string_view container) {
   return {std::move(*best)};
 }
 
-uint64_t container_bytes(std::string_view header) {
-  Reader reader(header);
-  uint64_t contents = reader.read<uint64_t>(8);
-  uint64_t header_bytes = reader.read<uint16_t>(6);
-  if (contents > UINT64_MAX - header_bytes) fail_invalid("malformed header of a fatbin");
-  return header_bytes + contents;
-}
-
 std::string copy_container(const void* data) {
-  auto header = copy_program_memory(data, container_header_bytes);
+  auto header = copy_program_memory(data, fatbin_header_bytes);
   if (!header) fail_invalid("the image cannot be read");
-  if (Reader(*header).read<uint32_t>(0) != container_magic) fail_invalid("not a fatbin");
-  auto container = copy_program_memory(data, container_bytes(*header));
+  if (Reader(*header).read<uint32_t>(0) != fatbin_magic) fail_invalid("not a fatbin");
+  auto container = copy_program_memory(data, fatbin_bytes(*header));
   if (!container) fail_invalid("the image ends before the size in its header");
   return std::move(*container);
 }
@@ -224,12 +166,12 @@ void append_number(std::string& out, T value) {
 
 }  // namespace
 
-Image read_image(const void* data) {
+Image read_image(const void* data) try {
   auto start = copy_program_memory(data, 4);
   if (!start) fail_invalid("the image cannot be read");
   switch (Reader(*start).read<uint32_t>(0)) {
     case wrapper_magic: return checked(read_wrapper(data));
-    case container_magic: return checked({texts_of_container(copy_container(data))});
+    case fatbin_magic: return checked({texts_of_container(copy_container(data))});
     case elf_magic: {
       auto header = copy_program_memory(data, elf_header_bytes);
       if (!header) fail_invalid("the image cannot be read");
@@ -241,28 +183,32 @@ Image read_image(const void* data) {
   auto text = copy_program_text(data);
   if (!text) fail_invalid("the PTX text does not end");
   return image_of_text(std::move(*text));
+} catch (const FatbinError& error) {
+  fail_invalid(error.what());
 }
 
-Image read_image(const void* data, uint64_t bytes) {
+Image read_image(const void* data, uint64_t bytes) try {
   auto copied = copy_program_memory(data, bytes);
   if (!copied || copied->size() < 4) fail_invalid("the image cannot be read");
   switch (Reader(*copied).read<uint32_t>(0)) {
     case wrapper_magic: return checked(read_wrapper(data));
-    case container_magic: {
-      if (container_bytes(*copied) > copied->size()) fail_invalid("the image ends before the size in its header");
-      return checked({texts_of_container(std::string_view(*copied).substr(0, container_bytes(*copied)))});
+    case fatbin_magic: {
+      if (fatbin_bytes(*copied) > copied->size()) fail_invalid("the image ends before the size in its header");
+      return checked({texts_of_container(std::string_view(*copied).substr(0, fatbin_bytes(*copied)))});
     }
     case elf_magic: fail_elf(*copied);
     default: break;
   }
   return image_of_text(copied->substr(0, copied->find('\0')));
+} catch (const FatbinError& error) {
+  fail_invalid(error.what());
 }
 
 std::string make_linked_image(const std::vector<std::string>& texts) {
   std::string entries;
   for (const std::string& text : texts) {
     uint64_t padded = (text.size() + 8) / 8 * 8;  // at least one zero behind the text
-    append_number<uint16_t>(entries, kind_ptx);
+    append_number<uint16_t>(entries, FatbinPiece::ptx);
     append_number<uint16_t>(entries, 0x0101);
     append_number<uint32_t>(entries, entry_header_bytes);
     append_number<uint64_t>(entries, padded);
@@ -277,9 +223,9 @@ std::string make_linked_image(const std::vector<std::string>& texts) {
     entries.append(padded - text.size(), '\0');
   }
   std::string container;
-  append_number<uint32_t>(container, container_magic);
+  append_number<uint32_t>(container, fatbin_magic);
   append_number<uint16_t>(container, 1);
-  append_number<uint16_t>(container, container_header_bytes);
+  append_number<uint16_t>(container, fatbin_header_bytes);
   append_number<uint64_t>(container, entries.size());
   return container + entries;
 }

@@ -245,7 +245,17 @@ Outcome closeHostBlock(Session& session, Call&, wire::CloseHostBlock::Reader in)
 }
 
 Outcome writeHostBlock(Session& session, Call& call, wire::WriteHostBlock::Reader in) {
-  return session.host_blocks().write(in.getAddress(), call.bulk()) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  std::uint64_t lost = 0;
+  if (!session.host_blocks().write(in.getAddress(), call.bulk(), lost)) return CUDA_ERROR_INVALID_VALUE;
+  if (lost != 0)
+    session.output().control([&](wire::Control::Builder control) {
+      auto error = control.initLateError();
+      error.setThread(call.id().thread);
+      error.setOpcode(call.id().opcode);
+      error.setResult(CUDA_ERROR_NOT_SUPPORTED);
+      error.setAddress(lost);
+    });
+  return CUDA_SUCCESS;
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "protocol/image.h"
+#include "protocol/text.h"
 #include "server/worker/code/jit_options.h"
 #include "server/worker/session/session.h"
 #include "server_hand.h"
@@ -377,6 +378,21 @@ Outcome takeLoaded(Session& session, Call&, wire::TakeLoaded::Reader in) {
   const auto taken = session.code().load_order.take(Handle(in.getLibrary()));
   if (!taken) return CUDA_ERROR_INVALID_HANDLE;
   if (taken->prints) session.prints().note_printing();
+  return CUDA_SUCCESS;
+}
+
+// The program may use the same memory while the kernel runs. Over a network each side then has a copy.
+Outcome examineKernel(Session& session, Call&, wire::ExamineKernel::Reader in) {
+  const ImageHash* const hash = session.objects().image_of(Handle(in.getOwner()));
+  if (!hash) return CUDA_ERROR_INVALID_HANDLE;
+  const std::string name = in.getName().cStr();
+  Code& code = session.code();
+  if (code.system_scope.has(*hash, code.images.found(*hash), name) && code.system_scope.first())
+    session.prints().warn(
+        "kernel " + printable(name, 256) +
+        " has atomics or fences of the whole system, and uses managed or pinned memory of which program and GPU have a "
+        "copy each: what both change at the same time may be seen late, in another order, or be lost (see the page "
+        "\"What cannot work over a network\" of the documentation)");
   return CUDA_SUCCESS;
 }
 

@@ -5,6 +5,7 @@
 #include "image_store.h"
 #include "jit_links.h"
 #include "load_order.h"
+#include "system_scope.h"
 
 namespace fargpu::server {
 
@@ -17,6 +18,7 @@ struct Code {
   LoadOrder load_order{images};
   FunctionLayouts layouts;
   JitLinks links;  ///< under way
+  SystemScope system_scope;
 };
 
 }  // namespace fargpu::server

@@ -164,13 +164,19 @@ bool HostBlocks::shared(std::uint64_t address, std::uint64_t bytes) {
   return found && found->second.shared;
 }
 
-bool HostBlocks::write(std::uint64_t address, std::span<const std::byte> bytes) {
+bool HostBlocks::write(std::uint64_t address, std::span<const std::byte> bytes, std::uint64_t& lost) {
+  lost = 0;
   auto* const found = locate(address, bytes.size());
   if (!found || !found->second.mapped) return false;
   Block& block = found->second;
   const std::uint64_t offset = address - found->first;
+  if (!block.shadow.empty()) {
+    const auto known = std::span(block.shadow).subspan(offset, bytes.size());
+    const std::size_t both = changed_by_both(bytes, {block.memory + offset, bytes.size()}, known);
+    if (both < bytes.size()) lost = address + both;
+    std::memcpy(known.data(), bytes.data(), bytes.size());
+  }
   std::memcpy(block.memory + offset, bytes.data(), bytes.size());
-  if (!block.shadow.empty()) std::memcpy(block.shadow.data() + offset, bytes.data(), bytes.size());
   return true;
 }
 

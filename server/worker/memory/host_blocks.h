@@ -48,8 +48,9 @@ class HostBlocks {
   std::span<std::byte> find(std::uint64_t address, std::uint64_t bytes);
   /// Whether all of this is the client's own memory too.
   bool shared(std::uint64_t address, std::uint64_t bytes);
-  /// New contents from the client, for a mapped block.
-  bool write(std::uint64_t address, std::span<const std::byte> bytes);
+  /// New contents from the client, for a mapped block. `lost`: a word of them that the GPU has changed too since the
+  /// client last heard, to something else; 0 for none.
+  bool write(std::uint64_t address, std::span<const std::byte> bytes, std::uint64_t& lost);
   /// The client has been sent what lies here.
   void delivered(std::uint64_t address, std::uint64_t bytes);
   /// Calls deliver(address, bytes) for everything the GPU changed in mapped blocks that are not paged since the client

@@ -148,6 +148,28 @@ def to_torch():
     return y.cpu().numpy()
 
 
+def attention_gradient(implementation, dtype):
+    def loss(q, k, v):
+        out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=implementation)
+        return out.astype(jnp.float32).sum()
+
+    inputs = [normal(2, 64, 4, 32, seed=i, dtype=dtype) for i in range(3)]
+    return numpy.stack([host(g) for g in jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*inputs)])
+
+
+def offloaded():
+    """Values that wait in pinned memory of the host, and come back."""
+    from jax.sharding import SingleDeviceSharding
+
+    on_host, on_device = (SingleDeviceSharding(jax.devices()[0], memory_kind=kind)
+                          for kind in ("pinned_host", "device"))
+    x = jax.device_put(normal(100, 1000), on_host)
+    step = jax.jit(lambda x: jax.device_put(jnp.sin(jax.device_put(x, on_device)), on_host), out_shardings=on_host)
+    for _ in range(3):
+        x = step(x)
+    return host(jax.device_put(x, on_device))
+
+
 def compiled_ahead():
     lowered = jax.jit(lambda x: jnp.fft.rfft(x).real).lower(jax.ShapeDtypeStruct((8, 128), jnp.float32))
     return host(lowered.compile()(whole(8, 128)))
@@ -186,6 +208,9 @@ cases = {
     "einsum": lambda: host(jnp.einsum("bij,bkj->bik", normal(4, 16, 8), normal(4, 12, 8, seed=1))),
     "attention": lambda: host(jax.nn.dot_product_attention(*(normal(2, 64, 4, 32, seed=i, dtype=jnp.bfloat16)
                                                              for i in range(3)), is_causal=True)),
+    "attention_gradient": lambda: attention_gradient("xla", jnp.float32),
+    "attention_gradient_cudnn": lambda: attention_gradient("cudnn", jnp.bfloat16),
+    "offloaded": offloaded,
     "convolution_transposed": lambda: host(lax.conv_transpose(normal(2, 8, 8, 4), normal(3, 3, 4, 6, seed=1), (2, 2),
                                                               "SAME")),
     "convolution_gradient": lambda: host(jax.grad(lambda w: lax.conv(normal(2, 4, 16, 16), w, (1, 1), "SAME").sum())(
