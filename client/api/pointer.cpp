@@ -119,6 +119,8 @@ CUresult cuPointerGetAttributes(Thread& thread, unsigned count, CUpointer_attrib
 
 CUresult cuPointerSetAttribute(Thread& thread, const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
   if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+  const Context* const current = thread.context();
+  if (current && !current->active) return CUDA_ERROR_INVALID_VALUE;  // as the driver says, which needs none here
   const auto region = region_of(thread, ptr);
   if (!region || !region->on_device()) return CUDA_ERROR_INVALID_VALUE;
   int on;

@@ -47,7 +47,7 @@ CUresult gather_arguments(const Function& function, void** params, void** extra,
 
 namespace {
 
-void look_at_code(Calls& calls, Thread& thread, Function& function) {
+[[gnu::noinline, gnu::cold]] void look_at_code(Calls& calls, Thread& thread, Function& function) {
   if (function.looked_at.exchange(true) || !calls.serves(Opcode::examineKernel)) return;
   RemoteCall<wire::ExamineKernel> call(calls, thread);
   call.in().setOwner(function.owner.value());
@@ -60,6 +60,7 @@ void look_at_code(Calls& calls, Thread& thread, Function& function) {
 CUresult prepare_memory(Calls& calls, HostMemory& host, const ManagedMemory& managed, Thread& thread,
                         Function& function, std::span<const std::byte> arguments) {
   bool copied = managed.exists();
+  if (!copied && !host.exists()) return CUDA_SUCCESS;
   for (const Parameter& run : function.evidence) {
     const std::size_t begin = std::min<std::size_t>(run.offset, arguments.size());
     const auto some = arguments.subspan(begin, std::min<std::size_t>(run.bytes, arguments.size() - begin));

@@ -81,6 +81,7 @@ CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t byte
 CUresult HostMemory::take_window(std::uint64_t bytes, std::uint64_t& base) {
   const std::lock_guard lock(mutex_);
   const auto taken = window_.take(bytes, page_bytes);
+  exists_ = true;
   if (taken) base = *taken;
   return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -77,6 +77,8 @@ class HostMemory {
   /// whose arguments are the reason, for the log.
   CUresult map(Thread& thread, std::uint64_t address, std::uint64_t& device_address, std::string_view kernel = {});
 
+  /// Whether there was ever a block in the window.
+  bool exists() const { return exists_.load(std::memory_order_relaxed); }
   /// Addresses of pinned memory among the arguments of a kernel, or some of them from an aligned one on, show that it
   /// means to use it: makes it reachable. `copied` becomes true if the worker has a copy of some of it, and not the
   /// same pages.
@@ -192,6 +194,7 @@ class HostMemory {
   };
   std::vector<Expected> expected_;
   std::uint64_t compared_bytes_ = 0;  // of the blocks of the window that are compared
+  std::atomic<bool> exists_{false};
   std::atomic<unsigned> mapped_{0};
   std::atomic<unsigned> compared_{0};  // of these, those that are compared
   HostPages pages_;

@@ -15,6 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SHOWN = 400  # differences
 CRASHES = ("signal", "hangs", "ends with", "no process")
+LOST = re.compile(r"46\b|no fixture: .* gives 46$")  # DEVICE_UNAVAILABLE: the session, as its worker died
 
 
 def read(path):
@@ -92,6 +93,9 @@ class Comparison:
             self.undefined += 1
             return
         first = right[0] if right else "any error"
+        if LOST.match(answer):  # nothing explains that
+            self.different.append((symbol, case, first, answer))
+            return
         why = self.explained.why(symbol, case, first, answer)
         if why:
             self.reasons[why] += 1

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "objects.h"
@@ -16,6 +17,8 @@ struct Linker {
   std::size_t error_room = 0;
   void** error_size = nullptr;
   std::string text;
+  // A driver may look at names again when the link is completed.
+  std::vector<std::pair<const char*, std::string>> names;
 };
 
 }  // namespace
@@ -55,6 +58,7 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, st
     return CUDA_ERROR_INVALID_PTX;
   }
   linker->text += text;
+  if (name) linker->names.emplace_back(name, name);
   return CUDA_SUCCESS;
 }
 
@@ -63,6 +67,8 @@ CUresult cuLinkComplete(CUlinkState state, void** linked, std::size_t* bytes) {
   Linker* const linker = live<Linker>(state);
   if (!linker) return CUDA_ERROR_INVALID_HANDLE;
   if (linker->context != current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  for (const auto& [at, name] : linker->names)
+    if (name != at) return CUDA_ERROR_UNKNOWN;
   *linked = linker->text.data();
   *bytes = linker->text.size() + 1;
   return CUDA_SUCCESS;

@@ -115,6 +115,17 @@ TEST_CASE("a link is used in the context in which it was made, whichever is curr
   CHECK(cuModuleGetFunction(&function, module, "first") != CUDA_SUCCESS);
 }
 
+TEST_CASE("what an input is called is there until the link is complete") {
+  RemoteContext remote;
+  CUlinkState state = nullptr;
+  REQUIRE(cuLinkCreate_v2(0, nullptr, nullptr, &state) == CUDA_SUCCESS);
+  for (const char letter : {'a', 'b', 'c'})
+    REQUIRE(add(state, first, CU_JIT_INPUT_PTX, std::string(1000, letter).c_str()) == CUDA_SUCCESS);
+  void* image = nullptr;
+  CHECK(cuLinkComplete(state, &image, nullptr) == CUDA_SUCCESS);
+  CHECK(cuLinkDestroy(state) == CUDA_SUCCESS);
+}
+
 TEST_CASE("the linker's words come back while the link lives") {
   RemoteContext remote;
   char log[30] = "untouched";

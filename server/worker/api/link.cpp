@@ -58,9 +58,10 @@ Outcome addToLink(Session& session, Call& call, wire::AddToLink::Reader in) {
   const std::shared_ptr<JitLink> link = find(session, in.getLink());
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
   ImageHash hash;
-  auto options = std::make_shared<JitOptions>();
   if (in.getHash().size() != hash.size() || in.getType() >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult bad = options->read_values(in.getJit(), session.host_budget()); bad != CUDA_SUCCESS) return bad;
+  JitInput told;
+  if (const CUresult bad = told.options.read_values(in.getJit(), session.host_budget()); bad != CUDA_SUCCESS)
+    return bad;
   std::memcpy(hash.data(), in.getHash().begin(), hash.size());
   const auto input = session.code().images.find(hash, in.getBytes());
   if (input.empty()) {
@@ -69,13 +70,18 @@ Outcome addToLink(Session& session, Call& call, wire::AddToLink::Reader in) {
   }
   if ((in.getType() == CU_JIT_INPUT_CUBIN || in.getType() == CU_JIT_INPUT_FATBINARY) && !keeps_within(input))
     return CUDA_ERROR_INVALID_IMAGE;
+  auto charge = HostCharge::take(session.host_budget(), sizeof(JitInput) + in.getName().size());
+  if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
+  told.name = in.getName();
+  told.charge = std::move(*charge);
+  link->inputs.push_back(std::move(told));
   session.prints().note_printing();
-  return run(session, call, link,
-             [&driver = session.driver(), link, options, input, type = in.getType(), name = std::string(in.getName())] {
-               return driver.cuLinkAddData_v2(link->state, static_cast<CUjitInputType>(type),
-                                              const_cast<std::byte*>(input.data()), input.size(), name.c_str(),
-                                              options->count(), options->kinds(), options->values());
-             });
+  return run(session, call, link, [&driver = session.driver(), link, input, type = in.getType()] {
+    JitInput& last = link->inputs.back();
+    return driver.cuLinkAddData_v2(link->state, static_cast<CUjitInputType>(type), const_cast<std::byte*>(input.data()),
+                                   input.size(), last.name.c_str(), last.options.count(), last.options.kinds(),
+                                   last.options.values());
+  });
 }
 
 Outcome completeLink(Session& session, Call& call, wire::CompleteLink::Reader in) {

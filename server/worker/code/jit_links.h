@@ -5,17 +5,27 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "jit_options.h"
 
 namespace fargpu::server {
 
+/// What the driver is told of an input beside its bytes. It may look at that again when the link is completed.
+struct JitInput {
+  std::string name;
+  JitOptions options;
+  HostCharge charge;  // of the name
+};
+
 struct JitLink {
   CUlinkState state = nullptr;
   std::uint32_t context = 0;          // in which it was made
   JitOptions options;                 // the driver writes its logs until the link is destroyed
+  std::list<JitInput> inputs;         // as long
   const std::byte* linked = nullptr;  // the result, which is the driver's
   std::size_t linked_bytes = 0;
   bool busy = false;  // a call with it runs beside the executor
