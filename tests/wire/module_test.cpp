@@ -486,6 +486,30 @@ TEST_CASE("a module's variable goes with the module's context, whatever context 
   CHECK(back == 5);
 }
 
+TEST_CASE("that the worker looks at a kernel's code fails no call, whatever the kernel belongs to") {
+  RemoteContext remote;
+  CUdeviceptr memory = 0;
+  unsigned count = 1, value = 7;
+  REQUIRE(cuMemAllocManaged(&memory, 4, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+  void* arguments[] = {&memory, &count, &value};
+  CUlibrary library = nullptr;
+  CUmodule behind = nullptr, module = nullptr;
+  CUfunction functions[2] = {};
+  REQUIRE(cuLibraryLoadData(&library, test::kernels, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  REQUIRE(cuLibraryGetModule(&behind, library) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&functions[0], behind, "fill32") == CUDA_SUCCESS);
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&functions[1], module, "fill32") == CUDA_SUCCESS);
+  const auto before = client::stats::of(Opcode::examineKernel).sent.load();
+  for (int round = 0; round < 2; ++round) {
+    for (const CUfunction function : functions)
+      REQUIRE(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  }
+  CHECK(client::stats::of(Opcode::examineKernel).sent.load() == before + 2);
+  CHECK(*reinterpret_cast<unsigned*>(memory) == value);
+}
+
 TEST_CASE("functions and variables of the module behind a library go with the library, however many come") {
   RemoteContext remote;
   CUdeviceptr memory = 0;
