@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t piece_header_bytes = 64;
 constexpr std::uint64_t flag_lz4 = 0x2000, flag_zstd = 0x8000;
-// Nothing compresses better than this, so that a small hostile piece cannot ask for much memory.
+// Nothing that nvcc makes compresses better than this, so that a small hostile piece cannot ask for much memory.
 constexpr std::uint64_t ratio_max = 4096;
 
 /// Little-endian numbers at offsets of a piece of memory, with its bounds checked.

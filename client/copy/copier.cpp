@@ -297,6 +297,11 @@ bool Copier::fetch_by_lanes(Memory target, CUresult& result) {
 CUresult Copier::to_host(Memory target) {
   Copy& copy = job_.copy;
   if (!copy.source.in_array()) copy.source.kind = CopySide::Kind::device;
+  // Into memory that both sides compare: what either has written so far is older than the copy, and goes ahead of it.
+  if (target == Memory::pinned && parts_.host_memory.mapped(copy.target.begin())) {
+    if (!copy.done_on_return()) parts_.host_memory.send_changes(job_.thread);
+    else if (const CUresult bad = parts_.waits.settle(job_.thread, job_.stream); bad != CUDA_SUCCESS) return bad;
+  }
   if (CUresult result = CUDA_SUCCESS; fetch_by_lanes(target, result)) return result;
   const bool packed = copy.target.packed(copy.shape);
   if (target == Memory::pinned && !copy.done_on_return() && packed && copy.shape.depth == 1)

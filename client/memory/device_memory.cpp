@@ -77,7 +77,7 @@ CUresult DeviceMemory::allocate(Thread& thread, Context& context, std::uint64_t 
     const std::lock_guard lock(mutex_);
     blocks_.emplace(block.base, block);
     if (pool) {
-      pool->chunks.take(block.base, bytes);
+      if (!pool->hidden) pool->chunks.take(block.base, bytes);
       pool->usage.used += block.asked_bytes;
       pool->usage.used_high = std::max(pool->usage.used_high, pool->usage.used);
       pool->usage.reserved_high = std::max(pool->usage.reserved_high, reserved_of(*pool));

@@ -45,9 +45,13 @@ std::error_code why_not_written(const std::string& folder, const std::string& wo
   if (error) return error;
   const passwd* const user = worker_user.empty() ? nullptr : ::getpwnam(worker_user.c_str());
   struct stat there {};
-  if (!user) return ::access(folder.c_str(), W_OK) == 0 ? error : std::error_code(errno, std::generic_category());
+  if (::access(folder.c_str(), W_OK) != 0 && !user) return std::error_code(errno, std::generic_category());
   if (::stat(folder.c_str(), &there) != 0) return std::error_code(errno, std::generic_category());
-  return there.st_uid == user->pw_uid ? error : std::make_error_code(std::errc::permission_denied);
+  // Workers of root have no capabilities: they may write what is root's, or open to all.
+  const bool writes = user               ? there.st_uid == user->pw_uid
+                      : ::geteuid() == 0 ? there.st_uid == 0 || (there.st_mode & S_IWOTH) != 0
+                                         : true;
+  return writes ? error : std::make_error_code(std::errc::permission_denied);
 }
 
 // Without it everything works, but code is sent again by each session.
@@ -72,7 +76,8 @@ void check_content_folder(const Settings& settings) {
 // What leases were promised may rest on it.
 void check_evicted_folder(const Settings& settings) {
   if (settings.evicted_folder.empty()) return;
-  std::error_code error = why_not_written(settings.evicted_folder, /*worker_user=*/"");
+  std::error_code error;
+  std::filesystem::create_directories(settings.evicted_folder, error);
   if (!error && make_evicted_file(settings.evicted_folder).number() < 0) error.assign(errno, std::generic_category());
   if (error)
     throw SettingsError("evicted_folder is '" + settings.evicted_folder +

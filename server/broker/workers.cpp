@@ -33,15 +33,15 @@ constexpr auto end_patience = std::chrono::seconds(5);
 constexpr std::size_t ended_lane_keys_max = 1024;
 constexpr int exit_unknown_option = 109;  // CLI11's, of a worker that is told what it does not know
 
-// Of our own environment, what a process needs and what NVIDIA's driver, UCX, sanitizers and fargpu itself read. Not
-// what a client may have an opinion on (CUDA_*), and nothing else: the service may have been started with secrets.
+// Of our own environment, what a process needs and what NVIDIA's driver, RDMA's libraries, sanitizers and the software
+// GPU read. Not what a client may have an opinion on (CUDA_*), and nothing else: the service may have been started with
+// secrets.
 bool passes_to_worker(std::string_view variable) {
   constexpr std::string_view names[] = {"HOME", "LANG", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER"};
-  constexpr std::string_view groups[] = {"ASAN_",   "FARGPU_", "GLIBC_", "LC_",    "LD_", "LSAN_",
-                                         "MALLOC_", "NVIDIA_", "TSAN_",  "UBSAN_", "UCX_"};
-  constexpr std::string_view ours[] = {"FARGPU_POOL", "FARGPU_TOKEN", "FARGPU_TOKEN_FILE"};
+  constexpr std::string_view groups[] = {
+      "ASAN_", "FARGPU_FAKE_", "FARGPU_SOFTGPU_", "FARGPU_TEST_", "GLIBC_", "IBV_",  "LC_",   "LD_",
+      "LSAN_", "MALLOC_",      "MLX5_",           "NVIDIA_",      "RDMAV_", "TSAN_", "UBSAN_"};
   const std::string_view name = variable.substr(0, variable.find('='));
-  if (std::ranges::find(ours, name) != std::end(ours)) return false;
   return std::ranges::find(names, name) != std::end(names) ||
          std::ranges::any_of(groups, [&](std::string_view group) { return name.starts_with(group); });
 }
@@ -470,10 +470,12 @@ void Workers::take_usage(Worker& worker, wire::Usage::Reader usage) {
   worker.known_bytes = usage.getKnownBytes();
   worker.kept_bytes = usage.getKeptBytes();
   if (usage.getImagesNotKept() > worker.images_not_kept)
-    EventLog::warn("images not kept",
-                   {{"folder", settings_.image_folder},
-                    {"session", worker.session},
-                    {"meaning", "each session sends this GPU code again; make room there, or set --image-folder"}});
+    EventLog::warn(
+        "images not kept",
+        {{"folder", settings_.image_folder},
+         {"session", worker.session},
+         {"meaning",
+          "each session sends this GPU code again; make room there, raise image_bytes_max, or set --image-folder"}});
   worker.images_not_kept = usage.getImagesNotKept();
   totals.waited_ns += more(usage.getWaitedNs(), worker.waited_ns);
   worker.waited_ns = usage.getWaitedNs();

@@ -85,7 +85,7 @@ struct Worker {
   std::uint64_t waited_ns = 0;         ///< for which it had work and no turn
   std::uint64_t known_bytes = 0;       ///< of contents that the host had, and it did not send
   std::uint64_t kept_bytes = 0;        ///< of those that it sent and the host has kept
-  std::uint64_t images_not_kept = 0;   ///< the folder has not taken them
+  std::uint64_t images_not_kept = 0;   ///< images that it sent and the folder has not taken
   /// What the session holds of the broker's device at this place, wherever it is.
   std::uint64_t used_bytes(unsigned place) const;
   /// Of that, what is on the device.

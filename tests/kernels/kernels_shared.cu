@@ -31,6 +31,10 @@ extern "C" __global__ void both(volatile int* marks, volatile int* data) {
   __threadfence_system();
   marks[2] = 1;
 }
+extern "C" __global__ void take(const int* from, int* to, int count) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) to[i] = from[i];
+}
 // Appends numbers to a queue: the first word says how many there are.
 extern "C" __global__ void append(int* queue, int count) {
   for (int i = 0; i < count; ++i) {
@@ -246,6 +250,49 @@ CASE(both_change) {
     // The program reads managed memory as it is when it touches it, and so has the kernel's word ahead of its own.
     if (kind != Common::managed) HOLDS(waited == CUDA_ERROR_NOT_SUPPORTED && seen == 0);
   }
+}
+
+// Copies to memory that the program, or a kernel before them, has written: they come last, and nothing is lost that
+// anybody misses.
+CASE(copies_over_what_was_written) {
+  Kernels kernels;
+  CUstream stream;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  for (const auto kind : {Common::pinned, Common::registered}) {
+    constexpr int count = 4096, bytes = count * 4;
+    Common memory(kind, count);
+    CUdeviceptr sevens, seen;
+    OK(cuMemAlloc(&sevens, bytes));
+    OK(cuMemAlloc(&seen, bytes));
+    OK(cuMemsetD32(sevens, 7, count));
+    std::vector<int> back(count);
+    const auto all_sevens = [&](const int* numbers) {
+      return std::all_of(numbers, numbers + count, [](int number) { return number == 7; });
+    };
+    OK(kernels.try_launch("odd_words", {blocks_for(count / 2)}, {block_size}, 0, stream, memory.address(), count, 1));
+    OK(cuStreamSynchronize(stream));
+    for (int round = 0; round < 20; ++round) {
+      std::memset(memory.get(), round + 1, bytes);
+      CUstream own = round % 2 ? nullptr : stream;
+      if (round % 4 >= 2)
+        OK(kernels.try_launch("odd_words", {blocks_for(count / 2)}, {block_size}, 0, own, memory.address(), count,
+                              -round));
+      if (own) {
+        OK(cuMemcpyDtoHAsync(memory.get(), sevens, bytes, own));
+      } else {
+        OK(cuMemcpyDtoH(memory.get(), sevens, bytes));
+        HOLDS(all_sevens(memory.get()));
+      }
+      OK(kernels.try_launch("take", {blocks_for(count)}, {block_size}, 0, stream, memory.address(), seen, count));
+      OK(cuStreamSynchronize(stream));
+      HOLDS(all_sevens(memory.get()));
+      OK(cuMemcpyDtoH(back.data(), seen, bytes));
+      HOLDS(all_sevens(back.data()));
+    }
+    OK(cuMemFree(sevens));
+    OK(cuMemFree(seen));
+  }
+  OK(cuStreamDestroy(stream));
 }
 
 // The program takes from a queue to which a running kernel appends. With one memory it sees each number; with two it

@@ -78,6 +78,30 @@ TEST_CASE("system scope: images of anybody are read within their bounds") {
   }
 }
 
+TEST_CASE("system scope: what an image may cost is bounded") {
+  Bytes image = read_file(fs::path(FARGPU_TEST_SCOPES) / "kernels_90.fatbin");
+  const auto names = system_scope_kernels(image);
+  REQUIRE(!names.empty());
+  struct {  // of a container that ends before it begins
+    std::uint32_t magic = 0xba55ed50;
+    std::uint16_t version = 1, header_bytes = 16;
+    std::uint64_t bytes = ~std::uint64_t{16};
+  } endless;
+  const auto header = std::as_bytes(std::span(&endless, 1));
+  image.insert(image.end(), header.begin(), header.end());
+  CHECK(system_scope_kernels(image) == names);
+
+  const auto kernels = [](std::size_t count, std::size_t name_bytes) {
+    std::string text = ".version 8.0\n.target sm_90\n";
+    for (std::size_t i = 0; i < count; ++i)
+      text += ".entry k" + std::to_string(i) + std::string(name_bytes, 'a') + "() { fence.sc.sys; }\n";
+    return system_scope_kernels(std::as_bytes(std::span(text))).size();
+  };
+  CHECK(kernels(10, 100) == 10);
+  CHECK(kernels(10, 100'000) == 0);
+  CHECK(kernels(2000, 1000) < 300);
+}
+
 TEST_CASE("system scope: what was found is kept, and large images are left alone") {
   SystemScope scope;
   const ImageHash one{}, other{std::byte{1}};

@@ -390,9 +390,9 @@ Outcome examineKernel(Session& session, Call&, wire::ExamineKernel::Reader in) {
   if (code.system_scope.has(*hash, code.images.found(*hash), name) && code.system_scope.first())
     session.prints().warn(
         "kernel " + printable(name, 256) +
-        " has atomics or fences of the whole system, and uses managed or pinned memory of which program and GPU have a "
-        "copy each: what both change at the same time may be seen late, in another order, or be lost (see the page "
-        "\"What cannot work over a network\" of the documentation)");
+        " has atomics or fences of the whole system, and the program has managed memory, or gives it pinned memory, of "
+        "which program and GPU have a copy each: what both change at the same time may be seen late, in another order, "
+        "or be lost (see the page \"What cannot work over a network\" of the documentation)");
   return CUDA_SUCCESS;
 }
 

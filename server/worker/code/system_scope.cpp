@@ -2,11 +2,13 @@
 
 #include <elf.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "protocol/fatbin.h"
 
@@ -15,7 +17,25 @@ namespace {
 
 using Names = std::set<std::string, std::less<>>;
 
-constexpr std::uint64_t code_bytes_max = 64u << 20;  // of one module, unpacked
+// Of one image, as anybody may make one: unpacked code that is looked at, the length of a name, and of all names that
+// are kept; of how many images.
+constexpr std::uint64_t code_bytes_max = 64u << 20;
+constexpr std::size_t name_bytes_max = 8192, names_bytes_max = 256u << 10;
+constexpr std::size_t images_max = 128;
+
+/// Keeps names within the bounds.
+class Kept {
+ public:
+  void add(std::string_view name) {
+    if (name.size() > name_bytes_max || name.size() > left_ || !names_.emplace(name).second) return;
+    left_ -= name.size();
+  }
+  Names take() { return std::move(names_); }
+
+ private:
+  Names names_;
+  std::size_t left_ = names_bytes_max;
+};
 
 template <class T>
 std::optional<T> read(std::string_view bytes, std::uint64_t offset) {
@@ -62,7 +82,7 @@ class Cubin {
     if (header_ && (header_->e_shentsize != sizeof(Elf64_Shdr) || header_->e_shoff > file.size())) header_.reset();
   }
 
-  void add_kernels(Names& names) const {
+  void add_kernels(Kept& names) const {
     const unsigned architecture = header_ ? architecture_of(*header_) : 0;
     if (architecture < architecture_min) return;
     Names kernels;
@@ -79,9 +99,10 @@ class Cubin {
       if (kernel != entries.end()) kernels.insert(kernel->second);
       if (!any_system_scope(code, architecture)) continue;
       if (kernel == entries.end()) in_function = true;
-      else names.insert(kernel->second);
+      else names.add(kernel->second);
     }
-    if (in_function) names.merge(kernels);
+    if (in_function)
+      for (const std::string& name : kernels) names.add(name);
   }
 
  private:
@@ -127,7 +148,7 @@ bool is_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '$' || c == '.';
 }
 
-void add_of_ptx(std::string_view text, Names& names) {
+void add_of_ptx(std::string_view text, Kept& names) {
   constexpr std::string_view kinds[] = {"atom.", "red.", "fence.", "membar.", "st.release."};
   Names kernels;
   std::string kernel;  // in which we are; empty in a function
@@ -153,13 +174,14 @@ void add_of_ptx(std::string_view text, Names& names) {
     for (const std::string_view kind : kinds)
       if (word.starts_with(kind)) {
         if (kernel.empty()) in_function = true;
-        else names.insert(kernel);
+        else names.add(kernel);
       }
   }
-  if (in_function) names.merge(kernels);
+  if (in_function)
+    for (const std::string& name : kernels) names.add(name);
 }
 
-void add_of_code(std::string_view code, Names& names) {
+void add_of_code(std::string_view code, Kept& names) {
   if (code.starts_with(ELFMAG)) Cubin(code).add_kernels(names);
   else add_of_ptx(code, names);
 }
@@ -168,28 +190,34 @@ void add_of_code(std::string_view code, Names& names) {
 
 Names system_scope_kernels(std::span<const std::byte> image) {
   std::string_view rest(reinterpret_cast<const char*>(image.data()), image.size());
-  Names names;
+  Kept names;
   if (read<std::uint32_t>(rest, 0) != fatbin_magic) {
     add_of_code(rest, names);
-    return names;
+    return names.take();
   }
+  std::uint64_t left = code_bytes_max;
   try {
     while (read<std::uint32_t>(rest, 0) == fatbin_magic) {
       const std::uint64_t bytes = fatbin_bytes(rest);
-      for (const FatbinPiece& piece : fatbin_pieces(rest.substr(0, bytes)))
-        if (piece.kind == FatbinPiece::elf || piece.kind == FatbinPiece::ptx)
-          add_of_code(fatbin_code(piece, code_bytes_max), names);
+      if (bytes > rest.size()) break;
+      for (const FatbinPiece& piece : fatbin_pieces(rest.substr(0, bytes))) {
+        if (piece.kind != FatbinPiece::elf && piece.kind != FatbinPiece::ptx) continue;
+        const std::string code = fatbin_code(piece, left);
+        left -= code.size();
+        add_of_code(code, names);
+      }
       const std::uint64_t next = (bytes + 7) & ~std::uint64_t{7};
       rest.remove_prefix(std::min<std::uint64_t>(next, rest.size()));
     }
   } catch (const FatbinError&) {
-    // The driver says what it thinks of it.
+    // The driver says what it thinks of it, and the rest is too much.
   }
-  return names;
+  return names.take();
 }
 
 bool SystemScope::has(const ImageHash& hash, std::span<const std::byte> image, std::string_view kernel) {
   auto found = found_.find(hash);
+  if (found == found_.end() && found_.size() >= images_max) found_.clear();
   if (found == found_.end())
     found = found_.emplace(hash, image.size() <= image_bytes_max ? system_scope_kernels(image) : Names{}).first;
   return found->second.contains(kernel);

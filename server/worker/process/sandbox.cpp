@@ -1,8 +1,8 @@
 #include "sandbox.h"
 
 #include <grp.h>
-#include <linux/capability.h>
 #include <linux/audit.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pwd.h>

@@ -49,8 +49,8 @@ struct SessionUsage {
   std::vector<std::uint64_t> busy_ns;  ///< for which the device had work of it
   std::uint64_t waited_ns = 0;         ///< with work and without a turn
   std::uint64_t known_bytes = 0;       ///< of contents that the host had, and it did not send
-  std::uint64_t images_not_kept = 0;   ///< of those that it sent: the folder has not taken them
   std::uint64_t kept_bytes = 0;        ///< of those that it sent and the host has kept
+  std::uint64_t images_not_kept = 0;   ///< images that it sent and the folder has not taken
   bool operator==(const SessionUsage&) const = default;
 };
 
