@@ -62,7 +62,7 @@ class Strikes(SystemTest):
         path = Path(folder.name, "order")
         self.order = Order(path)
         self.addCleanup(self.order.close)
-        self.striking = {"LD_PRELOAD": str(LIBRARY), "FARGPU_STRIKE": str(path)}
+        self.striking = {"LD_PRELOAD": str(LIBRARY), "FARGPU_TEST_STRIKE": str(path)}
 
     def start_broker(self, **env):
         self.host = self.broker(env=env)
@@ -148,7 +148,7 @@ class Strikes(SystemTest):
 
     def test_an_allocation_of_the_client_fails(self):
         self.start_broker()
-        striking = {**self.striking, "FARGPU_STRIKE_OBJECT": "libcuda.so.1"}
+        striking = {**self.striking, "FARGPU_TEST_STRIKE_OBJECT": "libcuda.so.1"}
         self.order.give(ALLOCATION, 0)
         answers, _ = self.run_program(**striking)
         self.assertEqual({answer.split()[0] for answer in answers}, {"SUCCESS"}, answers)

@@ -40,13 +40,13 @@ struct Order {
 Order* order;
 // The object file whose allocations count; empty: the program itself. Allocations of other files are not our affair.
 const char* object = "";
-int told = -1;  // FARGPU_STRIKE_TELL: a file for where it struck, as addr2line reads it
+int told = -1;  // FARGPU_TEST_STRIKE_TELL: a file for where it struck, as addr2line reads it
 
 __attribute__((constructor)) void find_order() {
-  const char* const path = std::getenv("FARGPU_STRIKE");
-  const char* const name = std::getenv("FARGPU_STRIKE_OBJECT");
+  const char* const path = std::getenv("FARGPU_TEST_STRIKE");
+  const char* const name = std::getenv("FARGPU_TEST_STRIKE_OBJECT");
   if (name) object = name;
-  if (const char* const file = std::getenv("FARGPU_STRIKE_TELL"))
+  if (const char* const file = std::getenv("FARGPU_TEST_STRIKE_TELL"))
     told = ::open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   const int file = path ? ::open(path, O_RDWR | O_CLOEXEC) : -1;
   if (file < 0) return;
