@@ -127,7 +127,7 @@ void Broker::warn_of_tenants() {
                        "a lease has its own multiprocessors only while it has its turn, and the others' are idle then; "
                        "sm_partitions goes with policy = \"free\""}});
   }
-  if (settings_.worker_user.empty() && ::geteuid() == 0 && !leases_.tenants().all().empty())
+  if (settings_.worker_user.empty() && ::geteuid() == 0 && leases_.tenants().configured())
     EventLog::warn("workers run as root",
                    {{"meaning",
                      "a worker in an attacker's hands could read what root may read, tokens and keys among it; name a "
