@@ -40,11 +40,6 @@ class Reader {
     std::memcpy(&value, bytes_.data() + offset, sizeof value);
     return value;
   }
-  std::string_view piece(uint64_t offset, uint64_t bytes) const {
-    if (offset > bytes_.size() || bytes > bytes_.size() - offset) fail_invalid("the image ends within an entry");
-    return bytes_.substr(offset, bytes);
-  }
-  uint64_t size() const { return bytes_.size(); }
 
  private:
   std::string_view bytes_;

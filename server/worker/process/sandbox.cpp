@@ -127,6 +127,13 @@ class Filter {
   std::vector<sock_filter> code_;
 };
 
+// Those of root, where fargpud runs as root and without a worker_user: files of others, devices, the kernel.
+void drop_capabilities() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  const __user_cap_data_struct none[2]{};
+  if (::syscall(SYS_capset, &header, none) != 0) fail("capabilities");
+}
+
 }  // namespace
 
 void become_user(const std::string& name) {
@@ -137,17 +144,6 @@ void become_user(const std::string& name) {
       ::setresuid(user->pw_uid, user->pw_uid, user->pw_uid) != 0)
     fail("cannot become user '" + name + "' (setting worker_user; only root can)");
 }
-
-namespace {
-
-// Those of root, where fargpud runs as root and without a worker_user: files of others, devices, the kernel.
-void drop_capabilities() {
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  const __user_cap_data_struct none[2]{};
-  if (::syscall(SYS_capset, &header, none) != 0) fail("capabilities");
-}
-
-}  // namespace
 
 void enter_sandbox() {
   drop_capabilities();
