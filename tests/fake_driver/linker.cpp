@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace {
 
 struct Linker {
   CUcontext context = nullptr;  // the only one in which it may be used
+  std::thread::id thread;       // as well
   char* error_log = nullptr;
   std::size_t error_room = 0;
   void** error_size = nullptr;
@@ -20,6 +22,11 @@ struct Linker {
   // A driver may look at names again when the link is completed.
   std::vector<std::pair<const char*, std::string>> names;
 };
+
+// A driver can crash where a link is used in another context than its own, or on several threads.
+bool is_own(const Linker& linker) {
+  return linker.context == current_context() && linker.thread == std::this_thread::get_id();
+}
 
 }  // namespace
 
@@ -30,6 +37,7 @@ CUresult cuLinkCreate_v2(unsigned count, CUjit_option* options, void** values, C
   if (const CUresult bad = usable(); bad != CUDA_SUCCESS) return bad;
   auto* const linker = make<Linker>();
   linker->context = current_context();
+  linker->thread = std::this_thread::get_id();
   for (unsigned i = 0; i < count; ++i) {
     if (options[i] == CU_JIT_ERROR_LOG_BUFFER) linker->error_log = static_cast<char*>(values[i]);
     if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) {
@@ -47,7 +55,7 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, st
   const Lock lock(mutex());
   Linker* const linker = live<Linker>(state);
   if (!linker) return CUDA_ERROR_INVALID_HANDLE;
-  if (linker->context != current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!is_own(*linker)) return CUDA_ERROR_INVALID_CONTEXT;
   if (type != CU_JIT_INPUT_PTX) return CUDA_ERROR_NO_BINARY_FOR_GPU;
   const std::string text(static_cast<const char*>(data), strnlen(static_cast<const char*>(data), bytes));
   if (text.find("syntax error") != std::string::npos) {
@@ -66,7 +74,7 @@ CUresult cuLinkComplete(CUlinkState state, void** linked, std::size_t* bytes) {
   const Lock lock(mutex());
   Linker* const linker = live<Linker>(state);
   if (!linker) return CUDA_ERROR_INVALID_HANDLE;
-  if (linker->context != current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!is_own(*linker)) return CUDA_ERROR_INVALID_CONTEXT;
   for (const auto& [at, name] : linker->names)
     if (name != at) return CUDA_ERROR_UNKNOWN;
   *linked = linker->text.data();
@@ -77,7 +85,7 @@ CUresult cuLinkComplete(CUlinkState state, void** linked, std::size_t* bytes) {
 CUresult cuLinkDestroy(CUlinkState state) {
   const Lock lock(mutex());
   const Linker* const linker = live<Linker>(state);
-  if (linker && linker->context != current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (linker && !is_own(*linker)) return CUDA_ERROR_INVALID_CONTEXT;
   return destroy<Linker>(state);
 }
 

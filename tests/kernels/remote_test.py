@@ -96,6 +96,25 @@ class TwoDevices(SystemTest):
                 self.assertNotIn("skipped", done.out)
 
 
+class SlowLooks(SystemTest):
+    """A driver is slow to answer at times: what is complete is delivered before the program learns of it."""
+
+    def deliver(self, transport):
+        cases = re.findall(r"^CASE\w*\((\w+)\)", (HERE / "kernels_delivered.cu").read_text(), re.MULTILINE)
+        broker = self.broker(driver=PROGRAMS / "libkernels_slow_looks.so")
+        for case in cases:
+            with self.subTest(case):
+                done = run([PROGRAMS / "kernels_delivered", case], seconds=CASE_SECONDS,
+                           env={**environment(broker), "FARGPU_LANES": "4", "FARGPU_TRANSPORT": transport})
+                self.assertEqual(done.code, 0, done.out + done.err)
+
+    def test_by_tcp(self):
+        self.deliver("tcp")
+
+    def test_by_shared_memory(self):
+        self.deliver("shm")
+
+
 class SharedMemory(SystemTest):
     """What only a host on the same machine can do."""
 

@@ -125,6 +125,19 @@ TEST_CASE("deliveries come before signals, each stream in its order") {
   CHECK(std::count(b.told.begin(), b.told.end(), "delivery") == 1);
 }
 
+TEST_CASE("a delivery comes before an event of the program, though a signal stands before it in its stream") {
+  Bench b;
+  b.after(Kind::signal, "another's signal");
+  b.after(Kind::delivery, "delivery");
+  const CUevent own = reinterpret_cast<CUevent>(std::uintptr_t{100});
+  b.completions.after_event(own, b.context, [&](CUresult) { b.told.emplace_back("event"); });
+  // All of it happens when the first look at the stream is over.
+  b.driver.cuEventQuery = [](CUevent) { return queries++ == 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; };
+  while (!b.completions.empty()) b.completions.poll();
+  std::erase_if(b.told, [](const std::string& line) { return line.starts_with("passed"); });
+  CHECK(b.told == std::vector<std::string>{"delivery", "event", "another's signal"});
+}
+
 TEST_CASE("few streams are looked at in a round, and all of them in turn") {
   Bench b;
   std::vector<StreamState> streams(10);

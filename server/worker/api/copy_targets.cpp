@@ -83,8 +83,7 @@ void SentTarget::arrived(std::uint64_t chunk, std::span<std::byte> bytes, const 
 
 void SentTarget::finish() {
   if (failure_ != CUDA_SUCCESS) fail();
-  copy_.session.deliveries().send_changes();
-  copy_.session.finish(copy_.call, failure_);
+  copy_.session.finish_behind_deliveries(copy_.call, failure_);
 }
 
 FrameTarget::FrameTarget(const CopyToHost& copy) : SentTarget(copy, RowChunks(copy.shape, limits::bulk_bytes_max)) {}
@@ -196,7 +195,7 @@ void deliver_block(Session& session, std::uint64_t address, std::uint64_t bytes)
     if (memory.empty()) return;  // closed meanwhile
     auto copy = std::make_shared<std::vector<std::byte>>(memory.begin(), memory.end());
     session.client().deliver(address, *copy, [copy] {});
-    session.host_blocks().delivered(address, part);
+    session.host_blocks().delivered(address, *copy);
     address += part;
     bytes -= part;
   }

@@ -29,7 +29,7 @@ void enter_context_of(Session& session, const JitLink& link) {
 Outcome run(Session& session, Call& call, std::shared_ptr<JitLink> link, std::function<CUresult()> work) {
   link->busy = true;
   enter_context_of(session, *link);
-  return session.aside_reply(call, std::move(work), [link](CUresult result, MessageWriter& writer) {
+  return session.on_link_thread(call, std::move(work), [link](CUresult result, MessageWriter& writer) {
     link->busy = false;
     auto out = writer.root<wire::LinkReply>();
     out.setKnown(true);
@@ -44,14 +44,21 @@ Outcome run(Session& session, Call& call, std::shared_ptr<JitLink> link, std::fu
 Outcome createLink(Session& session, Call& call, wire::CreateLink::Reader in) {
   auto link = std::make_shared<JitLink>();
   if (const CUresult bad = link->options.read(in.getJit(), session.host_budget()); bad != CUDA_SUCCESS) return bad;
-  const CUresult result = session.driver().cuLinkCreate_v2(link->options.count(), link->options.kinds(),
-                                                           link->options.values(), &link->state);
-  if (result != CUDA_SUCCESS) return result;
   link->context = call.id().context;
-  const Handle handle = session.objects().introduce(HandleKind::link, link->state, call);
-  session.code().links[handle.value()] = std::move(link);
-  call.out<wire::CreateLinkReply>().setLink(handle.value());
-  return result;
+  return session.on_link_thread(
+      call,
+      [&driver = session.driver(), link] {
+        return driver.cuLinkCreate_v2(link->options.count(), link->options.kinds(), link->options.values(),
+                                      &link->state);
+      },
+      [&session, id = call.id(), link](CUresult result, MessageWriter& writer) {
+        if (result != CUDA_SUCCESS) return result;
+        if (!session.contexts().find(id.context)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+        const Handle handle = session.objects().introduce(HandleKind::link, link->state, id);
+        session.code().links[handle.value()] = link;
+        writer.root<wire::CreateLinkReply>().setLink(handle.value());
+        return result;
+      });
 }
 
 Outcome addToLink(Session& session, Call& call, wire::AddToLink::Reader in) {
@@ -113,13 +120,18 @@ Outcome fetchLinked(Session& session, Call& call, wire::FetchLinked::Reader in) 
   return CUDA_SUCCESS;
 }
 
-Outcome cuLinkDestroy(Session& session, Call&, wire::CuLinkDestroy::Reader, Known<HandleKind::link> state) {
+Outcome cuLinkDestroy(Session& session, Call& call, wire::CuLinkDestroy::Reader, Known<HandleKind::link> state) {
   const std::shared_ptr<JitLink> link = find(session, state.value());
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
+  link->busy = true;
   enter_context_of(session, *link);
-  const CUresult result = session.driver().cuLinkDestroy(link->state);
-  if (result == CUDA_SUCCESS) session.objects().forget(state);
-  return result;
+  return session.on_link_thread(
+      call, [&driver = session.driver(), link] { return driver.cuLinkDestroy(link->state); },
+      [&session, link, state](CUresult result, MessageWriter&) {
+        link->busy = false;
+        if (result == CUDA_SUCCESS) session.objects().forget(state);
+        return result;
+      });
 }
 
 }  // namespace fargpu::server::hand

@@ -91,11 +91,44 @@ Outcome cuEventQuery(Session& session, Call& call, wire::CuEventQuery::Reader, K
   return Outcome::later();
 }
 
+namespace {
+
+// A time also says that both events have happened.
+Outcome tell_times(Session& session, const Call& call, CUresult result, MessageWriter& reply) {
+  const std::span<const std::byte> bytes = reply.finish();
+  session.finish_behind_deliveries(call.id(), result, {bytes.begin(), bytes.end()});
+  return Outcome::later();
+}
+
+template <class Reply>
+Outcome tell_time(Session& session, const Call& call, CUresult result, float milliseconds) {
+  MessageWriter reply;
+  reply.root<Reply>().setPMilliseconds(milliseconds);
+  return tell_times(session, call, result, reply);
+}
+
+}  // namespace
+
+Outcome cuEventElapsedTime(Session& session, Call& call, wire::CuEventElapsedTime::Reader,
+                           Known<HandleKind::event> start, Known<HandleKind::event> end) {
+  float milliseconds = 0;
+  const CUresult result = session.driver().cuEventElapsedTime(&milliseconds, start.cuda(), end.cuda());
+  return tell_time<wire::CuEventElapsedTimeReply>(session, call, result, milliseconds);
+}
+
+Outcome cuEventElapsedTime_v2(Session& session, Call& call, wire::CuEventElapsedTimeV2::Reader,
+                              Known<HandleKind::event> start, Known<HandleKind::event> end) {
+  float milliseconds = 0;
+  const CUresult result = session.driver().cuEventElapsedTime_v2(&milliseconds, start.cuda(), end.cuda());
+  return tell_time<wire::CuEventElapsedTimeV2Reply>(session, call, result, milliseconds);
+}
+
 Outcome elapsedTimes(Session& session, Call& call, wire::ElapsedTimes::Reader in) {
   constexpr unsigned pairs_max = 512;
   const auto pairs = in.getPairs();
   if (pairs.size() == 0 || pairs.size() > pairs_max) return CUDA_ERROR_INVALID_VALUE;
-  auto out = call.out<wire::ElapsedTimesReply>();
+  MessageWriter reply;
+  auto out = reply.root<wire::ElapsedTimesReply>();
   auto times = out.initMilliseconds(pairs.size());
   for (unsigned i = 0; i < pairs.size(); ++i) {
     const auto start = session.objects().find<HandleKind::event>(pairs[i].getStart());
@@ -110,7 +143,7 @@ Outcome elapsedTimes(Session& session, Call& call, wire::ElapsedTimes::Reader in
     if (i == 0) out.setFirst(result);
     times.set(i, result == CUDA_SUCCESS ? milliseconds : std::numeric_limits<float>::quiet_NaN());
   }
-  return CUDA_SUCCESS;
+  return tell_times(session, call, CUDA_SUCCESS, reply);
 }
 
 Outcome cuEventSynchronize(Session& session, Call& call, wire::CuEventSynchronize::Reader,

@@ -15,7 +15,7 @@ void BlockingCalls::run(Work work, Done done) {
   const std::lock_guard lock(mutex_);
   ++under_way_;
   waiting_.emplace_back(std::move(work), std::move(done));
-  if (busy_ + waiting_.size() > threads_.size() && threads_.size() < threads_max)
+  if (busy_ + waiting_.size() > threads_.size() && threads_.size() < threads_max_)
     threads_.emplace_back([this] { loop(); });
   changed_.notify_one();
 }

@@ -19,8 +19,10 @@ class BlockingCalls {
   using Work = std::function<void()>;  ///< on a thread of the pool
   using Done = std::function<void()>;  ///< on the executor, from collect()
 
-  /// `waker` tells the executor that there is something to collect. `prepare` runs first on each thread.
-  BlockingCalls(Waker& waker, std::function<void()> prepare) : waker_(waker), prepare_(std::move(prepare)) {}
+  /// `waker` tells the executor that there is something to collect. `prepare` runs first on each of the threads, of
+  /// which there are at most `threads_max`: with one, calls are made in their order.
+  BlockingCalls(Waker& waker, std::function<void()> prepare, std::size_t threads_max = 8)
+      : waker_(waker), prepare_(std::move(prepare)), threads_max_(threads_max) {}
   ~BlockingCalls();
 
   void run(Work work, Done done);
@@ -32,11 +34,11 @@ class BlockingCalls {
   void wait_for_all();
 
  private:
-  static constexpr std::size_t threads_max = 8;
   void loop();
 
   Waker& waker_;
   const std::function<void()> prepare_;
+  const std::size_t threads_max_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::condition_variable quiet_;

@@ -180,12 +180,10 @@ bool HostBlocks::write(std::uint64_t address, std::span<const std::byte> bytes, 
   return true;
 }
 
-void HostBlocks::delivered(std::uint64_t address, std::uint64_t bytes) {
-  auto* const found = locate(address, bytes);
+void HostBlocks::delivered(std::uint64_t address, std::span<const std::byte> bytes) {
+  auto* const found = locate(address, bytes.size());
   if (!found || found->second.shadow.empty()) return;
-  Block& block = found->second;
-  const std::uint64_t offset = address - found->first;
-  std::memcpy(block.shadow.data() + offset, block.memory + offset, bytes);
+  std::memcpy(found->second.shadow.data() + (address - found->first), bytes.data(), bytes.size());
 }
 
 void HostBlocks::changes(const std::function<void(std::uint64_t, std::span<const std::byte>)>& deliver) {

@@ -51,8 +51,8 @@ class HostBlocks {
   /// New contents from the client, for a mapped block. `lost`: a word of them that the GPU has changed too since the
   /// client last heard, to something else; 0 for none.
   bool write(std::uint64_t address, std::span<const std::byte> bytes, std::uint64_t& lost);
-  /// The client has been sent what lies here.
-  void delivered(std::uint64_t address, std::uint64_t bytes);
+  /// The client has been sent this for what lies here.
+  void delivered(std::uint64_t address, std::span<const std::byte> bytes);
   /// Calls deliver(address, bytes) for everything the GPU changed in mapped blocks that are not paged since the client
   /// last heard.
   void changes(const std::function<void(std::uint64_t, std::span<const std::byte>)>& deliver);

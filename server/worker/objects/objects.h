@@ -70,15 +70,23 @@ class Objects {
 
   /// The handle of an object that the driver gave, found in `source` if that is not 0 (Handles::reveal).
   template <class T>
+  Handle reveal(HandleKind kind, T object, const CallId& call, std::uint64_t source = 0) {
+    return handles_.reveal(kind, raw_of(object), lives_with_context(kind) ? call.context : 0, Handle(source));
+  }
+  template <class T>
   Handle reveal(HandleKind kind, T object, const Call& call, std::uint64_t source = 0) {
-    return handles_.reveal(kind, raw_of(object), lives_with_context(kind) ? call.id().context : 0, Handle(source));
+    return reveal(kind, object, call.id(), source);
   }
   /// The handle of an object that was made just now: one that still means its place is of an object that went with a
   /// part of its owner.
   template <class T>
-  Handle introduce(HandleKind kind, T object, const Call& call, std::uint64_t source = 0) {
+  Handle introduce(HandleKind kind, T object, const CallId& call, std::uint64_t source = 0) {
     handles_.forget(kind, known(kind, object));
     return reveal(kind, object, call, source);
+  }
+  template <class T>
+  Handle introduce(HandleKind kind, T object, const Call& call, std::uint64_t source = 0) {
+    return introduce(kind, object, call.id(), source);
   }
   /// The handle by which the client knows an object; null if it does not.
   template <class T>

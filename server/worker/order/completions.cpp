@@ -72,20 +72,23 @@ void Completions::tell_passed() {
   passed_events_.clear();
 }
 
-// Takes what is complete off the front of a stream's queue.
+// Takes what is complete out of a stream's queue. Of that, what comes later than `last_wanted` keeps its place.
 bool Completions::take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted,
                                 const std::array<ReadyList*, kinds>& ready) {
   bool progress = false;
-  while (!queue.empty()) {
-    Entry& entry = queue.front();
-    if (entry.kind > last_wanted) break;
+  for (auto it = queue.begin(); it != queue.end();) {
+    Entry& entry = *it;
     const CUresult result = query(stream, entry);
     if (result == CUDA_ERROR_NOT_READY) break;
+    if (entry.kind > last_wanted) {
+      ++it;
+      continue;
+    }
     note_passed(*stream.context, entry.event, result);
     if (result == CUDA_SUCCESS) stream.passed = std::max(stream.passed, entry.submitted);  // a failure: for the waits
     ready[static_cast<std::size_t>(entry.kind)]->push_back({result, std::move(entry.done)});
     if (entry.kind != Kind::release) --wanted_;
-    queue.pop_front();
+    it = queue.erase(it);
     --queued_;
     progress = true;
   }

@@ -75,7 +75,9 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       told_at_(Clock::now()),
       told_usage_{.busy_ns = std::vector<std::uint64_t>(options_.devices.size())},
       idle_since_(Clock::now()),
-      blocking_calls_(waker_, [&driver] { relax_captures(driver); }) {
+      blocking_calls_(waker_, [&driver] { relax_captures(driver); }),
+      link_calls_(
+          waker_, [&driver] { relax_captures(driver); }, /*threads_max=*/1) {
   relax_captures(driver);
 }
 
@@ -170,6 +172,7 @@ bool Session::round() {
   bool progress = heard;
   progress |= ordering_.collect_launches();
   progress |= blocking_calls_.collect();
+  progress |= link_calls_.collect();
   progress |= collect_parts();
   progress |= lanes_.collect();
   progress |= peers_.collect();
@@ -219,7 +222,7 @@ bool Session::look_after_memory() {
 std::string Session::at_work() const {
   if (peers_.any()) return "it has a link with another host";
   if (ordering_.holding()) return "work of it waits, for its turn, a host function or other work";
-  if (!blocking_calls_.idle() || !retries_.empty()) return "a call of it is being carried out";
+  if (!blocking_calls_.idle() || !link_calls_.idle() || !retries_.empty()) return "a call of it is being carried out";
   if (reader_.in_frame() || lanes_.receiving() || !completions_.empty()) return "copies of it are under way";
   return "";
 }
@@ -479,6 +482,13 @@ void Session::finish(const CallId& call, CUresult result, std::span<const std::b
   }
 }
 
+void Session::finish_behind_deliveries(const CallId& call, CUresult result, std::vector<std::byte> reply) {
+  completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, [this, call, result, reply = std::move(reply)](CUresult) {
+    deliveries_.send_changes();
+    finish(call, result, reply);
+  });
+}
+
 void Session::refuse(Call& call, CUresult result) {
   drop_call(call);
   finish(call.id(), result);
@@ -512,6 +522,7 @@ CUresult Session::close_green(ContextState& context, ContextState& heir) {
 CUresult Session::close_context(ContextState& context) {
   ordering_.wait_for_launches();
   blocking_calls_.wait_for_all();  // it may be in this context
+  link_calls_.wait_for_all();
   if (context.green) return close_green(context, *contexts_.primary_of(context.device));
   for (ContextState* const green : contexts_.with_greens(context))
     if (green != &context) close_green(*green, context);
@@ -582,12 +593,24 @@ Outcome Session::aside_reply(Call& call, std::function<CUresult()> work,
                                           .work = std::move(work),
                                           .settle = std::move(settle),
                                           .repeats = repeats == Repeats::work || again,
-                                          .again = std::move(again)}));
+                                          .again = std::move(again),
+                                          .threads = &blocking_calls_}));
+  return Outcome::later();
+}
+
+Outcome Session::on_link_thread(Call& call, std::function<CUresult()> work,
+                                std::function<CUresult(CUresult, MessageWriter&)> settle) {
+  run_aside(std::make_shared<Aside>(Aside{.id = call.id(),
+                                          .cuda = contexts_.current() ? contexts_.current()->cuda : nullptr,
+                                          .device = -1,
+                                          .work = std::move(work),
+                                          .settle = std::move(settle),
+                                          .threads = &link_calls_}));
   return Outcome::later();
 }
 
 void Session::run_aside(const std::shared_ptr<Aside>& aside) {
-  blocking_calls_.run(
+  aside->threads->run(
       [this, aside] {
         driver_.cuCtxSetCurrent(aside->cuda);
         aside->result = aside->work();

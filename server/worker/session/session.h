@@ -162,6 +162,9 @@ class Session final : FrameHandler, Executor {
   std::size_t unread_bytes() const { return reader_.waiting_bytes(); }
 
   void finish(const CallId& call, CUresult result, std::span<const std::byte> reply = {}) override;
+  /// Answers a call that tells the program of complete work, on whatever stream: soon, behind what the client is owed
+  /// of work that is complete by now.
+  void finish_behind_deliveries(const CallId& call, CUresult result, std::vector<std::byte> reply = {});
   /// What came with a call that is not carried out goes, and what comes for it yet.
   void drop_call(Call& call);
 
@@ -184,6 +187,10 @@ class Session final : FrameHandler, Executor {
   /// Runs `work` beside the executor, where settling writes a reply: `settle` gets the writer.
   Outcome aside_reply(Call& call, std::function<CUresult()> work,
                       std::function<CUresult(CUresult, MessageWriter&)> settle, Repeats repeats = Repeats::nothing);
+  /// As aside_reply(), on the one thread that makes all calls with links of images: programs make those of a link on
+  /// one thread, and a driver need not expect more.
+  Outcome on_link_thread(Call& call, std::function<CUresult()> work,
+                         std::function<CUresult(CUresult, MessageWriter&)> settle);
 
  private:
   struct Aside {
@@ -194,6 +201,7 @@ class Session final : FrameHandler, Executor {
     const std::function<CUresult(CUresult, MessageWriter&)> settle;
     bool repeats = false;
     const std::function<void()> again;  ///< carries out the call anew, in place of `work`
+    BlockingCalls* threads = nullptr;
     CUresult result = CUDA_ERROR_UNKNOWN;
   };
   void run_aside(const std::shared_ptr<Aside>& aside);
@@ -299,8 +307,9 @@ class Session final : FrameHandler, Executor {
   std::chrono::steady_clock::time_point idle_since_;
   SpareProcessors spare_;
   Spell spell_{spare_};  // of looking on since then
-  // Last: its threads end before what they use goes.
+  // Last: their threads end before what they use goes.
   BlockingCalls blocking_calls_;
+  BlockingCalls link_calls_;
 };
 
 }  // namespace fargpu::server
