@@ -1,11 +1,13 @@
 #include "worker_link.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "protocol/descriptor_passing.h"
@@ -16,12 +18,20 @@ namespace {
 
 constexpr std::size_t packet_bytes_max = 1u << 20;  // facts of 64 devices fit many times
 
+// For the operator, and for the person whose program is refused.
+std::string why_no_link(int error) {
+  if (error != EMFILE) return std::string("no link to a worker: ") + std::strerror(error);
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return "fargpud has all the " + std::to_string(limit.rlim_cur) +
+         " files open that it may have, and cannot start another worker: raise LimitNOFILE in its unit, or 'ulimit -n'";
+}
+
 }  // namespace
 
 std::pair<int, int> make_link() {
   int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-    throw SystemError(std::string("socketpair: ") + std::strerror(errno));
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) throw SystemError(why_no_link(errno));
   for (const int end : ends) give_room(end);
   return {ends[0], ends[1]};
 }

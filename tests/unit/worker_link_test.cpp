@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 using namespace fargpu;
@@ -31,6 +32,15 @@ std::string text_of(const LinkPacket& packet) {
 }
 
 }  // namespace
+
+TEST_CASE("a broker that may open no more files says what to raise") {
+  rlimit usual{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  const rlimit none{0, usual.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  CHECK_THROWS_WITH(make_link(), Catch::Contains("all the 0 files") && Catch::Contains("LimitNOFILE"));
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
+}
 
 TEST_CASE("one message, one packet, in order, with its descriptor") {
   Link link;
