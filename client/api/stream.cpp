@@ -428,7 +428,9 @@ CUresult ask_elapsed(Thread& thread, float& milliseconds, CUevent start, CUevent
   call.in().setHStart(handle_of(start).value());
   call.in().setHEnd(handle_of(end).value());
   const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) milliseconds = call.out().getPMilliseconds();
+  if (result != CUDA_SUCCESS) return result;
+  milliseconds = call.out().getPMilliseconds();
+  session_of(thread).waits.after_wait(thread);
   return result;
 }
 
@@ -447,7 +449,10 @@ CUresult ask_elapsed(Thread& thread, float& milliseconds, const std::vector<Elap
   for (const float time : out.getMilliseconds()) times.push_back(time);
   if (times.size() != pairs.size()) throw ProtocolError("times of other pairs of events than were asked for");
   const auto first = static_cast<CUresult>(out.getFirst());
-  if (first == CUDA_SUCCESS) milliseconds = times.front();
+  if (first == CUDA_SUCCESS) {
+    milliseconds = times.front();
+    session_of(thread).waits.after_wait(thread);
+  }
   session_of(thread).elapsed_times.learn(pairs, times);
   return first;
 }

@@ -149,7 +149,7 @@ CUresult Copier::within_device() {
 
 // Both sides are the program's own memory: in the stream's order, but done here.
 CUresult Copier::within_host() {
-  if (const CUresult result = parts_.waits.settle(job_.thread, job_.stream); result != CUDA_SUCCESS) return result;
+  if (const CUresult bad = parts_.waits.settle_before_work(job_.thread, job_.stream); bad != CUDA_SUCCESS) return bad;
   const Copy& copy = job_.copy;
   for (std::uint64_t z = 0; z < copy.shape.depth; ++z)
     for (std::uint64_t y = 0; y < copy.shape.height; ++y)
@@ -191,7 +191,7 @@ CUresult Copier::to_device(Memory memory) {
   if (!copy.target.in_array()) copy.target.kind = CopySide::Kind::device;
   // What runs in this process before the copy may write its source.
   if (copy.done_on_return() && parts_.writers.any()) {
-    if (const CUresult result = parts_.waits.settle(job_.thread, job_.stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult bad = parts_.waits.settle_before_work(job_.thread, job_.stream); bad != CUDA_SUCCESS) return bad;
   }
   const SourceBytes source(parts_.host_memory, parts_.writers, copy, memory == Memory::pinned);
   // And so may an earlier copy, of which nobody has the bytes yet.
@@ -205,7 +205,8 @@ CUresult Copier::to_device(Memory memory) {
   if (result != CUDA_SUCCESS || !copy.done_on_return()) return result;
   // A synchronous copy is also a wait for what the stream still has to do, where the host would notice.
   const Context& context = *job_.stream.context;
-  const bool noticed = context.host_visible.load() > context.completed.load() || parts_.shared_memory.any();
+  const bool noticed =
+      context.host_visible.load() > context.completed.load() || parts_.shared_memory.any() || parts_.contexts.several();
   return noticed ? parts_.waits.settle(job_.thread, job_.stream) : result;
 }
 
@@ -297,11 +298,17 @@ bool Copier::fetch_by_lanes(Memory target, CUresult& result) {
 CUresult Copier::to_host(Memory target) {
   Copy& copy = job_.copy;
   if (!copy.source.in_array()) copy.source.kind = CopySide::Kind::device;
-  // Into memory that both sides compare: what either has written so far is older than the copy, and goes ahead of it.
-  if (target == Memory::pinned && parts_.host_memory.mapped(copy.target.begin())) {
-    if (!copy.done_on_return()) parts_.host_memory.send_changes(job_.thread);
-    else if (const CUresult bad = parts_.waits.settle(job_.thread, job_.stream); bad != CUDA_SUCCESS) return bad;
+  // What either side has written to memory that both compare is older than the copy, and goes ahead of it. And so does
+  // what earlier copies still have to deliver there, which has no order with the bytes of an answer.
+  const bool awaited = target != Memory::pinned || copy.done_on_return();
+  const bool compared = target == Memory::pinned && parts_.host_memory.mapped(copy.target.begin());
+  const bool delivered =
+      target == Memory::pinned && parts_.host_memory.expects(copy.target.begin(), copy.target.extent(copy.shape));
+  if (!awaited && compared) parts_.host_memory.send_changes(job_.thread);
+  if (awaited && (compared || delivered)) {
+    if (const CUresult bad = parts_.waits.settle_before_work(job_.thread, job_.stream); bad != CUDA_SUCCESS) return bad;
   }
+  if (awaited) parts_.host_memory.before_wait(job_.thread);
   if (CUresult result = CUDA_SUCCESS; fetch_by_lanes(target, result)) return result;
   const bool packed = copy.target.packed(copy.shape);
   if (target == Memory::pinned && !copy.done_on_return() && packed && copy.shape.depth == 1)

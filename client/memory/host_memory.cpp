@@ -317,11 +317,9 @@ void HostMemory::graph_has(Thread& thread, const NewParts& parts) {
 // What copies have written to the worker's copy of a block comes here before that is replaced by what kernels see; and
 // no lane may be reading pages that are taken away then.
 CUresult HostMemory::settle_deliveries(Thread& thread, const Region& region) {
+  const bool expected = expects(region.base, region.bytes);
   {
     const std::lock_guard lock(mutex_);
-    const bool expected = std::any_of(expected_.begin(), expected_.end(), [&](const auto& range) {
-      return range.begin < region.base + region.bytes && region.base < range.end;
-    });
     const bool read = parts_.lanes.uses(region.base, region.base + region.bytes);
     const bool copied = parts_.graphs.any_launched() && !parts_.graph_parts.within(region.base, region.bytes).empty();
     if (!expected && !read && !copied) return CUDA_SUCCESS;
@@ -450,6 +448,18 @@ HostMemory::Part HostMemory::newest(std::uint64_t address, std::uint64_t bytes) 
     }
   }
   return part;
+}
+
+bool HostMemory::expects(std::uint64_t address, std::uint64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(expected_.begin(), expected_.end(),
+                     [&](const Expected& range) { return range.begin < address + bytes && address < range.end; });
+}
+
+bool HostMemory::expects_any() const {
+  if (any_mapped() || parts_.graphs.any_launched()) return true;
+  const std::lock_guard lock(mutex_);
+  return !expected_.empty();
 }
 
 bool HostMemory::awaits(std::uint64_t address, std::size_t bytes) const {

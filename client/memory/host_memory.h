@@ -133,6 +133,10 @@ class HostMemory {
     Newest newest;
   };
   Part newest(std::uint64_t address, std::uint64_t bytes) const;
+  /// Whether a delivery to any of [address, address + bytes) is still to come.
+  bool expects(std::uint64_t address, std::uint64_t bytes) const;
+  /// Whether the worker may still have to send something for memory that it does not share with this process.
+  bool expects_any() const;
 
   /// Whether a delivery may come for this place.
   bool awaits(std::uint64_t address, std::size_t bytes) const;

@@ -24,6 +24,9 @@ Context* Contexts::make(int device, unsigned flags) {
 }
 
 void Contexts::opened(Context& context) {
+  contexts_.for_each([&](Handle, const Context& other) {
+    if (other.active && &other != &context) several_ = true;
+  });
   context.failure = CUDA_SUCCESS;
   context.legacy.id = context.number << 32 | 1;
   context.active = true;

@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -33,6 +34,9 @@ class Contexts {
   std::vector<Context*> greens(const Context& primary);
   /// The devices that contexts are open on.
   std::set<int> devices_in_use();
+  /// Whether there have ever been two at once: what the worker puts before all later work of a context is not before
+  /// that of another one.
+  bool several() const { return several_.load(std::memory_order_relaxed); }
   /// An active one, or null if there is none.
   Context* any_active();
   /// Nothing is under way in any context, as far as is known without asking. Programs wait for streams more often than
@@ -63,6 +67,7 @@ class Contexts {
   std::recursive_mutex mutex_;  // destructors of context-local values may call back
   HandleMap<Context> contexts_;
   std::deque<Context*> primaries_;
+  std::atomic<bool> several_{false};
 };
 
 }  // namespace fargpu::client

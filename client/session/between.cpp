@@ -145,7 +145,9 @@ CUresult Between::wait(Thread& thread, Stream& stream, const Event& event) {
   if (known && (event.recorded.load() == 0 || event.complete())) return CUDA_SUCCESS;
   Stream* const witness = hidden(thread, *event.context, Use::events);
   if (!witness) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (const auto link = links_.between(there, here)) return wait_directly(thread, stream, event, *witness, *link);
+  // A word from worker to worker would overtake what the other one has to deliver to memory of the program.
+  if (!there.host_memory.expects_any())
+    if (const auto link = links_.between(there, here)) return wait_directly(thread, stream, event, *witness, *link);
   // The id is written before the worker can have heard of it.
   const auto id = std::make_shared<std::uint64_t>(0);
   if (const CUresult bad = park(

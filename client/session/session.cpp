@@ -13,7 +13,8 @@ namespace fargpu::client {
 Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::nanoseconds spin)
     : channel_(std::move(channel)),
       terms(std::move(agreed)),
-      waits({.contexts = contexts,
+      waits({.calls = calls,
+             .contexts = contexts,
              .streams = streams,
              .captures = captures,
              .callbacks = callbacks,

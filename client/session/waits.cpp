@@ -20,8 +20,8 @@ CUresult Waits::synchronize(Thread& thread, Context& context) {
 
 CUresult Waits::synchronize(Thread& thread, Stream& stream) {
   if (const CUresult bad = parts_.captures.check_query(thread, stream); bad != CUDA_SUCCESS) return bad;
-  const bool unnoticed = !stream.idle() && stream.as_good_as_idle() && !parts_.shared_memory.any();
-  const CUresult result = unnoticed ? put_before_all(thread, stream) : settle(thread, stream);
+  const std::optional<Given> given = all_as_good_as_done(stream);
+  const CUresult result = given ? put_before_all(thread, stream, *given) : settle(thread, stream);
   after_wait(thread);
   return tell_conflict("cuStreamSynchronize", result);
 }
@@ -62,14 +62,34 @@ CUresult Waits::settle(Thread& thread, Stream& stream) {
   return result;
 }
 
+CUresult Waits::settle_before_work(Thread& thread, Stream& stream) {
+  Stream& legacy = stream.context->legacy;
+  if (&legacy != &stream && stream.blocking() && !legacy.finished()) {
+    if (const CUresult bad = settle(thread, legacy); bad != CUDA_SUCCESS) return bad;
+  }
+  return settle(thread, stream);
+}
+
+// No other thread gives the stream work while this looks: what is found done is what is called done.
+std::optional<Waits::Given> Waits::all_as_good_as_done(const Stream& stream) const {
+  const auto done = [&] { return !stream.idle() && stream.as_good_as_idle(); };
+  if (!done() || parts_.shared_memory.any() || parts_.contexts.several()) return std::nullopt;
+  std::optional<Given> given;
+  parts_.calls.commands.in_order([&] {
+    if (!done()) return;
+    given = {stream.legacy() ? stream.context->blocking_submitted.load() : stream.submitted.load(),
+             stream.items.load()};
+  });
+  return given;
+}
+
 // In place of a wait that nobody can notice. Programs wait for each copy of pageable memory. What is left of it
-// concerns nobody but later work on the device, which the worker keeps behind it, on all streams.
-CUresult Waits::put_before_all(Thread& thread, Stream& stream) {
+// concerns nobody but later work on the device, which the worker keeps behind it, on all streams of the context.
+CUresult Waits::put_before_all(Thread& thread, Stream& stream, const Given& given) {
   RemoteCall<wire::CuStreamSynchronize> call(thread, stream.context);
   call.in().setHStream(stream.wire());
-  const std::uint64_t items = stream.items.load();
   if (const CUresult bad = call.post(); bad != CUDA_SUCCESS) return bad;
-  stream.pass(call.number(), items);
+  stream.pass(given.call, given.items);
   return CUDA_SUCCESS;
 }
 

@@ -4,6 +4,10 @@
 
 #include <cuda.h>
 
+#include <cstdint>
+#include <optional>
+
+#include "client/call/calls.h"
 #include "client/memory/device_memory.h"
 #include "client/memory/host_memory.h"
 #include "client/memory/managed_memory.h"
@@ -21,6 +25,7 @@ namespace fargpu::client {
 class Waits final : public Settler {
  public:
   struct Parts {
+    Calls& calls;
     Contexts& contexts;
     Streams& streams;
     Captures& captures;
@@ -39,6 +44,7 @@ class Waits final : public Settler {
   CUresult synchronize(Thread& thread, Stream& stream);
   CUresult settle(Thread& thread, Context& context) override;
   CUresult settle(Thread& thread, Stream& stream) override;
+  CUresult settle_before_work(Thread& thread, Stream& stream) override;
 
   /// Work is about to be submitted that may use memory of the host: what the program changed there goes first.
   void before_work(Thread& thread) {
@@ -56,7 +62,13 @@ class Waits final : public Settler {
   bool for_host() const { return parts_.callbacks.any_waiting() || parts_.stream_waits.any(); }
 
  private:
-  CUresult put_before_all(Thread& thread, Stream& stream);
+  /// What a stream was given.
+  struct Given {
+    std::uint64_t call;  ///< the last one
+    std::uint64_t items;
+  };
+  std::optional<Given> all_as_good_as_done(const Stream& stream) const;
+  CUresult put_before_all(Thread& thread, Stream& stream, const Given& given);
 
   const Parts parts_;
 };

@@ -158,6 +158,60 @@ CASE(legacy_stream_queried) {
   });
 }
 
+// Of two copies to the same memory the later one stays, on whatever streams they are.
+CASE(second_of_two_copies) {
+  Bench b;
+  for (int round = 1; round <= rounds; ++round) {
+    OK(b.kernels.try_launch("set", {}, {1}, 0, b.stream, b.source.address(), -round));
+    OK(cuMemcpyDtoHAsync(b.pinned.word, b.source.address(), sizeof(int), b.stream));
+    b.join();
+    OK(b.kernels.try_launch("set", {}, {1}, 0, b.other, b.source.address(), round));
+    OK(cuMemcpyDtoHAsync(b.pinned.word, b.source.address(), sizeof(int), b.other));
+    OK(cuStreamSynchronize(b.other));
+    expect_same<int>({b.pinned.now()}, {round});
+  }
+}
+
+// Be it one that goes another way because it is larger, and is awaited.
+CASE(larger_of_two_copies) {
+  Bench b(CU_STREAM_DEFAULT);
+  int* words = nullptr;
+  OK(cuMemAllocHost(reinterpret_cast<void**>(&words), 2 * b.rest.bytes()));
+  const Buffer<int> large(2 * b.rest.count());
+  OK(cuMemsetD32(large.address(), 7, large.count()));
+  for (int round = 1; round <= rounds / 4; ++round) {
+    OK(cuMemcpyDtoHAsync(words, b.rest.address(), 64u << 10, b.stream));
+    OK(cuMemcpyDtoH(words, large.address(), large.bytes()));
+    expect_same<int>({words[0], words[100]}, {7, 7});
+  }
+  OK(cuMemFreeHost(words));
+}
+
+// What a copy of the program's own memory has read is there for every context.
+CASE(copied_in_for_another_context) {
+  Bench b(CU_STREAM_DEFAULT);
+  CUcontext first = nullptr, second = nullptr;
+  CUdevice device;
+  OK(cuCtxGetCurrent(&first));
+  OK(cuCtxGetDevice(&device));
+  OK(cuCtxCreate(&second, nullptr, 0, device));
+  CUdeviceptr target = 0;
+  OK(cuMemAlloc(&target, b.rest.bytes()));
+  std::vector<int> words(b.rest.count());
+  for (int round = 1; round <= 20; ++round) {
+    words.back() = round;
+    OK(cuCtxSetCurrent(first));
+    OK(cuMemcpyHtoD(b.rest.address(), words.data(), b.rest.bytes()));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemcpyPeer(target, second, b.rest.address(), first, b.rest.bytes()));
+    int got = 0;
+    OK(cuMemcpyDtoH(&got, target + b.rest.bytes() - sizeof got, sizeof got));
+    expect_same<int>({got}, {round});
+  }
+  OK(cuCtxDestroy(second));
+  OK(cuCtxSetCurrent(first));
+}
+
 // CUDA Driver API, "API synchronization behavior": a copy to pageable memory returns when it is complete.
 CASE(word_copied_on_another_stream) {
   Bench b;

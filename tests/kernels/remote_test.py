@@ -2,6 +2,7 @@
 GPU."""
 
 import json
+import os
 import re
 import sys
 import tempfile
@@ -113,6 +114,31 @@ class SlowLooks(SystemTest):
 
     def test_by_shared_memory(self):
         self.deliver("shm")
+
+
+class RandomWork(SystemTest):
+    """kernels_random, with more than one seed. More of them: KERNELS_SEEDS."""
+
+    def compute(self, first, transport, driver=SOFTWARE_GPU, **variables):
+        broker = self.broker(driver=driver)
+        for seed in range(first, first + int(os.environ.get("KERNELS_SEEDS", "6"))):
+            with self.subTest(seed=seed):
+                done = run([PROGRAMS / "kernels_random", "work"], seconds=CASE_SECONDS,
+                           env={**environment(broker), "FARGPU_LANES": "4", "FARGPU_TRANSPORT": transport,
+                                "TEST_SEED": str(seed), **variables})
+                self.assertEqual(done.code, 0, done.out + done.err)
+
+    def test_by_tcp(self):
+        self.compute(124, "tcp")
+
+    def test_by_shared_memory(self):
+        self.compute(1000, "shm")
+
+    def test_by_threads(self):
+        self.compute(213, "tcp", KERNELS_THREADS="3")
+
+    def test_with_slow_looks(self):
+        self.compute(300, "tcp", PROGRAMS / "libkernels_slow_looks.so", KERNELS_STEPS="600")
 
 
 class SharedMemory(SystemTest):

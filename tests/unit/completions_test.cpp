@@ -138,6 +138,37 @@ TEST_CASE("a delivery comes before an event of the program, though a signal stan
   CHECK(b.told == std::vector<std::string>{"delivery", "event", "another's signal"});
 }
 
+TEST_CASE("a stream that still has something to deliver is not known to be idle") {
+  Bench b;
+  b.stream.submitted = 1;
+  b.after(Kind::release, "release");
+  const CUevent of_release = b.last;
+  b.after(Kind::delivery, "delivery");
+  fired.insert(of_release);
+  b.completions.poll();
+  CHECK(b.stream.dirty());
+  fired.insert(b.last);
+  b.completions.poll();
+  CHECK_FALSE(b.stream.dirty());
+}
+
+TEST_CASE("what is delivered comes in the order in which it was asked for, from whatever stream") {
+  Bench b;
+  std::vector<StreamState> streams(8);
+  std::vector<std::string> wanted;
+  for (StreamState& stream : streams) {
+    stream.context = &b.context;
+    const std::string what = "delivery " + std::to_string(wanted.size());
+    b.completions.after(stream, Kind::delivery, [&b, what](CUresult) { b.told.push_back(what); });
+    wanted.push_back(what);
+  }
+  // All of it happens when the first look at a stream is over.
+  b.driver.cuEventQuery = [](CUevent) { return queries++ == 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; };
+  while (!b.completions.empty()) b.completions.poll();
+  std::erase_if(b.told, [](const std::string& line) { return line.starts_with("passed"); });
+  CHECK(b.told == wanted);
+}
+
 TEST_CASE("few streams are looked at in a round, and all of them in turn") {
   Bench b;
   std::vector<StreamState> streams(10);

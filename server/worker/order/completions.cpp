@@ -37,7 +37,9 @@ void Completions::after(StreamState& stream, Kind kind, Done done) {
     soon(kind, driver_.cuStreamSynchronize(stream.cuda), std::move(done));  // as in query()
     return;
   }
-  queues_[&stream].push_back({event, std::move(recorded.later), stream.submitted, kind, std::move(done)});
+  Queue& queue = queues_[&stream];
+  queue.entries.push_back({event, std::move(recorded.later), stream.submitted, ++last_number_, kind, std::move(done)});
+  queue.deliveries += kind == Kind::delivery;
   ++queued_;
   if (kind != Kind::release) ++wanted_;
 }
@@ -46,7 +48,9 @@ void Completions::after_event(CUevent event, ContextState& context, Done done) {
   events_.push_back({event, &context, std::move(done)});
 }
 
-void Completions::soon(Kind kind, CUresult result, Done done) { soon_.push_back({kind, {result, std::move(done)}}); }
+void Completions::soon(Kind kind, CUresult result, Done done) {
+  soon_.push_back({kind, {result, std::move(done), ++last_number_}});
+}
 
 void Completions::note_passed(ContextState& context, CUevent event, CUresult result) {
   const CUresult before = forget_passed(context);
@@ -73,10 +77,11 @@ void Completions::tell_passed() {
 }
 
 // Takes what is complete out of a stream's queue. Of that, what comes later than `last_wanted` keeps its place.
-bool Completions::take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted,
+bool Completions::take_complete(StreamState& stream, Queue& queue, Kind last_wanted,
                                 const std::array<ReadyList*, kinds>& ready) {
   bool progress = false;
-  for (auto it = queue.begin(); it != queue.end();) {
+  for (auto it = queue.entries.begin(); it != queue.entries.end();) {
+    if (last_wanted < Kind::signal && queue.deliveries == 0) break;
     Entry& entry = *it;
     const CUresult result = query(stream, entry);
     if (result == CUDA_ERROR_NOT_READY) break;
@@ -85,10 +90,13 @@ bool Completions::take_complete(StreamState& stream, std::deque<Entry>& queue, K
       continue;
     }
     note_passed(*stream.context, entry.event, result);
-    if (result == CUDA_SUCCESS) stream.passed = std::max(stream.passed, entry.submitted);  // a failure: for the waits
-    ready[static_cast<std::size_t>(entry.kind)]->push_back({result, std::move(entry.done)});
+    const std::uint64_t passed = result == CUDA_SUCCESS ? entry.submitted : 0;  // a failure: for the waits
+    ready[static_cast<std::size_t>(entry.kind)]->push_back({result, std::move(entry.done), entry.number});
     if (entry.kind != Kind::release) --wanted_;
-    it = queue.erase(it);
+    queue.deliveries -= entry.kind == Kind::delivery;
+    it = queue.entries.erase(it);
+    // While something is still to be delivered the stream is not known to be idle, though its work is complete.
+    if (queue.deliveries == 0) stream.passed = std::max(stream.passed, passed);
     --queued_;
     progress = true;
   }
@@ -104,7 +112,7 @@ bool Completions::sweep(Kind last_wanted, std::size_t streams_max) {
     if (it == queues_.end()) it = queues_.begin();
     auto& [stream, queue] = *it;
     progress |= take_complete(*stream, queue, last_wanted, {&releases, &deliveries_, &signals_});
-    it = queue.empty() ? queues_.erase(it) : std::next(it);
+    it = queue.entries.empty() ? queues_.erase(it) : std::next(it);
   }
   next_ = it == queues_.end() ? nullptr : it->first;
   for (Ready& ready : releases) ready.done(ready.result);
@@ -124,7 +132,7 @@ bool Completions::call_back(ReadyList& ready) {
 }
 
 // The second sweep gathers what became complete while the first was looking elsewhere, so that deliveries come before
-// signals.
+// signals, and behind all that were asked for before them: those are complete too where the GPU ordered them.
 bool Completions::poll(std::size_t streams_max) {
   if (empty()) return false;
   bool progress = sweep(Kind::signal, streams_max);
@@ -148,7 +156,8 @@ bool Completions::poll(std::size_t streams_max) {
     else if (kind == Kind::delivery) deliveries_.push_back(std::move(ready));
     else ready.done(ready.result);
   }
-  if (!signals_.empty()) sweep(Kind::delivery, queues_.size());
+  if (!signals_.empty() || !deliveries_.empty()) sweep(Kind::delivery, queues_.size());
+  deliveries_.sort([](const Ready& one, const Ready& other) { return one.number < other.number; });
   const std::size_t left = deliveries_.size() + signals_.size();
   if (call_back(deliveries_)) call_back(signals_);
   return progress || deliveries_.size() + signals_.size() < left;
@@ -157,7 +166,7 @@ bool Completions::poll(std::size_t streams_max) {
 void Completions::abandon(StreamState& stream, CUresult result) {
   const auto found = queues_.find(&stream);
   if (found == queues_.end()) return;
-  std::deque<Entry> entries = std::move(found->second);
+  std::deque<Entry> entries = std::move(found->second.entries);
   queues_.erase(found);
   queued_ -= entries.size();
   for (Entry& entry : entries) {

@@ -31,7 +31,8 @@ class Completions {
 
   /// What a completion does. Releases give back what is the worker's own; deliveries send what the client is owed;
   /// signals tell it of the completion. No signal is given before every delivery that is complete at that time, so that
-  /// a client that was told finds its bytes.
+  /// a client that was told finds its bytes. Deliveries are made in the order in which they were asked for, so that of
+  /// two for the same memory the later one stays.
   enum class Kind { release, delivery, signal };
   static constexpr std::size_t kinds = 3;
 
@@ -82,10 +83,15 @@ class Completions {
     CUevent event = nullptr;
     std::shared_ptr<std::atomic<CUresult>> later;
     std::uint64_t submitted = 0;
+    std::uint64_t number = 0;
     Kind kind = Kind::signal;
     Done done;
   };
-  using Queues = std::unordered_map<StreamState*, std::deque<Entry>>;
+  struct Queue {
+    std::deque<Entry> entries;
+    std::size_t deliveries = 0;  // of these
+  };
+  using Queues = std::unordered_map<StreamState*, Queue>;
   struct EventEntry {
     CUevent event = nullptr;
     ContextState* context = nullptr;
@@ -94,6 +100,7 @@ class Completions {
   struct Ready {
     CUresult result;
     Done done;
+    std::uint64_t number = 0;  // of its entry
   };
   using ReadyList = std::list<Ready>;  // an empty one costs nothing
   struct PassedEvent {
@@ -106,8 +113,7 @@ class Completions {
   CUresult query(StreamState& stream, Entry& entry);
   CUresult take_event(ContextState& context, CUevent& event);
   bool sweep(Kind wanted, std::size_t streams_max);
-  bool take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted,
-                     const std::array<ReadyList*, kinds>& ready);
+  bool take_complete(StreamState& stream, Queue& queue, Kind last_wanted, const std::array<ReadyList*, kinds>& ready);
   bool call_back(ReadyList& ready);
   void note_passed(ContextState& context, CUevent event, CUresult result);
   CUresult forget_passed(ContextState& context);
@@ -117,8 +123,9 @@ class Completions {
   const Passed passed_;
   const Record record_;
   const std::function<bool()> room_;
-  Queues queues_;                           // streams with something to wait for
-  std::size_t queued_ = 0;                  // in all of them
+  Queues queues_;           // streams with something to wait for
+  std::size_t queued_ = 0;  // in all of them
+  std::uint64_t last_number_ = 0;
   std::size_t wanted_ = 0;                  // of these, what the client will hear of
   StreamState* next_ = nullptr;             // where to go on looking
   std::vector<PassedEvent> passed_events_;  // of which nobody has heard yet; they are not used again before that

@@ -563,14 +563,17 @@ void Session::forgotten(HandleKind kind, std::uint64_t value) {
 bool Session::collect_parts() {
   const auto gone = graph_parts_.gone();
   for (const std::uint64_t part : gone) {
-    if (const Handle object = user_objects_.ended(part)) {
-      objects_.handles().forget(HandleKind::userobject, object);
-      client_.call_part(part, [] {});
-    }
+    const Handle object = user_objects_.ended(part);
+    if (object) objects_.handles().forget(HandleKind::userobject, object);
     if (!contexts_.empty()) contexts_.borrow();
     graph_parts_.erase(driver_, part);
     graph_memory_.released(part);
-    client_.release_part(part);
+    // The program's function may take it as word that a graph's launches are complete.
+    completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, [this, part, calls = !!object](CUresult) {
+      deliveries_.send_changes();
+      if (calls) client_.call_part(part, [] {});
+      client_.release_part(part);
+    });
   }
   return !gone.empty();
 }
@@ -637,7 +640,9 @@ void Session::settle_aside(const Aside& aside) {
   if (ContextState* const owner = contexts_.find(aside.id.context)) contexts_.make_current(*owner);
   MessageWriter writer;
   const CUresult outcome = aside.settle(aside.result, writer);
-  finish(aside.id, outcome, writer.finish());
+  // Some of these calls, such as those that unload code, come back only when work is complete.
+  const std::span<const std::byte> reply = writer.finish();
+  finish_behind_deliveries(aside.id, outcome, {reply.begin(), reply.end()});
 }
 
 Outcome Session::wait_in_order(Call& call) {
