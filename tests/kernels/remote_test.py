@@ -119,8 +119,8 @@ class SlowLooks(SystemTest):
 class RandomWork(SystemTest):
     """kernels_random, with more than one seed. More of them: KERNELS_SEEDS."""
 
-    def compute(self, first, transport, driver=SOFTWARE_GPU, **variables):
-        broker = self.broker(driver=driver)
+    def compute(self, first, transport, driver=SOFTWARE_GPU, broker=None, **variables):
+        broker = broker or self.broker(driver=driver)
         for seed in range(first, first + int(os.environ.get("KERNELS_SEEDS", "6"))):
             with self.subTest(seed=seed):
                 done = run([PROGRAMS / "kernels_random", "work"], seconds=CASE_SECONDS,
@@ -136,6 +136,11 @@ class RandomWork(SystemTest):
 
     def test_by_threads(self):
         self.compute(213, "tcp", KERNELS_THREADS="3")
+
+    def test_evicted(self):
+        broker = self.broker("--evicted-bytes-max", "8GiB", driver=SOFTWARE_GPU, env={"FARGPU_TEST_EVICT_CALLS": "1"})
+        self.compute(704, "tcp", broker=broker, KERNELS_STEPS="100")
+        self.assertGreater(len(broker.logged("session returned")), 6)
 
     def test_with_slow_looks(self):
         self.compute(300, "tcp", PROGRAMS / "libkernels_slow_looks.so", KERNELS_STEPS="600")

@@ -15,6 +15,7 @@ namespace {
 constexpr auto wish_interval = std::chrono::seconds(1);
 /// Room was made, and somebody else took it.
 constexpr auto pause_after_theft = std::chrono::milliseconds(20);
+constexpr const char* program_captures = "its program captures a stream";
 constexpr const char* nothing_leaves =
     "it has no memory that can leave: what it has is shared, mapped nowhere, or of arrays, graphs and modules";
 
@@ -168,7 +169,7 @@ std::string Residency::copy_error(CUresult result, const EvictedPortion& portion
 // What cannot leave in any case is found out before the program is made to wait for it. From then on no call is
 // executed.
 void Residency::begin_to_leave(EvictOrder order) {
-  if (captures_.any()) return stay("its program captures a stream", /*busy=*/true);
+  if (captures_.any()) return stay(program_captures, /*busy=*/true);
   std::uint64_t bytes = 0;
   for (const DeviceMemory::Piece& piece : enough_of(pieces(), order.bytes)) bytes += piece.bytes;
   if (bytes == 0) return stay(nothing_leaves);
@@ -200,6 +201,11 @@ bool Residency::dirty() const {
 bool Residency::leave_when_idle() {
   if (failed_ != CUDA_SUCCESS) {
     stay("the GPU's answer to earlier work is " + error_text(failed_));
+    return true;
+  }
+  // Its beginning may have waited for other work.
+  if (captures_.any()) {
+    stay(program_captures, /*busy=*/true);
     return true;
   }
   std::string work = at_work_();
