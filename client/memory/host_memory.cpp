@@ -457,7 +457,7 @@ bool HostMemory::expects(std::uint64_t address, std::uint64_t bytes) const {
 }
 
 bool HostMemory::expects_any() const {
-  if (any_mapped() || parts_.graphs.any_launched()) return true;
+  if (compared_.load(std::memory_order_relaxed) > 0 || parts_.graphs.any_launched()) return true;
   const std::lock_guard lock(mutex_);
   return !expected_.empty();
 }

@@ -35,6 +35,9 @@ void Contexts::opened(Context& context) {
 
 void Contexts::closed(Context& context) {
   context.legacy.abandon();
+  unsigned others = 0;
+  contexts_.for_each([&](Handle, const Context& other) { others += other.active && &other != &context; });
+  if (others < 2) several_ = false;
   if (!context.primary) contexts_.erase(context.handle);
 }
 

@@ -34,8 +34,7 @@ class Contexts {
   std::vector<Context*> greens(const Context& primary);
   /// The devices that contexts are open on.
   std::set<int> devices_in_use();
-  /// Whether there have ever been two at once: what the worker puts before all later work of a context is not before
-  /// that of another one.
+  /// Whether there are two: what the worker puts before all later work of a context is not before that of another one.
   bool several() const { return several_.load(std::memory_order_relaxed); }
   /// An active one, or null if there is none.
   Context* any_active();

@@ -65,7 +65,9 @@ CUresult Waits::settle(Thread& thread, Stream& stream) {
 CUresult Waits::settle_before_work(Thread& thread, Stream& stream) {
   Stream& legacy = stream.context->legacy;
   if (&legacy != &stream && stream.blocking() && !legacy.finished()) {
-    if (const CUresult bad = settle(thread, legacy); bad != CUDA_SUCCESS) return bad;
+    // While another such stream is captured nobody may ask about the legacy one.
+    const CUresult bad = settle(thread, legacy);
+    if (bad != CUDA_SUCCESS && bad != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) return bad;
   }
   return settle(thread, stream);
 }

@@ -84,7 +84,7 @@ class Worker {
   }
 
   ~Worker() {
-    cuCtxSynchronize();
+    for (CUstream stream : streams_) cuStreamSynchronize(stream);
     for (Graph& graph : graphs_) cuGraphExecDestroy(graph.exec);
     for (auto& area : areas_) drop(*area);
     for (CUstream stream : streams_)
@@ -137,8 +137,7 @@ class Worker {
         OK(cuMemHostGetDevicePointer(&area->device, host, 0));
         break;
       case Kind::registered:
-        area->pageable.resize(area->wanted.size());
-        area->host = area->pageable.data();
+        area->host = take_pages(*area);
         OK(cuMemHostRegister(area->host, bytes, CU_MEMHOSTREGISTER_DEVICEMAP));
         OK(cuMemHostGetDevicePointer(&area->device, area->host, 0));
         break;
@@ -155,7 +154,17 @@ class Worker {
     if (kind == Kind::managed) OK(cuMemcpyHtoD(area->device, area->wanted.data(), bytes));
     else if (area->host) std::memcpy(area->host, area->wanted.data(), bytes);
     else OK(cuMemcpyHtoD(area->device, area->wanted.data(), bytes));
+    OK(cuStreamSynchronize(nullptr));  // streams that do not wait for the legacy one see it too
     return area;
+  }
+
+  // Whole pages, of which nothing else has a part that the driver would then take for registered too.
+  static Word* take_pages(Area& area) {
+    constexpr std::size_t page_words = 4096 / sizeof(Word);
+    area.pageable.resize((area.wanted.size() / page_words + 2) * page_words);
+    void* begin = area.pageable.data();
+    std::size_t bytes = area.pageable.size() * sizeof(Word);
+    return static_cast<Word*>(std::align(4096, bytes - 4096, begin, bytes));
   }
 
   void drop(Area& area) {

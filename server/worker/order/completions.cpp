@@ -96,7 +96,8 @@ bool Completions::take_complete(StreamState& stream, Queue& queue, Kind last_wan
     queue.deliveries -= entry.kind == Kind::delivery;
     it = queue.entries.erase(it);
     // While something is still to be delivered the stream is not known to be idle, though its work is complete.
-    if (queue.deliveries == 0) stream.passed = std::max(stream.passed, passed);
+    const std::uint64_t most = queue.deliveries == 0 ? passed : std::min(passed, stream.submitted - 1);
+    stream.passed = std::max(stream.passed, most);
     --queued_;
     progress = true;
   }

@@ -562,19 +562,24 @@ void Session::forgotten(HandleKind kind, std::uint64_t value) {
 // The driver has no graph any more that needs these parts.
 bool Session::collect_parts() {
   const auto gone = graph_parts_.gone();
+  std::vector<std::pair<std::uint64_t, bool>> told;  // and whether the program's function is to be called
   for (const std::uint64_t part : gone) {
     const Handle object = user_objects_.ended(part);
     if (object) objects_.handles().forget(HandleKind::userobject, object);
     if (!contexts_.empty()) contexts_.borrow();
     graph_parts_.erase(driver_, part);
     graph_memory_.released(part);
-    // The program's function may take it as word that a graph's launches are complete.
-    completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, [this, part, calls = !!object](CUresult) {
-      deliveries_.send_changes();
+    told.emplace_back(part, !!object);
+  }
+  if (told.empty()) return false;
+  // The program's function may take it as word that a graph's launches are complete.
+  completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, [this, told = std::move(told)](CUresult) {
+    deliveries_.send_changes();
+    for (const auto& [part, calls] : told) {
       if (calls) client_.call_part(part, [] {});
       client_.release_part(part);
-    });
-  }
+    }
+  });
   return !gone.empty();
 }
 
