@@ -302,10 +302,11 @@ CUresult Copier::to_host(Memory target) {
   // what earlier copies still have to deliver there, which has no order with the bytes of an answer.
   const bool awaited = target != Memory::pinned || copy.done_on_return();
   const bool compared = target == Memory::pinned && parts_.host_memory.mapped(copy.target.begin());
-  const bool delivered =
-      target == Memory::pinned && parts_.host_memory.expects(copy.target.begin(), copy.target.extent(copy.shape));
+  const auto expected = [&] {
+    return target == Memory::pinned && parts_.host_memory.expects(copy.target.begin(), copy.target.extent(copy.shape));
+  };
   if (!awaited && compared) parts_.host_memory.send_changes(job_.thread);
-  if (awaited && (compared || delivered)) {
+  if (awaited && (compared || expected())) {
     if (const CUresult bad = parts_.waits.settle_before_work(job_.thread, job_.stream); bad != CUDA_SUCCESS) return bad;
   }
   if (awaited) parts_.host_memory.before_wait(job_.thread);

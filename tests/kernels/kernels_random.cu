@@ -371,23 +371,16 @@ class Worker {
     if (area.last == nullptr) return "nothing to wait for";
     std::atomic<bool> told{false};
     const auto tell = [](void* data) { *static_cast<std::atomic<bool>*>(data) = true; };
+    const auto poll = [](auto&& query) {
+      for (CUresult result = query(); result != CUDA_SUCCESS; result = query()) GIVES(CUDA_ERROR_NOT_READY, result);
+    };
     unsigned way = below(8);
     if (way == 4 && !alone_) way = 0;  // not while another thread captures
     switch (way) {
       case 0: OK(cuEventSynchronize(area.last)); return "event synchronized";
-      case 1:
-        while (true) {
-          const CUresult result = cuEventQuery(area.last);
-          if (result == CUDA_SUCCESS) return "event queried";
-          GIVES(CUDA_ERROR_NOT_READY, result);
-        }
+      case 1: poll([&] { return cuEventQuery(area.last); }); return "event queried";
       case 2: OK(cuStreamSynchronize(area.user)); return "stream synchronized";
-      case 3:
-        while (true) {
-          const CUresult result = cuStreamQuery(area.user);
-          if (result == CUDA_SUCCESS) return "stream queried";
-          GIVES(CUDA_ERROR_NOT_READY, result);
-        }
+      case 3: poll([&] { return cuStreamQuery(area.user); }); return "stream queried";
       case 4: OK(cuCtxSynchronize()); return "context synchronized";
       case 5: {
         const CUstream stream = any_stream();

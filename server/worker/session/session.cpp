@@ -562,6 +562,7 @@ void Session::forgotten(HandleKind kind, std::uint64_t value) {
 // The driver has no graph any more that needs these parts.
 bool Session::collect_parts() {
   const auto gone = graph_parts_.gone();
+  if (gone.empty()) return false;
   std::vector<std::pair<std::uint64_t, bool>> told;  // and whether the program's function is to be called
   for (const std::uint64_t part : gone) {
     const Handle object = user_objects_.ended(part);
@@ -571,7 +572,6 @@ bool Session::collect_parts() {
     graph_memory_.released(part);
     told.emplace_back(part, !!object);
   }
-  if (told.empty()) return false;
   // The program's function may take it as word that a graph's launches are complete.
   completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, [this, told = std::move(told)](CUresult) {
     deliveries_.send_changes();
@@ -580,7 +580,7 @@ bool Session::collect_parts() {
       client_.release_part(part);
     }
   });
-  return !gone.empty();
+  return true;
 }
 
 // --- beside the executor --------------------------------------------------------------------------------------------
