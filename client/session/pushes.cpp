@@ -116,6 +116,11 @@ bool Pushes::still_there(const GraphParts::Memory& memory) const {
   return region && region->contains(memory.begin(), memory.extent());
 }
 
+bool Pushes::pinned(const GraphParts::Memory& memory) const {
+  const auto region = parts_.map.find(memory.begin());
+  return region && region->on_host() && region->contains(memory.begin(), memory.extent());
+}
+
 void Pushes::deliver_part(std::uint64_t part, std::uint64_t offset, std::span<const std::byte> bytes) {
   const auto memory = parts_.graph_parts.memory(part);
   if (!memory || offset > memory->shape.bytes() || bytes.size() > memory->shape.bytes() - offset)
@@ -147,8 +152,9 @@ void Pushes::answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint6
   const auto memory = parts_.graph_parts.memory(part);
   if (!memory || memory->shape.bytes() != bytes) {
     parts_.calls.events.lose("the worker asked for memory that is part of no graph");
-  } else if (!memory->source) {
-    parts_.calls.events.lose("the worker asked for memory that a graph only writes");
+    // What a conditional node may copy to is asked for as well. Its body may copy to pinned memory only.
+  } else if (!memory->source && !pinned(*memory)) {
+    parts_.calls.events.lose("the worker asked for pageable memory that a graph only writes");
   } else if (!still_there(*memory)) {
     tell_worker([&](wire::Control::Builder control) {
       auto pulled = control.initPulled();

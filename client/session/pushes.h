@@ -66,6 +66,7 @@ class Pushes final : public PushHandler {
   void answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint64_t bytes);
   void send_pulled(std::uint64_t pull, std::span<const std::byte> rest);
   bool still_there(const GraphParts::Memory& memory) const;
+  bool pinned(const GraphParts::Memory& memory) const;
   void deliver_part(std::uint64_t part, std::uint64_t offset, std::span<const std::byte> bytes);
   void call_part(std::uint64_t callback, std::uint64_t part);
   void release_part(std::uint64_t part);

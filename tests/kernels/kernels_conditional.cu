@@ -229,6 +229,42 @@ CASE(copies_in_a_body) {
   expect_same(c.values(), {2u, 14u, 14u});
 }
 
+// A body that does not run leaves the program's memory alone, whatever it would copy there.
+CASE(copies_to_the_host_in_bodies) {
+  constexpr unsigned untouched = 55;
+  Conditional c({1, 10, 20});
+  unsigned* host = nullptr;
+  OK(cuMemHostAlloc(reinterpret_cast<void**>(&host), 3 * sizeof(unsigned), 0));
+  CUcontext context;
+  OK(cuCtxGetCurrent(&context));
+  const auto copy_to = [&](CUgraph graph, const std::vector<CUgraphNode>& after, CUdeviceptr from, unsigned* to) {
+    CUDA_MEMCPY3D copy{};
+    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+    copy.srcDevice = from;
+    copy.dstHost = to;
+    copy.WidthInBytes = sizeof(unsigned);
+    copy.Height = copy.Depth = 1;
+    CUgraphNode node;
+    OK(cuGraphAddMemcpyNode(&node, graph, after.data(), after.size(), &copy, context));
+  };
+  const CUgraphConditionalHandle handle = c.condition();
+  const CUgraphNode decided = c.kernel(c.graph(), {}, "decide", handle, c.value(0));
+  const std::vector<CUgraph> bodies = c.node(handle, CU_GRAPH_COND_TYPE_IF, 2, c.graph(), {decided});
+  copy_to(bodies[0], {}, c.value(1), host);  // both write the first word, each a word of its own too
+  copy_to(bodies[0], {}, c.value(1), host + 1);
+  copy_to(bodies[1], {}, c.value(2), host);
+  copy_to(bodies[1], {}, c.value(2), host + 2);
+  for (const unsigned chosen : {1u, 0u, 0u, 1u}) {
+    c.put({chosen, 10, 20});
+    std::fill_n(host, 3, untouched);
+    c.launch();
+    const std::vector<unsigned> wanted = chosen ? std::vector{10u, 10u, untouched} : std::vector{20u, untouched, 20u};
+    expect_same(std::vector(host, host + 3), wanted);
+  }
+  OK(cuMemFreeHost(host));
+}
+
 CASE(what_conditional_nodes_cannot_be) {
   Conditional c({0});
   CUgraphConditionalHandle handle = 0;

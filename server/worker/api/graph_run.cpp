@@ -4,6 +4,11 @@
 #include <cstring>
 
 namespace fargpu::server {
+namespace {
+
+bool conditional(const GraphPlan::Write& write) { return write.conditional; }
+
+}  // namespace
 
 void GraphRun::launch(StreamState& stream, AttendedGraph& graph, std::uint64_t exec) {
   Ordering& ordering = session_.ordering();
@@ -42,32 +47,39 @@ void GraphRun::next() {
   }
   const GraphPlan::Step& step = plan_->steps[step_++];
   if (!step.piece) call(step);
-  else if (step.reads.empty()) submit(step);
+  else if (step.reads.empty() && std::none_of(step.writes.begin(), step.writes.end(), conditional)) submit(step);
   else fetch(step);
 }
 
-// What the client's memory holds when the stream has got here, and everything before has been delivered.
+// What the client's memory holds when the stream has got here, and everything before has been delivered. Memory that a
+// conditional node may copy to is fetched too: if the node does not run, the memory is to stay as it is.
 void GraphRun::fetch(const GraphPlan::Step& step) {
   StreamState* const target = stream();
   if (!target) return end(CUDA_ERROR_INVALID_HANDLE);
   session_.completions().after(*target, Completions::Kind::signal, [self = shared_from_this(), &step](CUresult result) {
     if (result != CUDA_SUCCESS) return self->end(result);
     self->session_.deliveries().send_changes();
-    self->missing_ = step.reads.size();
-    for (const std::uint64_t part : step.reads) {
-      const std::size_t wanted = self->session_.graph_parts().staging(part).size();
-      const auto staging = [self, part] { return self->session_.graph_parts().staging(part); };  // it may go meanwhile
-      self->session_.client().fetch_part(
-          part, wanted,
-          [staging](std::uint64_t offset, std::span<const std::byte> bytes) {
-            if (const auto place = staging(); place.size() >= offset + bytes.size() && !bytes.empty())
-              std::memcpy(place.data() + offset, bytes.data(), bytes.size());
-          },
-          [self, &step, staging](std::uint64_t came) {
-            self->fetched(step, came == staging().size() && came > 0 ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS);
-          });
-    }
+    self->missing_ = step.reads.size() +
+                     static_cast<std::size_t>(std::count_if(step.writes.begin(), step.writes.end(), conditional));
+    for (const std::uint64_t part : step.reads) self->fetch(step, part);
+    for (const GraphPlan::Write& write : step.writes)
+      if (write.conditional) self->fetch(step, write.part);
   });
+}
+
+void GraphRun::fetch(const GraphPlan::Step& step, std::uint64_t part) {
+  const auto staging = [self = shared_from_this(), part] {
+    return self->session_.graph_parts().staging(part);  // it may go meanwhile
+  };
+  session_.client().fetch_part(
+      part, staging().size(),
+      [staging](std::uint64_t offset, std::span<const std::byte> bytes) {
+        if (const auto place = staging(); place.size() >= offset + bytes.size() && !bytes.empty())
+          std::memcpy(place.data() + offset, bytes.data(), bytes.size());
+      },
+      [self = shared_from_this(), &step, staging](std::uint64_t came) {
+        self->fetched(step, came == staging().size() && came > 0 ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS);
+      });
 }
 
 // One of the parts that the step reads.
@@ -84,21 +96,31 @@ void GraphRun::submit(const GraphPlan::Step& step) {
   if (!target) return end(CUDA_ERROR_INVALID_HANDLE);
   // Staging memory goes with the context that it was made in, while the driver's graph still copies there.
   const GraphParts& parts = session_.graph_parts();
-  const auto gone = [&](std::uint64_t part) { return parts.staging(part).empty(); };
+  const auto gone = [&](const GraphPlan::Write& write) { return parts.staging(write.part).empty(); };
   if (std::any_of(step.writes.begin(), step.writes.end(), gone)) return end(CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  for (const GraphPlan::Write& write : step.writes) {
+    const auto bytes = parts.staging(write.part);
+    if (write.conditional) before_[write.part].assign(bytes.begin(), bytes.end());
+  }
   session_.ordering().catch_up(*target);
   const CUresult result = session_.driver().cuGraphLaunch(step.piece, target->cuda);
   if (result != CUDA_SUCCESS) return end(result);
   session_.ordering().submitted(*target);
   if (!step.writes.empty()) {
-    session_.completions().after(
-        *target, Completions::Kind::delivery, [self = shared_from_this(), &step](CUresult done) {
-          if (done != CUDA_SUCCESS) return;
-          for (const std::uint64_t part : step.writes)
-            self->session_.client().deliver_part(part, self->session_.graph_parts().staging(part));
-        });
+    session_.completions().after(*target, Completions::Kind::delivery,
+                                 [self = shared_from_this(), &step](CUresult done) {
+                                   if (done != CUDA_SUCCESS) return;
+                                   for (const GraphPlan::Write& write : step.writes) self->deliver(write);
+                                 });
   }
   next();
+}
+
+// A conditional copy that left everything as it was has not run, or makes no difference.
+void GraphRun::deliver(const GraphPlan::Write& write) {
+  const auto bytes = session_.graph_parts().staging(write.part);
+  if (write.conditional && std::ranges::equal(bytes, before_[write.part])) return;
+  session_.client().deliver_part(write.part, bytes);
 }
 
 void GraphRun::call(const GraphPlan::Step& step) {

@@ -1,7 +1,11 @@
 #pragma once
 // One launch of an attended graph.
 
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <vector>
 
 #include "server/worker/graph/graph_plan.h"
 #include "server/worker/session/session.h"
@@ -27,6 +31,8 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   void begin();
   void next();
   void fetch(const GraphPlan::Step& step);
+  void fetch(const GraphPlan::Step& step, std::uint64_t part);
+  void deliver(const GraphPlan::Write& write);
   void fetched(const GraphPlan::Step& step, CUresult result);
   void submit(const GraphPlan::Step& step);
   void call(const GraphPlan::Step& step);
@@ -42,8 +48,9 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   std::size_t step_ = 0;
   std::size_t missing_ = 0;  // parts still to be fetched for the step
   CUresult fetched_ = CUDA_SUCCESS;
-  std::uint64_t held_ = 0;     // the stream
-  std::uint64_t running_ = 0;  // the graph, until the GPU is done with it
+  std::map<std::uint64_t, std::vector<std::byte>> before_;  // what parts held that may be copied to, by their numbers
+  std::uint64_t held_ = 0;                                  // the stream
+  std::uint64_t running_ = 0;                               // the graph, until the GPU is done with it
 };
 
 }  // namespace fargpu::server

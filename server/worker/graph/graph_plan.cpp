@@ -11,11 +11,13 @@ constexpr char moved_with_conditions[] =
 
 /// What a node needs of the client, child graphs and bodies included.
 struct Use {
-  std::vector<std::uint64_t> reads, writes;
+  std::vector<std::uint64_t> reads;
+  std::vector<GraphPlan::Write> writes;
   std::uint64_t function = 0;
 };
 
-void append(std::vector<std::uint64_t>& to, const std::vector<std::uint64_t>& from) {
+template <typename T>
+void append(std::vector<T>& to, const std::vector<T>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
@@ -147,7 +149,7 @@ class PlanMaker {
         if (!move_sides(node.node, shape_of(copy), *from, *to, source, target)) return false;
         if (disabled_.contains(node.node)) return true;
         if (source) node.use.reads.push_back(source);
-        if (target) node.use.writes.push_back(target);
+        if (target) node.use.writes.push_back({.part = target});
         return true;
       }
       case CU_GRAPH_NODE_TYPE_GRAPH: {
@@ -171,7 +173,7 @@ class PlanMaker {
                 "a conditional graph with functions of the program, or with a copy from its memory after one to it");
           const Use use = inner.total();
           append(node.use.reads, use.reads);
-          append(node.use.writes, use.writes);
+          for (const GraphPlan::Write& write : use.writes) node.use.writes.push_back({write.part, true});
         }
         if (!node.use.reads.empty() && !node.use.writes.empty())
           return refuse("a conditional node with copies both from and to memory of the program");
@@ -342,7 +344,7 @@ std::shared_ptr<GraphPlan> AttendedGraph::plan(std::string& refusal) {
     const auto moved = [&](std::uint64_t part) { return parts_.place(part).has_value(); };
     for (const GraphPlan::Step& step : plan_->steps) {
       if (std::none_of(step.reads.begin(), step.reads.end(), moved) &&
-          std::none_of(step.writes.begin(), step.writes.end(), moved))
+          std::none_of(step.writes.begin(), step.writes.end(), [&](const auto& write) { return moved(write.part); }))
         continue;
       refusal = moved_with_conditions;
       return nullptr;

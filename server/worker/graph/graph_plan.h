@@ -23,11 +23,16 @@ using BorrowedDriver = std::weak_ptr<DriverTable>;
 /// What to do in which order. Made once; a run keeps it.
 class GraphPlan {
  public:
+  /// A copy to memory of the client. One in the body of a conditional node is not made in every launch.
+  struct Write {
+    std::uint64_t part = 0;
+    bool conditional = false;
+  };
   /// A piece for the driver with the copies of its that involve the client, or a function of the client.
   struct Step {
-    CUgraphExec piece = nullptr;        ///< null for a function
-    std::vector<std::uint64_t> reads;   ///< parts whose bytes the client sends first
-    std::vector<std::uint64_t> writes;  ///< parts whose bytes go to the client afterwards
+    CUgraphExec piece = nullptr;       ///< null for a function
+    std::vector<std::uint64_t> reads;  ///< parts whose bytes the client sends first
+    std::vector<Write> writes;         ///< parts whose bytes go to the client afterwards, in the order of the copies
     std::uint64_t function = 0;
   };
   std::vector<Step> steps;
