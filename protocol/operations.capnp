@@ -400,6 +400,7 @@ struct CloseHostBlock {
 struct WriteHostBlock {
   # Followed by bulk bytes: new contents of a mapped block, before the launch that may read them.
   address @0 :UInt64;
+  heard @1 :UInt64;               # how many `deliver` for host blocks had come before, and one more; 0: not said
 }
 
 struct ReadHostBlock {
@@ -454,6 +455,9 @@ struct ExamineKernel {
   # a line says what may go wrong.
   owner @0 :UInt64;               # module or library
   name @1 :Text;
+}
+struct ExamineKernelReply {
+  wholeSystem @0 :Bool;           # it has atomics or fences of the whole system
 }
 
 struct TakeLoaded {

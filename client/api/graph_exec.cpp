@@ -150,6 +150,7 @@ CUresult launch_attended(Thread& thread, CUgraphExec exec, const StreamUse& use)
 
 CUresult launch(Thread& thread, CUgraphExec exec, const StreamUse& use) {
   Session& session = session_of(thread);
+  const WholeSystemWork::Launch turn(session.whole_system_work, thread, *use, session.whole_system_work.in_graphs());
   session.waits.before_work(thread);
   if (!use->capture.load() && session.graphs.attended(handle_of(exec))) return launch_attended(thread, exec, use);
   RemoteCall<wire::CuGraphLaunch> call(thread, use->context);

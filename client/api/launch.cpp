@@ -1,6 +1,7 @@
 // Kernel launches. CUDA Driver API, "Execution Control".
 
 #include <cstring>
+#include <deque>
 #include <span>
 
 #include "calls_stream.capnp.h"
@@ -127,7 +128,8 @@ CUresult write_launch(Thread& thread, const Launch& launch, Function& function, 
   if (const CUresult bad = gather_arguments(function, launch.params, launch.extra, arguments); bad != CUDA_SUCCESS)
     return bad;
   if (const CUresult bad =
-          prepare_memory(session.calls, session.host_memory, session.managed, thread, function, arguments);
+          prepare_memory({session.calls, session.host_memory, session.managed, session.whole_system_work}, thread,
+                         function, arguments);
       bad != CUDA_SUCCESS)
     return bad;
   in.setFunction(function.handle.value());
@@ -164,7 +166,6 @@ CUresult launch(Thread& thread, const Launch& launch) {
   RemoteCall<wire::Launch> call(thread, stream->context);
   auto in = call.in();
   if (const CUresult bad = write_launch(thread, launch, *function, stream, in); bad != CUDA_SUCCESS) return bad;
-  session.waits.before_work(thread);
   if (launch.attribute_count > 0) {
     if (const CUresult bad = write_attributes(session.events, launch.attributes, launch.attribute_count,
                                               in.initAttributes(launch.attribute_count));
@@ -172,12 +173,15 @@ CUresult launch(Thread& thread, const Launch& launch) {
       return bad;
     note_records(session, launch, *stream);
   }
+  const std::uint64_t fingerprint = fingerprint_of(launch, *function, *stream->context);
+  const WholeSystemWork::Launch turn(session.whole_system_work, thread, *stream,
+                                     function->whole_system.load(std::memory_order_relaxed));
+  session.waits.before_work(thread);
   if (session.host_memory.any_mapped()) call.host_visible();
   if (config().launch_blocking && !stream->capture.load()) {
     if (const CUresult result = call.wait(stream); result != CUDA_SUCCESS) return result;
     return session.waits.settle(thread, *stream);
   }
-  const std::uint64_t fingerprint = fingerprint_of(launch, *function, *stream->context);
   if (function->launch_known(fingerprint)) return call.post(stream);
   const std::uint64_t changes = function->changes_now();
   if (surely_accepted(session.terms.facts.devices[static_cast<std::size_t>(stream->context->device)], launch, *function,
@@ -240,6 +244,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS
     for (unsigned j = 0; j < i; ++j)
       if (streams[j]->context->device == stream->context->device) return CUDA_ERROR_INVALID_DEVICE;
   }
+  bool whole_system = false;
+  std::deque<WholeSystemWork::Launch> turns;
   RemoteCall<wire::LaunchTogether> call(thread, streams[0]->context);
   call.in().setFlags(flags);
   auto launches = call.in().initLaunches(count);
@@ -258,7 +264,9 @@ CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS
     if (const CUresult bad = write_launch(thread, launch, *function, streams[i], launches[i]); bad != CUDA_SUCCESS)
       return bad;
     if (i > 0) call.also_on(*streams[i]);
+    whole_system = whole_system || function->whole_system.load();
   }
+  for (const StreamUse& stream : streams) turns.emplace_back(session.whole_system_work, thread, *stream, whole_system);
   session.waits.before_work(thread);
   if (session.host_memory.any_mapped()) call.host_visible();
   // As with a launch: what must come first may be this thread's to do.

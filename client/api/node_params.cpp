@@ -133,9 +133,11 @@ CUresult write_kernel(Thread& thread, const CUDA_KERNEL_NODE_PARAMS_v3& p, wire:
     return bad;
   Session& session = session_of(thread);
   if (const CUresult bad =
-          prepare_memory(session.calls, session.host_memory, session.managed, thread, *function, arguments);
+          prepare_memory({session.calls, session.host_memory, session.managed, session.whole_system_work}, thread,
+                         *function, arguments);
       bad != CUDA_SUCCESS)
     return bad;
+  if (function->whole_system.load()) session.whole_system_work.captured();
   node.setFunction(function->handle.value());
   node.setAsKernel(!p.func);
   node.setGridX(p.gridDimX);

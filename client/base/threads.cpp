@@ -8,6 +8,13 @@
 #include "protocol/errors.h"
 
 namespace fargpu::client {
+namespace {
+
+constinit thread_local bool own_thread = false;
+
+}  // namespace
+
+bool is_own_thread() { return own_thread; }
 
 void start_thread(const char* name, std::function<void()> body) {
   // Which may throw, before anything is changed.
@@ -25,6 +32,7 @@ void start_thread(const char* name, std::function<void()> body) {
       &thread, &attributes,
       [](void* body) -> void* {
         const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(body));
+        own_thread = true;
         (*owned)();
         return nullptr;
       },

@@ -78,6 +78,8 @@ struct Function {
   unsigned next_launched = 0;
   /// The worker has been asked to look at its code (look_at_code in launch_arguments.cpp).
   std::atomic<bool> looked_at{false};
+  /// It was found to have atomics or fences of the whole system.
+  std::atomic<bool> whole_system{false};
 
   bool launch_known(std::uint64_t fingerprint) const {
     for (const auto& known : launched)

@@ -9,6 +9,7 @@
 #include "client/memory/host_memory.h"
 #include "client/memory/managed_memory.h"
 #include "client/objects/thread.h"
+#include "client/stream/whole_system_work.h"
 #include "protocol/limits.h"
 
 namespace fargpu::client {
@@ -47,26 +48,35 @@ CUresult gather_arguments(const Function& function, void** params, void** extra,
 
 namespace {
 
-[[gnu::noinline, gnu::cold]] void look_at_code(Calls& calls, Thread& thread, Function& function) {
-  if (function.looked_at.exchange(true) || !calls.serves(Opcode::examineKernel)) return;
-  RemoteCall<wire::ExamineKernel> call(calls, thread);
-  call.in().setOwner(function.owner.value());
-  call.in().setName(function.name);
-  call.tell();
+// Another thread that launches the kernel meanwhile may ask too, and then knows as well.
+[[gnu::noinline, gnu::cold]] void look_at_code(const MemoryParts& parts, Thread& thread, Function& function) {
+  if (parts.calls.serves(Opcode::examineKernel)) {
+    RemoteCall<wire::ExamineKernel> call(parts.calls, thread);
+    call.in().setOwner(function.owner.value());
+    call.in().setName(function.name);
+    const Thread::AnswersOnly answers_only(thread);
+    if (call.wait() == CUDA_SUCCESS && call.out().getWholeSystem()) {
+      parts.whole_system.found();
+      parts.host.page_all(thread);
+      function.whole_system = true;
+    }
+  }
+  function.looked_at = true;
 }
 
 }  // namespace
 
-CUresult prepare_memory(Calls& calls, HostMemory& host, const ManagedMemory& managed, Thread& thread,
-                        Function& function, std::span<const std::byte> arguments) {
-  bool copied = managed.exists();
-  if (!copied && !host.exists()) return CUDA_SUCCESS;
+CUresult prepare_memory(const MemoryParts& parts, Thread& thread, Function& function,
+                        std::span<const std::byte> arguments) {
+  bool copied = parts.managed.exists() || parts.host.any_registered_mapped();
+  if (!copied && !parts.host.exists()) return CUDA_SUCCESS;
   for (const Parameter& run : function.evidence) {
     const std::size_t begin = std::min<std::size_t>(run.offset, arguments.size());
     const auto some = arguments.subspan(begin, std::min<std::size_t>(run.bytes, arguments.size() - begin));
-    if (const CUresult bad = host.map_named_in(thread, function.name, some, copied); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = parts.host.map_named_in(thread, function.name, some, copied); bad != CUDA_SUCCESS)
+      return bad;
   }
-  if (copied && !function.looked_at.load(std::memory_order_relaxed)) look_at_code(calls, thread, function);
+  if (copied && !function.looked_at.load(std::memory_order_acquire)) look_at_code(parts, thread, function);
   return CUDA_SUCCESS;
 }
 

@@ -48,7 +48,7 @@ HostMemory::HostMemory(const Parts& parts, std::uint64_t window_base, std::uint6
     : parts_(parts),
       bounds_{window_base, window_bytes},
       window_(window_base, window_bytes),
-      pages_(parts.calls, parts.contexts, {window_base, window_bytes}) {}
+      pages_({parts.calls, parts.contexts, parts.whole_system_work}, {window_base, window_bytes}) {}
 
 CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t bytes, unsigned flags, void** pointer) {
   if (bytes > window_.bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -220,8 +220,8 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     RemoteCall<wire::OpenHostBlock> call(thread);
     auto in = call.in();
     in.setAddress(block->base);
-    const bool paged =
-        block->owned && (block->bytes > compared_bytes_max || compared_bytes_ + block->bytes > compared_sum_max);
+    const bool paged = block->owned && (compares_no_more_ || block->bytes > compared_bytes_max ||
+                                        compared_bytes_ + block->bytes > compared_sum_max);
     in.setBytes(paged ? round_up(block->bytes) : block->bytes);
     in.setMapped(true);
     in.setDevice(seen_at);
@@ -247,6 +247,7 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     block->paged = paged;
     block->shadow = std::move(shadow);
     mapped_.fetch_add(1);
+    if (!block->owned) registered_mapped_.fetch_add(1);
     if (!paged) compared_.fetch_add(1);
     if (!paged && block->owned) compared_bytes_ += block->bytes;
     parts_.map.update(block->base, [&](Region& r) { r.device_address = seen_at; });
@@ -283,6 +284,47 @@ CUresult HostMemory::map_named_in(Thread& thread, std::string_view kernel, std::
     copied = copied || !parts_.channel.shares_memory();
   }
   return CUDA_SUCCESS;
+}
+
+void HostMemory::page_all(Thread& thread) {
+  if (parts_.one_process) return;
+  std::vector<std::uint64_t> bases;
+  {
+    const std::lock_guard lock(mutex_);
+    compares_no_more_ = true;
+    for (const auto& [base, block] : blocks_)
+      if (block->owned && block->compared()) bases.push_back(base);
+  }
+  for (const std::uint64_t base : bases) page(thread, base);
+}
+
+// Kernels may be using the block, and the program too. What each has changed is found as with a page that the program
+// wrote while the GPU was busy: what both knew last is the twin.
+void HostMemory::page(Thread& thread, std::uint64_t base) {
+  const auto region = parts_.map.find(base);
+  if (!region || expects(base, region->bytes)) return;
+  const std::lock_guard order(order_);
+  std::unique_lock lock(mutex_);
+  const auto found = blocks_.find(base);
+  if (found == blocks_.end() || !found->second->compared()) return;
+  Block& block = *found->second;
+  lock.unlock();
+  RemoteCall<wire::OpenHostBlock> call(parts_.calls, thread);
+  auto in = call.in();
+  in.setAddress(base);
+  in.setBytes(round_up(block.bytes));
+  in.setMapped(true);
+  in.setDevice(base);
+  in.setPaged(true);
+  if (call.wait() != CUDA_SUCCESS) return;  // an older host: it stays as it is
+  rdma::StableMemory::of_process().remove(at(base));
+  if (!pages_.adopt(parts_.contexts.home(*region->context), base, round_up(block.bytes), block.shadow))
+    throw SystemError("no room for the pages of pinned memory");
+  lock.lock();
+  block.paged = true;
+  block.shadow = {};
+  compared_.fetch_sub(1);
+  compared_bytes_ -= block.bytes;
 }
 
 // A graph's copies from and to the program's memory are told as they were made. Once kernels use that memory they have
@@ -369,6 +411,7 @@ void HostMemory::send_changes(Thread& thread) {
       for (std::size_t offset = 0; offset < change.bytes.size(); offset += limits::bulk_bytes_max) {
         RemoteCall<wire::WriteHostBlock> call(parts_.calls, thread);
         call.in().setAddress(change.address + offset);
+        call.in().setHeard(change.heard + 1);
         call.bulk(
             std::span(change.bytes).subspan(offset, std::min(limits::bulk_bytes_max, change.bytes.size() - offset)));
         call.tell();
@@ -391,6 +434,7 @@ std::vector<HostMemory::Change> HostMemory::take_changes(Block& block) {
   for_changed_runs(now, block.shadow, [&](std::size_t offset, std::size_t bytes) {
     Change& change = changes.emplace_back();
     change.address = block.base + offset;
+    change.heard = deliveries_;
     change.bytes.assign(now.begin() + static_cast<std::ptrdiff_t>(offset),
                         now.begin() + static_cast<std::ptrdiff_t>(offset + bytes));
     std::memcpy(block.shadow.data() + offset, change.bytes.data(), bytes);
@@ -481,6 +525,8 @@ void HostMemory::note_lost(const Block& block, std::uint64_t address) {
 // The bytes came somewhere else: a worker that sends them slowly must not write to memory that is another's by then.
 void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
+  ++deliveries_;
+  if (bytes.empty()) return;
   if (Block* const block = find(address, bytes.size()); block && block->opened && !block->paged && !block->shared) {
     if (block->device_address != 0) {
       const auto known = std::span(block->shadow).subspan(address - block->base, bytes.size());
@@ -547,7 +593,10 @@ void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker, F
     std::erase_if(expected_, [&](const Expected& range) {
       return range.begin >= block->base && range.begin < block->base + block->bytes;
     });
-    if (block->device_address != 0) mapped_.fetch_sub(1);
+    if (block->device_address != 0) {
+      mapped_.fetch_sub(1);
+      if (!block->owned) registered_mapped_.fetch_sub(1);
+    }
     if (block->compared()) compared_.fetch_sub(1);
     if (block->compared() && block->owned) compared_bytes_ -= block->bytes;
   }

@@ -39,6 +39,7 @@ class ManagedMemory;
 class Settler;
 class StreamWaits;
 class Thread;
+class WholeSystemWork;
 struct Context;
 
 /// Threads: any. Deliveries arrive on the receiving thread.
@@ -50,6 +51,7 @@ class HostMemory {
     Contexts& contexts;
     Settler& waits;
     StreamWaits& stream_waits;
+    WholeSystemWork& whole_system_work;
     MemoryMap& map;
     ManagedMemory& managed;
     const GraphParts& graph_parts;
@@ -84,6 +86,10 @@ class HostMemory {
   /// same pages.
   CUresult map_named_in(Thread& thread, std::string_view kernel, std::span<const std::byte> arguments, bool& copied);
 
+  /// From now on no block of the window is compared. Those that are become paged, but for those that copies under way
+  /// are still to write.
+  void page_all(Thread& thread);
+
   /// `address` is given to work that the GPU does: where it lies in pinned memory, the block is mapped and the address
   /// becomes the one the GPU knows, and the call is marked as one whose outcome the host sees.
   CUresult reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call);
@@ -107,6 +113,8 @@ class HostMemory {
   /// Whether kernels use the block that holds this address, so that the worker keeps its contents.
   bool mapped(std::uint64_t address) const;
   bool any_mapped() const { return mapped_.load(std::memory_order_relaxed) > 0; }
+  /// Whether kernels use memory that the program registered: its pages stay the program's own.
+  bool any_registered_mapped() const { return registered_mapped_.load(std::memory_order_relaxed) > 0; }
   /// Whether the worker has the memory of the block that holds this address, because it is paged or shared: work names
   /// it by its address like memory of the device.
   bool at_worker(std::uint64_t address) const;
@@ -142,7 +150,7 @@ class HostMemory {
   bool awaits(std::uint64_t address, std::size_t bytes) const;
   /// The worker has found that the GPU has changed this word as well as the program.
   void lost(std::uint64_t address) const;
-  /// They have arrived.
+  /// They have arrived; no bytes if they were not awaited.
   void delivered(std::uint64_t address, std::span<const std::byte> bytes);
 
   /// The context is gone, and with it the blocks made in it.
@@ -167,9 +175,11 @@ class HostMemory {
   CUresult take_window(std::uint64_t bytes, std::uint64_t& base);
   void give_window(std::uint64_t base, std::uint64_t bytes);
   CUresult settle_deliveries(Thread& thread, const Region& region);
+  void page(Thread& thread, std::uint64_t base);
   struct Change {
     std::uint64_t address = 0;
     std::vector<std::byte> bytes;
+    std::uint64_t heard = 0;  // how many deliveries had come
   };
 
   static void note_lost(const Block& block, std::uint64_t address);
@@ -197,9 +207,12 @@ class HostMemory {
     bool operator==(const Expected&) const = default;
   };
   std::vector<Expected> expected_;
+  std::uint64_t deliveries_ = 0;      // that have come
+  bool compares_no_more_ = false;     // blocks of the window
   std::uint64_t compared_bytes_ = 0;  // of the blocks of the window that are compared
   std::atomic<bool> exists_{false};
   std::atomic<unsigned> mapped_{0};
+  std::atomic<unsigned> registered_mapped_{0};
   std::atomic<unsigned> compared_{0};  // of these, those that are compared
   HostPages pages_;
 };

@@ -46,10 +46,10 @@ void for_present_pages(std::uint64_t base, std::uint64_t bytes, Visit&& visit) {
 
 }  // namespace
 
-HostPages::HostPages(Calls& calls, Contexts& contexts, const Window& window)
-    : PagedMemory(calls, contexts, "fargpu-host-pages", {window, Window{}}, Use::at_once) {}
+HostPages::HostPages(const Parts& parts, const Window& window)
+    : PagedMemory(parts, "fargpu-host-pages", {window, Window{}}, Use::at_once) {}
 
-bool HostPages::adopt(Context& context, std::uint64_t base, std::uint64_t bytes) {
+bool HostPages::adopt(Context& context, std::uint64_t base, std::uint64_t bytes, std::span<const std::byte> known) {
   // So few granules a block that their protection never takes more mappings than a process may have.
   constexpr std::uint64_t granules_max = 8192;
   // Until it is one of ours: threads that write there meanwhile fault, and wait here.
@@ -60,7 +60,7 @@ bool HostPages::adopt(Context& context, std::uint64_t base, std::uint64_t bytes)
   block->bytes = bytes;
   block->context = &context;
   block->granule = std::max(granule_bytes, std::bit_ceil((bytes + granules_max - 1) / granules_max));
-  if (!make_alias(*block, State::fresh)) return false;
+  if (!make_alias(*block, known.empty() ? State::fresh : State::ours)) return false;
   if (::mprotect(at(base), bytes, PROT_READ) != 0) {
     drop_alias(*block);
     return false;
@@ -73,8 +73,19 @@ bool HostPages::adopt(Context& context, std::uint64_t base, std::uint64_t bytes)
     drop_alias(*block);
     return false;
   }
+  if (!known.empty()) {
+    for (std::size_t granule = 0; granule < block->states.size(); ++granule) {
+      const std::uint64_t begin = offset_of(granule, *block), end = offset_of(granule + 1, *block);
+      auto& twin = block->twins[granule];
+      twin.assign(block->alias + begin, block->alias + end);
+      if (begin < known.size())
+        std::memcpy(twin.data(), known.data() + begin, std::min<std::size_t>(end, known.size()) - begin);
+    }
+    touched_while_busy_ = true;
+  }
   blocks_.emplace(base, std::move(block));
   touched_ = true;
+  renew_.notify_one();
   if (!renewing_) start_thread("fargpu-pages", [this] { keep_renewing(); });
   renewing_ = true;
   return true;

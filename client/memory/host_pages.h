@@ -3,6 +3,8 @@
 // have changed.
 
 #include <condition_variable>
+#include <cstddef>
+#include <span>
 
 #include "paged_memory.h"
 
@@ -13,11 +15,11 @@ namespace fargpu::client {
 /// renewed now and then.
 class HostPages final : public PagedMemory {
  public:
-  HostPages(Calls& calls, Contexts& contexts, const Window& window);
+  HostPages(const Parts& parts, const Window& window);
 
   /// Memory of the program's that the worker has room for by now, page-aligned: it keeps its contents. False if there
-  /// is no room.
-  bool adopt(Context& context, std::uint64_t base, std::uint64_t bytes);
+  /// is no room. `known`: what both sides knew to be there last, if the worker has contents already.
+  bool adopt(Context& context, std::uint64_t base, std::uint64_t bytes, std::span<const std::byte> known = {});
   /// It is gone.
   void forsake(std::uint64_t base);
 

@@ -26,7 +26,8 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + 
 }  // namespace
 
 ManagedMemory::ManagedMemory(const Parts& parts, const Window& window, const Window& driver_band)
-    : PagedMemory(parts.calls, parts.contexts, "fargpu-managed", {window, driver_band}, Use::in_turns),
+    : PagedMemory({parts.calls, parts.contexts, parts.whole_system_work}, "fargpu-managed", {window, driver_band},
+                  Use::in_turns),
       parts_(parts),
       window_(window),
       driver_band_(driver_band) {}

@@ -20,6 +20,7 @@ class DeviceMemory;
 class PeerAccess;
 class Streams;
 class Thread;
+class WholeSystemWork;
 struct Context;
 struct Stream;
 
@@ -39,6 +40,7 @@ class ManagedMemory final : public PagedMemory {
   struct Parts {
     Calls& calls;
     Contexts& contexts;
+    WholeSystemWork& whole_system_work;
     Streams& streams;
     DeviceMemory& device_memory;
     PeerAccess& peers;

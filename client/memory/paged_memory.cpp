@@ -21,6 +21,7 @@
 #include "system_calls.h"
 #include "vector_calls.h"
 #include "client/objects/thread.h"
+#include "client/stream/whole_system_work.h"
 
 namespace fargpu::client {
 namespace {
@@ -45,9 +46,13 @@ std::size_t next_here(const std::vector<State>& states, std::size_t from) {
 
 }  // namespace
 
-PagedMemory::PagedMemory(Calls& calls, Contexts& contexts, const char* name, const std::array<Window, 2>& windows,
-                         Use use)
-    : calls_(calls), contexts_(contexts), name_(name), windows_(windows), use_(use) {}
+PagedMemory::PagedMemory(const Parts& parts, const char* name, const std::array<Window, 2>& windows, Use use)
+    : calls_(parts.calls),
+      contexts_(parts.contexts),
+      whole_system_work_(parts.whole_system_work),
+      name_(name),
+      windows_(windows),
+      use_(use) {}
 
 void PagedMemory::prepare() {
   if (file_ < 0) {
@@ -208,28 +213,47 @@ void PagedMemory::fetch(Thread& thread, Block& block, std::size_t granule) {
   protect(block, granule, end, PROT_READ);
 }
 
+bool PagedMemory::within(std::uint64_t begin, std::uint64_t end) const {
+  return std::any_of(windows_.begin(), windows_.end(),
+                     [&](const Window& window) { return begin < window.base + window.bytes && window.base < end; });
+}
+
 bool PagedMemory::fault(std::uint64_t address, bool writing) {
-  const std::lock_guard lock(mutex_);
-  Block* const block = find(address);
-  if (!block) return false;
-  open(*block, (address - block->base) / block->granule, writing);
-  return true;
+  if (!within(address, address + 1)) return false;
+  WholeSystemWork::Look look(whole_system_work_);
+  std::unique_lock lock(mutex_);
+  return open_in_turn(lock, look, address, writing);
+}
+
+// False if there is no block. Opened under the lock while it is the program's turn: a launch that begins now sends what
+// was opened first.
+bool PagedMemory::open_in_turn(std::unique_lock<std::mutex>& lock, WholeSystemWork::Look& look, std::uint64_t address,
+                               bool writing) {
+  for (;;) {
+    Block* const block = find(address);
+    if (!block) return false;
+    const std::size_t granule = (address - block->base) / block->granule;
+    const State state = block->states[granule];
+    const bool needed = state == State::theirs || (state == State::shared && writing);
+    if (!needed || look.is_turn()) {
+      open(*block, granule, writing);
+      return true;
+    }
+    lock.unlock();
+    look.wait();
+    lock.lock();
+  }
 }
 
 void PagedMemory::touch(std::uint64_t address, std::uint64_t bytes, bool writing) {
   const std::uint64_t end = address + std::min(bytes, ~address);
   // Without the lock: the thread that holds it may be in a system call on other memory.
-  const bool within = std::any_of(windows_.begin(), windows_.end(), [&](const Window& window) {
-    return address < window.base + window.bytes && window.base < end;
-  });
-  if (!within) return;
-  const std::lock_guard lock(mutex_);
-  while (address < end) {
-    Block* const block = find(address);
-    if (!block) return;
-    const std::size_t granule = (address - block->base) / block->granule;
-    open(*block, granule, writing);
-    address = block->base + offset_of(granule + 1, *block);
+  if (!within(address, end)) return;
+  WholeSystemWork::Look look(whole_system_work_);
+  std::unique_lock lock(mutex_);
+  while (address < end && open_in_turn(lock, look, address, writing)) {
+    const Block* const block = find(address);
+    address = block->base + offset_of((address - block->base) / block->granule + 1, *block);
   }
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "client/connect/windows.h"
+#include "client/stream/whole_system_work.h"
 #include "watched.h"
 
 namespace fargpu::client {
@@ -38,8 +39,13 @@ class PagedMemory : public WatchedPages {
   /// shared, or at the same time.
   enum class Use { in_turns, at_once };
 
+  struct Parts {
+    Calls& calls;
+    Contexts& contexts;
+    WholeSystemWork& whole_system_work;
+  };
   /// Everything lies within these windows.
-  PagedMemory(Calls& calls, Contexts& contexts, const char* name, const std::array<Window, 2>& windows, Use use);
+  PagedMemory(const Parts& parts, const char* name, const std::array<Window, 2>& windows, Use use);
   PagedMemory(const PagedMemory&) = delete;
   PagedMemory& operator=(const PagedMemory&) = delete;
 
@@ -48,7 +54,8 @@ class PagedMemory : public WatchedPages {
 
   /// Work that may use this memory is about to be submitted.
   void before_work(Thread& thread) {
-    if (touched_.load(std::memory_order_relaxed)) hand_over(thread);
+    // Where turns are taken, a thread that is about to open a page must be met.
+    if (touched_.load(std::memory_order_relaxed) || (exists() && whole_system_work_.exists())) hand_over(thread);
   }
   /// The program has waited for work, or waits for it: what it saw while that was running may be old, and what it wrote
   /// is waited for.
@@ -105,6 +112,7 @@ class PagedMemory : public WatchedPages {
 
   Calls& calls_;
   Contexts& contexts_;
+  WholeSystemWork& whole_system_work_;
   mutable std::mutex mutex_;  // everything below, and what derived classes have
   std::map<std::uint64_t, std::unique_ptr<Block>> blocks_;
   std::atomic<bool> exists_{false};
@@ -114,6 +122,9 @@ class PagedMemory : public WatchedPages {
  private:
   void hand_over(Thread& thread);
   bool overtaken() const;
+  bool within(std::uint64_t begin, std::uint64_t end) const;
+  bool open_in_turn(std::unique_lock<std::mutex>& lock, WholeSystemWork::Look& look, std::uint64_t address,
+                    bool writing);
   void send(Thread& thread, Block& block);
   void fetch(Thread& thread, Block& block, std::size_t granule);
   void open(Block& block, std::size_t granule, bool writing);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "client/tables/hosts_table.h"
+#include "client/tables/table_of_driver.h"
 
 namespace {
 
@@ -33,22 +34,14 @@ struct Place {
   unsigned devices = 0;  // that the program has there
 };
 
-template <class Function>
-Function driver_function(const char* name) {
-  void* const driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  return driver ? reinterpret_cast<Function>(::dlsym(driver, name)) : nullptr;
-}
-
 // False for a program whose devices are of one host, whatever it asked for.
 bool place_of(CUdevice device, Place& place) {
-  const auto export_table = driver_function<CUresult (*)(const void**, const CUuuid*)>("cuGetExportTable");
-  const void* table = nullptr;
-  if (!export_table || export_table(&table, &fargpu::client::hosts_table_id) != CUDA_SUCCESS) return false;
-  return static_cast<const HostsTable*>(table)->host_of(device, &place.host, &place.devices) == CUDA_SUCCESS;
+  const auto* const table = fargpu::client::table_of_driver<HostsTable>(fargpu::client::hosts_table_id);
+  return table && table->host_of(device, &place.host, &place.devices) == CUDA_SUCCESS;
 }
 
 bool current_place(Place& place) {
-  const auto current = driver_function<CUresult (*)(CUdevice*)>("cuCtxGetDevice");
+  const auto current = fargpu::client::driver_function<CUresult (*)(CUdevice*)>("cuCtxGetDevice");
   CUdevice device = 0;
   return current && current(&device) == CUDA_SUCCESS && place_of(device, place);
 }

@@ -1,9 +1,13 @@
 // libnvidia-ml.so.1: what programs ask of a machine's GPUs before they start CUDA. "NVML API Reference Guide".
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
+#include "client/tables/memory_table.h"
+#include "client/tables/table_of_driver.h"
 #include "state.h"
 
 namespace fargpu::client::nvml {
@@ -37,6 +41,14 @@ Return give_pci(DeviceHandle handle, Info* out) noexcept {
   });
 }
 
+// What this process keeps of the device for reuse is free to its program, which reads that here and by cuMemGetInfo.
+std::uint64_t without_kept(const Device& device, std::uint64_t used) {
+  const auto* const table = table_of_driver<MemoryTable>(memory_table_id);
+  std::uint64_t kept = 0;
+  if (!table || table->kept_bytes(device.uuid.c_str(), &kept) != CUDA_SUCCESS) return used;
+  return used - std::min(used, kept);
+}
+
 // Programs of this machine that hold memory of the device. `count` is the room in `out`, and becomes their number.
 template <class Info>
 Return give_processes(DeviceHandle handle, unsigned* count, Info* out) noexcept {
@@ -47,7 +59,8 @@ Return give_processes(DeviceHandle handle, unsigned* count, Info* out) noexcept 
       const std::uint64_t bytes = number < session.memory_bytes.size() ? session.memory_bytes[number] : 0;
       if (bytes == 0) continue;
       if (n < *count) {
-        out[n] = {session.process_id, bytes};
+        const bool own = session.process_id == static_cast<unsigned>(::getpid());
+        out[n] = {session.process_id, own ? without_kept(host.devices[number], bytes) : bytes};
         if constexpr (requires { out->gpuInstanceId; }) out[n].gpuInstanceId = out[n].computeInstanceId = no_instance;
       }
       ++n;
@@ -175,8 +188,9 @@ NVML_EXPORT Return nvmlDeviceGetCudaComputeCapability(DeviceHandle device, int* 
 NVML_EXPORT Return nvmlDeviceGetMemoryInfo(DeviceHandle device, Memory* memory) {
   if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
   return with_device_now(device, [&](const Host& host, std::size_t i) {
-    const Device& d = host.devices[i];
-    *memory = {d.memory_bytes, d.memory_bytes - d.used_bytes, d.used_bytes};
+    const std::uint64_t all = host.devices[i].memory_bytes,
+                        used = without_kept(host.devices[i], host.devices[i].used_bytes);
+    *memory = {all, all - used, used};
     return NVML_SUCCESS;
   });
 }
@@ -184,8 +198,9 @@ NVML_EXPORT Return nvmlDeviceGetMemoryInfo_v2(DeviceHandle device, MemoryVersion
   if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
   if (memory->version != memory_version) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   return with_device_now(device, [&](const Host& host, std::size_t i) {
-    const Device& d = host.devices[i];
-    *memory = {memory_version, d.memory_bytes, 0, d.memory_bytes - d.used_bytes, d.used_bytes};
+    const std::uint64_t all = host.devices[i].memory_bytes,
+                        used = without_kept(host.devices[i], host.devices[i].used_bytes);
+    *memory = {memory_version, all, 0, all - used, used};
     return NVML_SUCCESS;
   });
 }

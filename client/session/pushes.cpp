@@ -35,7 +35,7 @@ void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     case wire::Control::DELIVER:
       if (push.getDeliver().getPart() != 0)
         deliver_part(push.getDeliver().getPart(), push.getDeliver().getAddress(), bulk);
-      else if (!bulk.empty()) parts_.host_memory.delivered(push.getDeliver().getAddress(), bulk);
+      else parts_.host_memory.delivered(push.getDeliver().getAddress(), bulk);
       return;
     case wire::Control::WANTED: {
       const auto wanted = push.getWanted();
@@ -153,9 +153,7 @@ void Pushes::answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint6
   if (!memory || memory->shape.bytes() != bytes) {
     parts_.calls.events.lose("the worker asked for memory that is part of no graph");
     // What a conditional node may copy to is asked for as well. Its body may copy to pinned memory only.
-  } else if (!memory->source && !pinned(*memory)) {
-    parts_.calls.events.lose("the worker asked for pageable memory that a graph only writes");
-  } else if (!still_there(*memory)) {
+  } else if (!still_there(*memory) || (!memory->source && !pinned(*memory))) {
     tell_worker([&](wire::Control::Builder control) {
       auto pulled = control.initPulled();
       pulled.setPull(pull);

@@ -38,6 +38,7 @@
 #include "client/stream/callbacks.h"
 #include "client/stream/fences.h"
 #include "client/stream/stream_waits.h"
+#include "client/stream/whole_system_work.h"
 #include "client/stream/streams.h"
 #include "place.h"
 #include "protocol/channel.h"
@@ -77,7 +78,7 @@ struct Terms {
 ///     shared_memory  graph_memory  staging  host_pools    memory
 ///     host_memory
 ///     managed  device_memory  peers  map  reservations
-///     callbacks  stream_waits  fences  streams            order
+///     callbacks  whole_system_work  stream_waits  fences  streams  order
 ///     calls  lanes                                        the way to the worker
 ///     contexts  events  elapsed_times  captures           objects: tables that call nobody
 ///     graphs  graph_parts
@@ -136,6 +137,7 @@ class Session final : CallEvents {
   /// answers, run elsewhere.
   JobThread answers{"fargpu-answers", {}, [this](const char* why) { lose_for(*this, why); }};
   StreamWaits stream_waits;
+  WholeSystemWork whole_system_work;
   MemoryMap map;
   Reservations reservations;
   PeerAccess peers;

@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "client/base/config.h"
+#include "client/base/uuid.h"
 #include "client/session/pool.h"
 #include "hosts_table.h"
+#include "memory_table.h"
 #include "client/session/arguments.h"
 #include "client/session/entry.h"
 #include "client/base/log.h"
@@ -318,11 +320,30 @@ CUresult host_of(CUdevice device, unsigned* host, unsigned* devices) {
   });
 }
 
+CUresult kept_bytes(const char* uuid, std::uint64_t* bytes) {
+  return serve([&](Thread&) {
+    if (!uuid || !bytes) return CUDA_ERROR_INVALID_VALUE;
+    const Pool* const pool = process().pool();
+    const Facts& facts = process().facts();
+    for (CUdevice device = 0; facts.device(device); ++device) {
+      if (uuid_text(facts.device(device)->uuid) != uuid) continue;
+      const Session* const session = pool ? pool->begun_of(device) : process().session();
+      *bytes = session ? session->device_memory.kept_bytes(device) : 0;
+      return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_INVALID_DEVICE;
+  });
+}
+
 }  // namespace
 
 const void* export_table(const CUuuid& id) {
   if (std::memcmp(&id, &hosts_table_id, sizeof id) == 0) {
     static const HostsTable table{.host_of = host_of};
+    return &table;
+  }
+  if (std::memcmp(&id, &memory_table_id, sizeof id) == 0) {
+    static const MemoryTable table{.kept_bytes = kept_bytes};
     return &table;
   }
   if (const auto table = private_tables::table_of(id)) return words_of(*table);

@@ -112,7 +112,8 @@ std::vector<std::pair<void*, std::size_t>> mappings;
 
 struct NoPages final : client::PagedMemory {
   explicit NoPages(client::Session& session)
-      : PagedMemory(session.calls, session.contexts, "none", {Window{}, Window{}}, Use::in_turns) {}
+      : PagedMemory({session.calls, session.contexts, session.whole_system_work}, "none", {Window{}, Window{}},
+                    Use::in_turns) {}
   void send_range(client::Thread&, Block&, std::uint64_t, std::uint64_t) override {}
   void fetch_range(client::Thread&, Block&, std::uint64_t, std::uint64_t) override {}
 };

@@ -217,11 +217,11 @@ class Endless(SystemTest):
 
 
 class Memories(SystemTest):
-    """Memory that program and kernels use at the same time: with one memory it works, with two the program is told."""
+    """Memory that program and kernels use at the same time: with two they take turns, or the program is told."""
 
     CASES = ("both_add", "both_change", "queue", "every_other_word")
     # Cases whose kernels have atomics or fences of the whole system, and the memory that these use.
-    WARNED = {"both_add": "managed", "both_change": "managed", "queue": "pinned"}
+    WARNED = {"both_add": "managed", "both_change": "managed", "queue": "managed"}
     WARNING = re.compile(r"^fargpu: warning: kernel (add_to_all|append|both) has atomics or fences of the whole ",
                          re.MULTILINE)
 

@@ -295,6 +295,35 @@ print(json.dumps({"name": name.value.decode(), "uuid": uuid.value.decode(), "tot
         self.assertTrue(said["path"].endswith("/commanded"), said["path"])
         self.assertEqual(said["fields"], [[0, 66], [NOT_SUPPORTED, 0]])
 
+    def test_memory_that_the_program_has_freed(self):
+        host = self.host()
+        program = """
+import ctypes, time
+cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
+class Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+handle, context, block = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+def becomes(wanted):
+    end = time.monotonic() + 5
+    memory = Memory()
+    while True:
+        assert nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
+        if wanted(memory.used) or time.monotonic() > end:
+            return memory.used
+        time.sleep(0.05)
+first, size = becomes(lambda used: True), 96 << 20
+assert cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(size)) == 0
+held = becomes(lambda used: used >= first + size)
+assert cuda.cuMemFree_v2(block) == 0
+freed = becomes(lambda used: used <= first)
+print(held - first >= size, freed <= first)
+"""
+        done = run([sys.executable, "-c", program], env=environment(host))
+        self.assertEqual((done.code, done.out.split()), (0, ["True", "True"]), done.out + done.err)
+
     def test_versions_and_places(self):
         d = self.device(1)
         self.assertEqual(

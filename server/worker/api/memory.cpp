@@ -226,6 +226,10 @@ Outcome openHostBlock(Session& session, Call& call, wire::OpenHostBlock::Reader 
     return CUDA_ERROR_OUT_OF_MEMORY;  // of room for descriptors that the client does not take
   }
   if (!in.getMapped()) return blocks.open(in.getAddress(), in.getBytes(), call.id().context);
+  if (in.getPaged() && blocks.compares(in.getAddress())) {
+    session.deliveries().send_changes();
+    return blocks.page(in.getAddress());
+  }
   return blocks.open_mapped(in.getAddress(), in.getBytes(), in.getDevice(), in.getPaged(), call.id().context);
 }
 
@@ -246,7 +250,10 @@ Outcome closeHostBlock(Session& session, Call&, wire::CloseHostBlock::Reader in)
 
 Outcome writeHostBlock(Session& session, Call& call, wire::WriteHostBlock::Reader in) {
   std::uint64_t lost = 0;
-  if (!session.host_blocks().write(in.getAddress(), call.bulk(), lost)) return CUDA_ERROR_INVALID_VALUE;
+  const std::uint64_t heard = in.getHeard();
+  if (!session.host_blocks().write(in.getAddress(), call.bulk(), heard > 0 ? std::optional(heard - 1) : std::nullopt,
+                                   lost))
+    return CUDA_ERROR_INVALID_VALUE;
   if (lost != 0)
     session.output().control([&](wire::Control::Builder control) {
       auto error = control.initLateError();

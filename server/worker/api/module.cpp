@@ -382,17 +382,20 @@ Outcome takeLoaded(Session& session, Call&, wire::TakeLoaded::Reader in) {
 }
 
 // The program may use the same memory while the kernel runs. Over a network each side then has a copy.
-Outcome examineKernel(Session& session, Call&, wire::ExamineKernel::Reader in) {
+Outcome examineKernel(Session& session, Call& call, wire::ExamineKernel::Reader in) {
   const ImageHash* const hash = session.objects().image_of(Handle(in.getOwner()));
   if (!hash) return CUDA_SUCCESS;  // a module behind a library, or one that is gone: no call of the program's
   const std::string name = in.getName().cStr();
   Code& code = session.code();
-  if (code.system_scope.has(*hash, code.images.found(*hash), name) && code.system_scope.first())
+  const bool whole_system = code.system_scope.has(*hash, code.images.found(*hash), name);
+  call.out<wire::ExamineKernelReply>().setWholeSystem(whole_system);
+  if (whole_system && code.system_scope.first())
     session.prints().warn(
         "kernel " + printable(name, 256) +
-        " has atomics or fences of the whole system, and the program has managed memory, or gives it pinned memory, of "
-        "which program and GPU have a copy each: what both change at the same time may be seen late, in another order, "
-        "or be lost (see the page \"What cannot work over a network\" of the documentation)");
+        " has atomics or fences of the whole system, and the program has managed or registered memory, or gives it "
+        "pinned memory, of which program and GPU have a copy each: the program waits for such kernels where it touches "
+        "managed or pinned memory, and not where it touches registered memory (see the page \"What cannot work over a "
+        "network\" of the documentation)");
   return CUDA_SUCCESS;
 }
 

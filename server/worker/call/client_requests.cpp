@@ -133,9 +133,11 @@ void ClientRequests::end_transfer(std::uint32_t transfer) {
   want({.transfer = transfer, .over = true, .in_order = true});
 }
 
-void ClientRequests::deliver(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release) {
+std::uint64_t ClientRequests::deliver(std::uint64_t address, std::span<const std::byte> bytes,
+                                      Output::Release release) {
   output_.control([&](wire::Control::Builder control) { control.initDeliver().setAddress(address); }, bytes,
                   std::move(release));
+  return ++deliveries_;
 }
 
 void ClientRequests::deliver_part(std::uint64_t part, std::span<const std::byte> bytes) {

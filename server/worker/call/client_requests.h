@@ -57,8 +57,9 @@ class ClientRequests {
   /// No more chunks of a transfer to the client come.
   void end_transfer(std::uint32_t transfer);
 
-  /// Sends bytes for a host block of the client, from where they lie; `release` runs when they have left.
-  void deliver(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release);
+  /// Sends bytes for a host block of the client, from where they lie; `release` runs when they have left. The client
+  /// counts what comes: returns the number of this one, from 1 on.
+  std::uint64_t deliver(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release);
   /// Sends the bytes of a part of a graph, as they are now.
   void deliver_part(std::uint64_t part, std::span<const std::byte> bytes);
   /// Nothing needs this part of the client any more; 0 is none.
@@ -91,6 +92,7 @@ class ClientRequests {
   std::size_t kept_ = 0;         // fetches whose bytes are kept here
   std::uint64_t next_fetch_ = 1;
   std::uint64_t next_part_call_ = 1;
+  std::uint64_t deliveries_ = 0;
 };
 
 }  // namespace fargpu::server

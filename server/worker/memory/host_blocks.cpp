@@ -7,6 +7,7 @@
 
 #include "protocol/changed_runs.h"
 #include "protocol/errors.h"
+#include "protocol/limits.h"
 #include "protocol/sealed_memory.h"
 
 namespace fargpu::server {
@@ -103,6 +104,17 @@ CUresult HostBlocks::put_at(std::uint64_t address, std::uint64_t bytes, int desc
   return result;
 }
 
+CUresult HostBlocks::page(std::uint64_t address) {
+  const auto found = blocks_.find(address);
+  if (found == blocks_.end() || found->second.shadow.empty() || options_.one_process) return CUDA_ERROR_INVALID_VALUE;
+  Block& block = found->second;
+  block.shadow = {};
+  block.unheard.clear();
+  block.bytes = round_up(block.bytes);  // its memory is whole pages
+  --compared_;
+  return CUDA_SUCCESS;
+}
+
 CUresult HostBlocks::close(std::uint64_t address) {
   const auto found = blocks_.find(address);
   if (found == blocks_.end()) return CUDA_ERROR_INVALID_VALUE;
@@ -164,7 +176,8 @@ bool HostBlocks::shared(std::uint64_t address, std::uint64_t bytes) {
   return found && found->second.shared;
 }
 
-bool HostBlocks::write(std::uint64_t address, std::span<const std::byte> bytes, std::uint64_t& lost) {
+bool HostBlocks::write(std::uint64_t address, std::span<const std::byte> bytes, std::optional<std::uint64_t> heard,
+                       std::uint64_t& lost) {
   lost = 0;
   auto* const found = locate(address, bytes.size());
   if (!found || !found->second.mapped) return false;
@@ -174,6 +187,15 @@ bool HostBlocks::write(std::uint64_t address, std::span<const std::byte> bytes, 
     const auto known = std::span(block.shadow).subspan(offset, bytes.size());
     const std::size_t both = changed_by_both(bytes, {block.memory + offset, bytes.size()}, known);
     if (both < bytes.size()) lost = address + both;
+    // What the client had not heard of when it wrote, it has replaced without having seen it.
+    while (!block.unheard.empty() && (!heard || block.unheard.front().delivery <= *heard)) block.unheard.pop_front();
+    for (const Unheard& change : block.unheard) {
+      const std::uint64_t first = std::max(change.offset, offset),
+                          end = std::min(change.offset + change.bytes, offset + bytes.size());
+      if (first >= end) continue;
+      const auto part = [&](std::span<const std::byte> all) { return all.subspan(first - offset, end - first); };
+      if (!std::ranges::equal(part(bytes), part(known))) lost = address - offset + first;
+    }
     std::memcpy(known.data(), bytes.data(), bytes.size());
   }
   std::memcpy(block.memory + offset, bytes.data(), bytes.size());
@@ -186,13 +208,19 @@ void HostBlocks::delivered(std::uint64_t address, std::span<const std::byte> byt
   std::memcpy(found->second.shadow.data() + (address - found->first), bytes.data(), bytes.size());
 }
 
-void HostBlocks::changes(const std::function<void(std::uint64_t, std::span<const std::byte>)>& deliver) {
+void HostBlocks::changes(const std::function<std::uint64_t(std::uint64_t, std::span<const std::byte>)>& deliver) {
   for (auto& [address, block] : blocks_) {
     if (block.shadow.empty()) continue;
     const std::span<const std::byte> now(block.memory, block.bytes);
     for_changed_runs(now, block.shadow, [&, base = address, &block = block](std::size_t offset, std::size_t bytes) {
       std::memcpy(block.shadow.data() + offset, now.data() + offset, bytes);
-      deliver(base + offset, std::span(block.shadow).subspan(offset, bytes));
+      for (const std::size_t end = offset + bytes; offset < end; offset += limits::bulk_bytes_max) {
+        const std::size_t part = std::min(limits::bulk_bytes_max, end - offset);
+        const std::uint64_t delivery = deliver(base + offset, std::span(block.shadow).subspan(offset, part));
+        block.unheard.push_back({delivery, offset, part});
+      }
+      // So that the notes are no larger than the block.
+      while (block.unheard.size() > std::min<std::size_t>(4096, 16 + block.bytes / 32)) block.unheard.pop_front();
     });
   }
 }

@@ -4,9 +4,11 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,6 +40,8 @@ class HostBlocks {
                        std::uint32_t context);
   /// Makes memory that the client maps at the same address, by the descriptor that is given out.
   CUresult open_shared(std::uint64_t address, std::uint64_t bytes, std::uint32_t context, Descriptor& descriptor);
+  /// A mapped block is paged from now on, whose changes have been sent: whole pages. Kernels may be using it.
+  CUresult page(std::uint64_t address);
   CUresult close(std::uint64_t address);
   /// The context is about to go; its blocks go first.
   void context_closes(std::uint32_t context);
@@ -48,17 +52,29 @@ class HostBlocks {
   std::span<std::byte> find(std::uint64_t address, std::uint64_t bytes);
   /// Whether all of this is the client's own memory too.
   bool shared(std::uint64_t address, std::uint64_t bytes);
-  /// New contents from the client, for a mapped block. `lost`: a word of them that the GPU has changed too since the
-  /// client last heard, to something else; 0 for none.
-  bool write(std::uint64_t address, std::span<const std::byte> bytes, std::uint64_t& lost);
+  /// New contents from the client, for a mapped block, from when it had heard of so many deliveries; of all if it does
+  /// not say. `lost`: a word of them that the GPU has changed too since then, to something else; 0 for none.
+  bool write(std::uint64_t address, std::span<const std::byte> bytes, std::optional<std::uint64_t> heard,
+             std::uint64_t& lost);
   /// The client has been sent this for what lies here.
   void delivered(std::uint64_t address, std::span<const std::byte> bytes);
   /// Calls deliver(address, bytes) for everything the GPU changed in mapped blocks that are not paged since the client
-  /// last heard.
-  void changes(const std::function<void(std::uint64_t, std::span<const std::byte>)>& deliver);
+  /// last heard, in parts of a message each. It returns the number of the delivery.
+  void changes(const std::function<std::uint64_t(std::uint64_t, std::span<const std::byte>)>& deliver);
   bool any_compared() const { return compared_ > 0; }
+  /// Whether there is a mapped block at this address that is not paged.
+  bool compares(std::uint64_t address) const {
+    const auto found = blocks_.find(address);
+    return found != blocks_.end() && !found->second.shadow.empty();
+  }
 
  private:
+  // Sent to the client, whose writes do not yet say that it has come. Bounded: the oldest have come most likely.
+  struct Unheard {
+    std::uint64_t delivery = 0;
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+  };
   struct Block {
     std::uint64_t bytes = 0;
     std::byte* memory = nullptr;
@@ -67,6 +83,7 @@ class HostBlocks {
     bool shared = false;
     std::vector<std::byte> shadow;  // mapped and not paged: what the client is known to hold
     HostCharge charge;
+    std::deque<Unheard> unheard{};  // changes of the shadow
   };
   void drop(Block& block);
   bool free_in_window(std::uint64_t address, std::uint64_t bytes) const;
