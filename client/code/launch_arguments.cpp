@@ -57,7 +57,7 @@ namespace {
     const Thread::AnswersOnly answers_only(thread);
     if (call.wait() == CUDA_SUCCESS && call.out().getWholeSystem()) {
       parts.whole_system.found();
-      parts.host.page_all(thread);
+      parts.host.compare_no_more();
       function.whole_system = true;
     }
   }
@@ -70,14 +70,19 @@ CUresult prepare_memory(const MemoryParts& parts, Thread& thread, Function& func
                         std::span<const std::byte> arguments) {
   bool copied = parts.managed.exists() || parts.host.any_registered_mapped();
   if (!copied && !parts.host.exists()) return CUDA_SUCCESS;
-  for (const Parameter& run : function.evidence) {
-    const std::size_t begin = std::min<std::size_t>(run.offset, arguments.size());
-    const auto some = arguments.subspan(begin, std::min<std::size_t>(run.bytes, arguments.size() - begin));
-    if (const CUresult bad = parts.host.map_named_in(thread, function.name, some, copied); bad != CUDA_SUCCESS)
-      return bad;
-  }
-  if (copied && !function.looked_at.load(std::memory_order_acquire)) look_at_code(parts, thread, function);
-  return CUDA_SUCCESS;
+  const auto map_named = [&] {
+    for (const Parameter& run : function.evidence) {
+      const std::size_t begin = std::min<std::size_t>(run.offset, arguments.size());
+      const auto some = arguments.subspan(begin, std::min<std::size_t>(run.bytes, arguments.size() - begin));
+      if (const CUresult bad = parts.host.map_named_in(thread, function.name, some, copied); bad != CUDA_SUCCESS)
+        return bad;
+    }
+    return CUDA_SUCCESS;
+  };
+  if (const CUresult bad = map_named(); bad != CUDA_SUCCESS) return bad;
+  if (!copied || function.looked_at.load(std::memory_order_acquire)) return CUDA_SUCCESS;
+  look_at_code(parts, thread, function);
+  return function.whole_system ? map_named() : CUDA_SUCCESS;  // what is compared is paged now
 }
 
 }  // namespace fargpu::client

@@ -197,7 +197,12 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
                          std::string_view kernel) {
   const auto region = parts_.map.find(address);
   if (!region || !region->on_host()) return CUDA_ERROR_INVALID_VALUE;
-  if (!mapped(address)) {
+  const auto as_it_is = [&] {
+    const std::lock_guard lock(mutex_);
+    const Block* const block = find(address, 1);
+    return block && block->device_address != 0 && !is_to_be_paged(*block);
+  };
+  if (!as_it_is()) {
     if (const CUresult bad = settle_deliveries(thread, *region); bad != CUDA_SUCCESS) return bad;
   }
   const std::lock_guard order(order_);
@@ -262,6 +267,7 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     }
   }
   device_address = block->device_address + (address - block->base);
+  if (!now_mapped && is_to_be_paged(*block)) return page(thread, *region, *block, lock);
   lock.unlock();
   if (!now_mapped) return CUDA_SUCCESS;
   log::debug(
@@ -286,45 +292,29 @@ CUresult HostMemory::map_named_in(Thread& thread, std::string_view kernel, std::
   return CUDA_SUCCESS;
 }
 
-void HostMemory::page_all(Thread& thread) {
-  if (parts_.one_process) return;
-  std::vector<std::uint64_t> bases;
-  {
-    const std::lock_guard lock(mutex_);
-    compares_no_more_ = true;
-    for (const auto& [base, block] : blocks_)
-      if (block->owned && block->compared()) bases.push_back(base);
-  }
-  for (const std::uint64_t base : bases) page(thread, base);
-}
-
-// Kernels may be using the block, and the program too. What each has changed is found as with a page that the program
-// wrote while the GPU was busy: what both knew last is the twin.
-void HostMemory::page(Thread& thread, std::uint64_t base) {
-  const auto region = parts_.map.find(base);
-  if (!region || expects(base, region->bytes)) return;
-  const std::lock_guard order(order_);
-  std::unique_lock lock(mutex_);
-  const auto found = blocks_.find(base);
-  if (found == blocks_.end() || !found->second->compared()) return;
-  Block& block = *found->second;
+// Under order_. Kernels may be using the block, and the program too. What each has changed is found as with a page that
+// the program wrote while the GPU was busy: what both knew last is the twin.
+CUresult HostMemory::page(Thread& thread, const Region& region, Block& block, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   RemoteCall<wire::OpenHostBlock> call(parts_.calls, thread);
   auto in = call.in();
-  in.setAddress(base);
+  in.setAddress(block.base);
   in.setBytes(round_up(block.bytes));
   in.setMapped(true);
-  in.setDevice(base);
+  in.setDevice(block.base);
   in.setPaged(true);
-  if (call.wait() != CUDA_SUCCESS) return;  // an older host: it stays as it is
-  rdma::StableMemory::of_process().remove(at(base));
-  if (!pages_.adopt(parts_.contexts.home(*region->context), base, round_up(block.bytes), block.shadow))
-    throw SystemError("no room for the pages of pinned memory");
+  if (call.wait() != CUDA_SUCCESS) return CUDA_SUCCESS;  // an older host: the block stays as it is
+  rdma::StableMemory::of_process().remove(at(block.base));
   lock.lock();
-  block.paged = true;
-  block.shadow = {};
+  const std::vector<std::byte> known = std::exchange(block.shadow, {});
+  block.paged = true;  // before its pages are protected: the receiving thread must not touch them
   compared_.fetch_sub(1);
   compared_bytes_ -= block.bytes;
+  lock.unlock();
+  if (pages_.adopt(parts_.contexts.home(*region.context), block.base, round_up(block.bytes), known))
+    return CUDA_SUCCESS;
+  parts_.calls.events.lose("no room for the pages of pinned memory");
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 // A graph's copies from and to the program's memory are told as they were made. Once kernels use that memory they have
@@ -451,7 +441,9 @@ void HostMemory::expect_delivery(Thread& thread, std::uint64_t address, std::uin
       block->opened = true;
       opened = block;
     }
-    expected_.push_back({address, address + bytes, /*by_lanes=*/false});
+    // Into a paged block the copy goes at the worker.
+    if (const Block* const block = find(address, bytes); !block || !block->paged)
+      expected_.push_back({address, address + bytes, /*by_lanes=*/false});
   }
   if (opened) open(thread, *opened);
 }

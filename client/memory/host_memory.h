@@ -86,9 +86,8 @@ class HostMemory {
   /// same pages.
   CUresult map_named_in(Thread& thread, std::string_view kernel, std::span<const std::byte> arguments, bool& copied);
 
-  /// From now on no block of the window is compared. Those that are become paged, but for those that copies under way
-  /// are still to write.
-  void page_all(Thread& thread);
+  /// From now on blocks of the window that become mapped are paged, however small; so are those that kernels name.
+  void compare_no_more() { compares_no_more_ = true; }
 
   /// `address` is given to work that the GPU does: where it lies in pinned memory, the block is mapped and the address
   /// becomes the one the GPU knows, and the call is marked as one whose outcome the host sees.
@@ -175,7 +174,8 @@ class HostMemory {
   CUresult take_window(std::uint64_t bytes, std::uint64_t& base);
   void give_window(std::uint64_t base, std::uint64_t bytes);
   CUresult settle_deliveries(Thread& thread, const Region& region);
-  void page(Thread& thread, std::uint64_t base);
+  CUresult page(Thread& thread, const Region& region, Block& block, std::unique_lock<std::mutex>& lock);
+  bool is_to_be_paged(const Block& block) const { return compares_no_more_ && block.owned && block.compared(); }
   struct Change {
     std::uint64_t address = 0;
     std::vector<std::byte> bytes;
@@ -207,8 +207,8 @@ class HostMemory {
     bool operator==(const Expected&) const = default;
   };
   std::vector<Expected> expected_;
-  std::uint64_t deliveries_ = 0;      // that have come
-  bool compares_no_more_ = false;     // blocks of the window
+  std::uint64_t deliveries_ = 0;  // that have come
+  std::atomic<bool> compares_no_more_{false};
   std::uint64_t compared_bytes_ = 0;  // of the blocks of the window that are compared
   std::atomic<bool> exists_{false};
   std::atomic<unsigned> mapped_{0};

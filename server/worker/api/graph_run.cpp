@@ -71,6 +71,7 @@ void GraphRun::fetch(const GraphPlan::Step& step, std::uint64_t part) {
   const auto staging = [self = shared_from_this(), part] {
     return self->session_.graph_parts().staging(part);  // it may go meanwhile
   };
+  if (staging().empty()) return fetched(step, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   session_.client().fetch_part(
       part, staging().size(),
       [staging](std::uint64_t offset, std::span<const std::byte> bytes) {
