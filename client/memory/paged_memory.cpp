@@ -226,7 +226,7 @@ bool PagedMemory::fault(std::uint64_t address, bool writing) {
 }
 
 // False if there is no block. Opened under the lock while it is the program's turn: a launch that begins now sends what
-// was opened first.
+// was opened first. Nothing is left to do where another thread met the fault before.
 bool PagedMemory::open_in_turn(std::unique_lock<std::mutex>& lock, WholeSystemWork::Look& look, std::uint64_t address,
                                bool writing) {
   for (;;) {
@@ -234,8 +234,8 @@ bool PagedMemory::open_in_turn(std::unique_lock<std::mutex>& lock, WholeSystemWo
     if (!block) return false;
     const std::size_t granule = (address - block->base) / block->granule;
     const State state = block->states[granule];
-    const bool needed = state == State::theirs || (state == State::shared && writing);
-    if (!needed || look.is_turn()) {
+    if (state != State::theirs && !(state == State::shared && writing)) return true;
+    if (look.is_turn()) {
       open(*block, granule, writing);
       return true;
     }
@@ -257,11 +257,9 @@ void PagedMemory::touch(std::uint64_t address, std::uint64_t bytes, bool writing
   }
 }
 
-// Nothing is left to do where another thread met the same fault before.
+// One of theirs, or for writing, one that is shared.
 void PagedMemory::open(Block& block, std::size_t granule, bool writing) {
   State& state = block.states[granule];
-  if (state == State::fresh || state == State::ours) return;
-  if (state == State::shared && !writing) return;
   // Before anything is fetched: another thread that waits for work meanwhile must know that what comes may be old.
   if (!touched_) touched_at_ = calls_.submitted();
   touched_ = true;

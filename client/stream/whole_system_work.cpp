@@ -68,9 +68,9 @@ void WholeSystemWork::wait(Look& look) noexcept {
   using namespace std::chrono_literals;
   const Uncancelled uncancelled;
   try {
-    calls_.commands.flush();         // with what is waited for
-  } catch (const std::exception&) {  // the session is lost: the program's own memory is not
-    look.in_vain_ = true;
+    calls_.commands.flush();  // what is waited for may not have been sent
+  } catch (const std::exception&) {
+    look.in_vain_ = true;  // the session is lost: the program's own memory is not
     return;
   }
   std::unique_lock lock(mutex_);
