@@ -39,6 +39,21 @@ void for_changed_runs(std::span<const std::byte> now, std::span<const std::byte>
   if (open) visit(begin, size - begin);
 }
 
+/// Calls visit(offset, bytes) for runs as above with what lies between them, where that is less than `gap`.
+template <class Visit>
+void for_changed_stretches(std::span<const std::byte> now, std::span<const std::byte> before, std::size_t gap,
+                           Visit&& visit) {
+  std::size_t begin = 0, end = 0;
+  for_changed_runs(now, before, [&](std::size_t offset, std::size_t bytes) {
+    if (end == 0 || offset - end >= gap) {
+      if (end > 0) visit(begin, end - begin);
+      begin = offset;
+    }
+    end = offset + bytes;
+  });
+  if (end > 0) visit(begin, end - begin);
+}
+
 /// Of three states of a block that two sides have changed at the same time: the offset of the first word that both
 /// changed, to something else. The size of the block if there is none.
 inline std::size_t changed_by_both(std::span<const std::byte> one, std::span<const std::byte> other,

@@ -403,6 +403,13 @@ struct WriteHostBlock {
   heard @1 :UInt64;               # how many `deliver` for host blocks had come before, and one more; 0: not said
 }
 
+struct ChangeHostBlock {
+  # Followed by bulk bytes: new contents of a part of a mapped block, and behind them what the client knew to be there,
+  # both of the same length. Words of four bytes (the last may be shorter) in which the two differ get the new contents.
+  # Of one that had become something else at the worker the client is told (LateError.address).
+  address @0 :UInt64;
+}
+
 struct ReadHostBlock {
   # What a mapped block contains at this moment; the bytes come in data frames before the reply.
   address @0 :UInt64;

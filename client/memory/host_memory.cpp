@@ -507,6 +507,7 @@ bool HostMemory::awaits(std::uint64_t address, std::size_t bytes) const {
 void HostMemory::lost(std::uint64_t address) const {
   const std::lock_guard lock(mutex_);
   if (const Block* const block = find(address, 1)) note_lost(*block, address);
+  else note_conflict(fmt::format("the word at {:#x} in pinned memory that was freed", address));
 }
 
 void HostMemory::note_lost(const Block& block, std::uint64_t address) {

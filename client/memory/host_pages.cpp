@@ -10,12 +10,15 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "cuda_facts.h"
 #include "client/base/log.h"
 #include "operations.capnp.h"
 #include "client/base/life.h"
+#include "protocol/changed_runs.h"
 #include "protocol/errors.h"
+#include "protocol/limits.h"
 #include "client/call/remote_call.h"
 #include "client/base/threads.h"
 
@@ -23,6 +26,8 @@ namespace fargpu::client {
 namespace {
 
 constexpr std::uint64_t page_bytes = 4096;
+// Between changed words: what is less goes along, which costs less than a frame.
+constexpr std::size_t gap_bytes = 128;
 
 std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
@@ -113,24 +118,61 @@ void HostPages::send_range(Thread& thread, Block& block, std::uint64_t offset, s
   }
 }
 
+bool HostPages::send_changes(Thread& thread, Block& block, std::uint64_t offset, std::span<const std::byte> known) {
+  if (!calls_.serves(Opcode::changeHostBlock)) return false;
+  const std::span<const std::byte> now(block.alias + offset, known.size());
+  std::vector<std::byte> both;
+  for_changed_stretches(now, known, gap_bytes, [&](std::size_t begin, std::size_t bytes) {
+    for (const std::size_t end = begin + bytes; begin < end; begin += both.size() / 2) {
+      const std::size_t part = std::min(end - begin, limits::bulk_bytes_max / 2);
+      both.assign(&now[begin], &now[begin] + part);
+      both.insert(both.end(), &known[begin], &known[begin] + part);
+      RemoteCall<wire::ChangeHostBlock> call(calls_, thread);
+      call.in().setAddress(block.base + offset + begin);
+      call.bulk(both);
+      call.tell();
+      unheard_ = block.base + offset + begin;
+    }
+  });
+  return true;
+}
+
+// What the worker tells comes ahead of any later answer. A block that is gone has no more to ask for: the program hears
+// when it waits for something else.
+void HostPages::hear(Thread& thread) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t address = unheard_;
+  if (find(address)) {
+    std::array<std::byte, change_bytes> word;  // not the program's, which may have that page by now
+    const Thread::AnswersOnly answers_only(thread);
+    (void)read(thread, address, word);
+  }
+  unheard_ = 0;  // at last: threads that wait meanwhile wait for this
+}
+
 void HostPages::fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) {
+  const CUresult result = read(thread, block.base + offset, {block.alias + offset, bytes});
   // What the GPU wrote is lost with the session, as every CUDA call tells from then on; the program's own memory is
   // not.
-  if (!serving()) return;
+  if (result != CUDA_SUCCESS && serving())
+    throw SystemError("pinned memory could not be fetched from the GPU's host: " + std::string(result_name(result)));
+}
+
+// What the worker has at this moment.
+CUresult HostPages::read(Thread& thread, std::uint64_t address, std::span<std::byte> into) {
+  if (!serving()) return CUDA_ERROR_DEVICE_UNAVAILABLE;
   RemoteCall<wire::ReadHostBlock> call(calls_, thread);
   auto in = call.in();
-  in.setAddress(block.base + offset);
-  in.setBytes(bytes);
-  call.target({block.alias + offset, bytes});
-  CUresult result = CUDA_SUCCESS;
+  in.setAddress(address);
+  in.setBytes(into.size());
+  call.target(into);
   try {
-    result = call.wait();
+    const CUresult result = call.wait();
+    return result == CUDA_SUCCESS && call.arrived_bytes() != into.size() ? CUDA_ERROR_UNKNOWN : result;
   } catch (const ChannelClosed& error) {
     lose_for(calls_.events, error.what());
-    return;
+    return CUDA_ERROR_DEVICE_UNAVAILABLE;
   }
-  if (result != CUDA_SUCCESS || call.arrived_bytes() != bytes)
-    throw SystemError("pinned memory could not be fetched from the GPU's host: " + std::string(result_name(result)));
 }
 
 // A program may look at memory that a running kernel writes, and a kernel at memory that the program writes, for as

@@ -157,22 +157,12 @@ void PagedMemory::send(Thread& thread, Block& block) {
     protect(block, first, end, PROT_NONE);  // first, so that nothing is written behind our back
     if (twinned) {
       const auto& twin = block.twins[first];
-      const std::span<std::byte> now(block.alias + begin, stop - begin);
-      if (at_once) {
-        const std::vector<std::byte> ours(now.begin(), now.end());
-        const Thread::AnswersOnly answers_only(thread);
-        try {
-          fetch_range(thread, block, begin, now.size());
-          const std::size_t both = changed_by_both(ours, now, twin);
-          if (both < now.size())
-            note_conflict(fmt::format("the word at {:#x} in {} memory of {} bytes at {:#x}", block.base + begin + both,
-                                      use_ == Use::in_turns ? "managed" : "pinned", block.bytes, block.base));
-        } catch (const SystemError&) {  // of a context that has failed: its calls say so
-        }
-        std::copy(ours.begin(), ours.end(), now.begin());
+      if (!at_once || !send_changes(thread, block, begin, twin)) {
+        if (at_once) compare(thread, block, begin, twin);
+        for_changed_runs({block.alias + begin, twin.size()}, twin, [&](std::size_t offset, std::size_t bytes) {
+          send_range(thread, block, begin + offset, bytes);
+        });
       }
-      for_changed_runs(
-          now, twin, [&](std::size_t offset, std::size_t bytes) { send_range(thread, block, begin + offset, bytes); });
     } else if (state == State::ours) {
       send_range(thread, block, begin, stop - begin);
     } else if (state == State::fresh) {
@@ -191,6 +181,22 @@ void PagedMemory::send(Thread& thread, Block& block) {
     first = end;
   }
   block.twins.clear();
+}
+
+// What the GPU changes between this and the arrival of the program's change is lost without a word.
+void PagedMemory::compare(Thread& thread, Block& block, std::uint64_t offset, std::span<const std::byte> known) {
+  const std::span<std::byte> now(block.alias + offset, known.size());
+  const std::vector<std::byte> ours(now.begin(), now.end());
+  const Thread::AnswersOnly answers_only(thread);
+  try {
+    fetch_range(thread, block, offset, now.size());
+    const std::size_t both = changed_by_both(ours, now, known);
+    if (both < now.size())
+      note_conflict(fmt::format("the word at {:#x} in {} memory of {} bytes at {:#x}", block.base + offset + both,
+                                use_ == Use::in_turns ? "managed" : "pinned", block.bytes, block.base));
+  } catch (const SystemError&) {  // of a context that has failed: its calls say so
+  }
+  std::copy(ours.begin(), ours.end(), now.begin());
 }
 
 void PagedMemory::fetch(Thread& thread, Block& block, std::size_t granule) {

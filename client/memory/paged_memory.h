@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "client/connect/windows.h"
@@ -105,6 +106,9 @@ class PagedMemory : public WatchedPages {
   /// The worker gets, or gives, a part of the block's newest contents, by way of its alias.
   virtual void send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) = 0;
   virtual void fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) = 0;
+  /// Sends what the program has changed of a part since it was `known`, where the GPU may have changed the part too,
+  /// and has the worker tell of words that both have changed. False, with nothing sent, if the worker does not compare.
+  virtual bool send_changes(Thread&, Block&, std::uint64_t, std::span<const std::byte>) { return false; }
   /// The program touched pages while the GPU was at work.
   virtual void touched_early() {}
   /// What had to be sent is on its way; under the lock.
@@ -126,6 +130,7 @@ class PagedMemory : public WatchedPages {
   bool open_in_turn(std::unique_lock<std::mutex>& lock, WholeSystemWork::Look& look, std::uint64_t address,
                     bool writing);
   void send(Thread& thread, Block& block);
+  void compare(Thread& thread, Block& block, std::uint64_t offset, std::span<const std::byte> known);
   void fetch(Thread& thread, Block& block, std::size_t granule);
   void open(Block& block, std::size_t granule, bool writing);
   void protect(const Block& block, std::size_t first, std::size_t end, int access) const;

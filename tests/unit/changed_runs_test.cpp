@@ -85,6 +85,24 @@ TEST_CASE("applying the runs to the old state gives the new one") {
   }
 }
 
+TEST_CASE("runs that lie close together are one stretch") {
+  const Bytes before = pattern(1000);
+  Bytes now = before;
+  const auto stretches = [&](std::size_t gap) {
+    Runs found;
+    for_changed_stretches(now, before, gap,
+                          [&](std::size_t offset, std::size_t bytes) { found.emplace_back(offset, bytes); });
+    return found;
+  };
+  CHECK(stretches(16).empty());
+  for (const std::size_t at : {0, 20, 100, 999}) change(now, at);
+  CHECK(stretches(0) == runs_of(now, before));
+  CHECK(stretches(16) == Runs{{0, 4}, {20, 4}, {100, 4}, {996, 4}});
+  CHECK(stretches(17) == Runs{{0, 24}, {100, 4}, {996, 4}});
+  CHECK(stretches(77) == Runs{{0, 104}, {996, 4}});
+  CHECK(stretches(2000) == Runs{{0, 1000}});
+}
+
 TEST_CASE("words that two sides changed are those that both changed to something else") {
   const Bytes before = pattern(64);
   Bytes one = before, other = before;

@@ -6,6 +6,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <thread>
+#include <utility>
 
 #include "calls_graph.capnp.h"
 #include "fixture.h"
@@ -152,6 +153,8 @@ class HandMadeClient {
   std::uint64_t settled() const { return settled_; }
   /// How many calls that nobody waited for are known to have failed.
   unsigned late_errors() const { return late_errors_; }
+  /// The last word that is known to have been changed by the GPU too, since this was asked; 0 for none.
+  std::uint64_t lost_word() { return std::exchange(lost_word_, 0); }
   /// What the program would have found on its standard output and error by now.
   const std::string& printed() const { return printed_; }
   /// The next graph of those that are created, and a node of it.
@@ -186,7 +189,10 @@ class HandMadeClient {
     const auto control = reader.root<wire::Control>();
     if (control.isPrinted())
       printed_.append(control.getPrinted().getText().asChars().begin(), control.getPrinted().getText().size());
-    if (control.isLateError()) ++late_errors_;
+    if (control.isLateError()) {
+      ++late_errors_;
+      lost_word_ = control.getLateError().getAddress();
+    }
     if (control.isSettled()) settled_ = control.getSettled().getBytes();
     heard(control);
     return header;
@@ -207,6 +213,7 @@ class HandMadeClient {
   std::uint32_t graphs_ = 0;
   std::uint64_t credit_bytes_ = 0;
   unsigned late_errors_ = 0;
+  std::uint64_t lost_word_ = 0;
   std::uint64_t settled_ = 0;
   std::string printed_;
 };

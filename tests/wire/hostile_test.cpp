@@ -124,6 +124,80 @@ TEST_CASE("a worker keeps large host blocks within their bounds") {
   CHECK(client.worker_end().find("nobody waits") != std::string::npos);
 }
 
+namespace {
+
+constexpr std::uint64_t changed_block = 0x5000, changed_bytes = 1u << 20;
+
+void open_changed_block(HandMadeClient& client, bool paged) {
+  client.open_context();
+  client.send_call<wire::OpenHostBlock>(Opcode::openHostBlock, [&](auto in) {
+    in.setAddress(changed_block);
+    in.setBytes(changed_bytes);
+    in.setMapped(true);
+    in.setPaged(paged);
+    in.setDevice(HandMadeClient::host_window);
+  });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+}
+
+void send_change(HandMadeClient& client, std::uint64_t address, std::span<const std::byte> both) {
+  client.send_call<wire::ChangeHostBlock>(
+      Opcode::changeHostBlock, [&](auto in) { in.setAddress(address); }, both);
+}
+
+CUresult change(HandMadeClient& client, std::uint64_t address, std::vector<std::uint32_t> now,
+                const std::vector<std::uint32_t>& known) {
+  now.insert(now.end(), known.begin(), known.end());
+  send_change(client, address, std::as_bytes(std::span(now)));
+  return client.reply();
+}
+
+}  // namespace
+
+TEST_CASE("a worker writes the words that a client changed, and tells of those that the GPU had changed too") {
+  HandMadeClient client;
+  open_changed_block(client, true);
+  constexpr std::uint64_t at = changed_block + 4096;
+  const auto lost = [&](const std::vector<std::uint32_t>& now, const std::vector<std::uint32_t>& known) {
+    REQUIRE(change(client, at, now, known) == CUDA_SUCCESS);
+    return client.lost_word();
+  };
+  CHECK(lost({1, 2, 3, 4}, {0, 0, 0, 0}) == 0);
+  CHECK(lost({5, 2, 3, 4}, {1, 2, 3, 4}) == 0);
+  CHECK(lost({6, 2, 3, 4}, {1, 2, 3, 4}) == at);
+  CHECK(lost({6, 2, 3, 4}, {1, 2, 3, 4}) == 0);  // both to the same
+  CHECK(lost({1, 8, 8, 4}, {1, 8, 8, 4}) == 0);  // nothing is changed
+  CHECK(lost({6, 2, 3, 9}, {6, 2, 3, 1}) == at + 12);
+  CHECK(lost({6, 7, 3, 9}, {6, 2, 3, 9}) == 0);
+  CHECK(lost({0, 0, 0, 0}, {6, 7, 3, 9}) == 0);  // so that was all in place
+  const std::vector<std::byte> pair{std::byte{1}, std::byte{0}};
+  send_change(client, at + 5, pair);  // no whole word
+  CHECK(client.reply() == CUDA_SUCCESS);
+  CHECK(client.lost_word() == 0);
+  CHECK(lost({0, 0, 0, 0}, {0, 256, 0, 0}) == 0);
+}
+
+TEST_CASE("a worker changes no memory that is not the client's to change") {
+  HandMadeClient client;
+  SECTION("beyond the ends") {
+    open_changed_block(client, true);
+    constexpr std::uint64_t end = changed_block + changed_bytes;
+    CHECK(change(client, end - 4, {1}, {0}) == CUDA_SUCCESS);
+    for (const std::uint64_t address :
+         {end - 3, end, changed_block - 1, std::uint64_t{0}, ~std::uint64_t{0}, ~std::uint64_t{3}})
+      CHECK(change(client, address, {1}, {0}) == CUDA_ERROR_INVALID_VALUE);
+  }
+  SECTION("a block whose two copies are compared") {
+    open_changed_block(client, false);
+    CHECK(change(client, changed_block, {1}, {0}) == CUDA_ERROR_INVALID_VALUE);
+  }
+  SECTION("without what was there before") {
+    open_changed_block(client, true);
+    send_change(client, changed_block, std::vector<std::byte>(GENERATE(0, 1, 7)));
+    CHECK(client.worker_end().find("without what was there before") != std::string::npos);
+  }
+}
+
 TEST_CASE("a worker looks at no container beyond the end of its image") {
   HandMadeClient client;
   client.open_context();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "protocol/errors.h"
 #include "protocol/limits.h"
 #include "copy_sides.h"
 #include "server/worker/memory/scrub.h"
@@ -248,20 +249,39 @@ Outcome closeHostBlock(Session& session, Call&, wire::CloseHostBlock::Reader in)
   return session.host_blocks().close(in.getAddress());
 }
 
+namespace {
+
+// The word there was changed by the GPU too, whose change is lost. Nothing to tell of 0.
+void tell_lost(Session& session, const CallId& id, std::uint64_t address) {
+  if (address == 0) return;
+  session.output().control([&](wire::Control::Builder control) {
+    auto error = control.initLateError();
+    error.setThread(id.thread);
+    error.setOpcode(id.opcode);
+    error.setResult(CUDA_ERROR_NOT_SUPPORTED);
+    error.setAddress(address);
+  });
+}
+
+}  // namespace
+
 Outcome writeHostBlock(Session& session, Call& call, wire::WriteHostBlock::Reader in) {
   std::uint64_t lost = 0;
   const std::uint64_t heard = in.getHeard();
   if (!session.host_blocks().write(in.getAddress(), call.bulk(), heard > 0 ? std::optional(heard - 1) : std::nullopt,
                                    lost))
     return CUDA_ERROR_INVALID_VALUE;
-  if (lost != 0)
-    session.output().control([&](wire::Control::Builder control) {
-      auto error = control.initLateError();
-      error.setThread(call.id().thread);
-      error.setOpcode(call.id().opcode);
-      error.setResult(CUDA_ERROR_NOT_SUPPORTED);
-      error.setAddress(lost);
-    });
+  tell_lost(session, call.id(), lost);
+  return CUDA_SUCCESS;
+}
+
+Outcome changeHostBlock(Session& session, Call& call, wire::ChangeHostBlock::Reader in) {
+  const std::span<const std::byte> both = call.bulk();
+  if (both.empty() || both.size() % 2 != 0) throw ProtocolError("changed memory without what was there before");
+  std::uint64_t lost = 0;
+  if (!session.host_blocks().change(in.getAddress(), both.first(both.size() / 2), both.last(both.size() / 2), lost))
+    return CUDA_ERROR_INVALID_VALUE;
+  tell_lost(session, call.id(), lost);
   return CUDA_SUCCESS;
 }
 

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "protocol/changed_runs.h"
@@ -15,6 +16,20 @@ namespace {
 
 constexpr std::uint64_t page_bytes = 4096;
 std::uint64_t round_up(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
+
+// Gives a word of memory that the GPU may be writing its new contents. Returns whether it was what was known.
+bool exchange_word(std::byte* memory, const std::byte* now, const std::byte* known, std::size_t bytes) {
+  std::uint32_t there = 0;
+  if (bytes == sizeof there && reinterpret_cast<std::uintptr_t>(memory) % sizeof there == 0) {
+    std::uint32_t wanted = 0;
+    std::memcpy(&wanted, now, bytes);
+    there = std::atomic_ref(*reinterpret_cast<std::uint32_t*>(memory)).exchange(wanted);
+  } else {
+    std::memcpy(&there, memory, bytes);
+    std::memcpy(memory, now, bytes);
+  }
+  return std::memcmp(&there, known, bytes) == 0 || std::memcmp(&there, now, bytes) == 0;
+}
 
 }  // namespace
 
@@ -199,6 +214,21 @@ bool HostBlocks::write(std::uint64_t address, std::span<const std::byte> bytes, 
     std::memcpy(known.data(), bytes.data(), bytes.size());
   }
   std::memcpy(block.memory + offset, bytes.data(), bytes.size());
+  return true;
+}
+
+bool HostBlocks::change(std::uint64_t address, std::span<const std::byte> now, std::span<const std::byte> known,
+                        std::uint64_t& lost) {
+  lost = 0;
+  auto* const found = locate(address, now.size());
+  if (!found || !found->second.mapped || !found->second.shadow.empty()) return false;
+  std::byte* const memory = found->second.memory + (address - found->first);
+  for_changed_runs(now, known, [&](std::size_t offset, std::size_t bytes) {
+    for (const std::size_t end = offset + bytes; offset < end; offset += change_bytes) {
+      const std::size_t word = std::min(change_bytes, end - offset);
+      if (!exchange_word(memory + offset, &now[offset], &known[offset], word) && lost == 0) lost = address + offset;
+    }
+  });
   return true;
 }
 

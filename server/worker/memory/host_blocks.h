@@ -56,6 +56,10 @@ class HostBlocks {
   /// not say. `lost`: a word of them that the GPU has changed too since then, to something else; 0 for none.
   bool write(std::uint64_t address, std::span<const std::byte> bytes, std::optional<std::uint64_t> heard,
              std::uint64_t& lost);
+  /// What the client has changed in a mapped block, of which it knew `known`. `lost`: a word of them that had become
+  /// something else meanwhile; 0 for none.
+  bool change(std::uint64_t address, std::span<const std::byte> now, std::span<const std::byte> known,
+              std::uint64_t& lost);
   /// The client has been sent this for what lies here.
   void delivered(std::uint64_t address, std::span<const std::byte> bytes);
   /// Calls deliver(address, bytes) for everything the GPU changed in mapped blocks that are not paged since the client
