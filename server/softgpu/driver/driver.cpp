@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "driver/failure.h"
+#include "driver/shared_event.h"
 
 namespace fargpu::softgpu {
 namespace {
@@ -17,6 +18,7 @@ std::atomic<pid_t> driver_process{0};
 }  // namespace
 
 Driver::Driver() : configuration_(Configuration::from_environment()) {
+  SharedEvent::sweep();
   std::shared_ptr<SharedUse> shared;
   if (!configuration_.shared_use.empty()) shared = SharedUse::open(configuration_.shared_use);
   std::vector<std::shared_ptr<MemoryAccount>> accounts;

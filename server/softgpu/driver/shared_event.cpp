@@ -48,8 +48,10 @@ bool lock(int file, int command, short type, off_t byte) {
   return fcntl(file, command, &range) == 0;
 }
 
-/// Takes away what killed processes left: the maker of an event holds a lock on its file.
-void sweep() {
+}  // namespace
+
+// The maker of an event holds a lock on its file.
+void SharedEvent::sweep() {
   DIR* entries = opendir(folder);
   if (entries == nullptr) return;
   while (const dirent* entry = readdir(entries)) {
@@ -64,8 +66,6 @@ void sweep() {
   }
   closedir(entries);
 }
-
-}  // namespace
 
 struct SharedEvent::Page {
   std::atomic<uint64_t> recorded;
@@ -82,8 +82,6 @@ void SharedEvent::map() {
 }
 
 std::shared_ptr<SharedEvent> SharedEvent::create() {
-  static std::once_flag is_swept;
-  std::call_once(is_swept, sweep);
   std::shared_ptr<SharedEvent> event(new SharedEvent(random_name(), true));
   event->file_ = ::open((folder + event->name_).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   require(event->file_ >= 0, CUDA_ERROR_OPERATING_SYSTEM);

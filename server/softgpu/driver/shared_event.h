@@ -13,6 +13,8 @@ namespace fargpu::softgpu {
 /// lies in a file of memory, whose name is the handle that they pass to each other.
 class SharedEvent {
  public:
+  /// Takes away what killed processes left of theirs.
+  static void sweep();
   /// Throws OPERATING_SYSTEM.
   static std::shared_ptr<SharedEvent> create();
   /// Throws INVALID_VALUE if it is none, or none any more.
