@@ -90,10 +90,13 @@ class Buffer {
   CUdeviceptr address() const { return address_; }
   size_t count() const { return count_; }
   size_t bytes() const { return count_ * sizeof(T); }
-  void put(const std::vector<T>& values) { OK(cuMemcpyHtoD(address_, values.data(), values.size() * sizeof(T))); }
+  void put(const std::vector<T>& values) {
+    OK(cuMemcpyHtoD(address_, values.data(), values.size() * sizeof(T)));
+    finish();
+  }
   void clear() {
     OK(cuMemsetD8(address_, 0, bytes()));
-    OK(cuStreamSynchronize(nullptr));  // streams that do not wait for the default one see it too
+    finish();
   }
   std::vector<T> get() const {
     std::vector<T> values(count_);
@@ -102,6 +105,10 @@ class Buffer {
   }
 
  private:
+  // Streams that do not wait for the default one see it too: a synchronous copy from pageable memory may return before
+  // its last bytes are there ("API synchronization behavior").
+  static void finish() { OK(cuStreamSynchronize(nullptr)); }
+
   CUdeviceptr address_ = 0;
   size_t count_;
 };
