@@ -22,7 +22,7 @@ class HostPages final : public PagedMemory {
   /// Memory of the program's that the worker has room for by now, page-aligned: it keeps its contents. False if there
   /// is no room. `known`: what both sides knew to be there last, if the worker has contents already.
   bool adopt(Context& context, std::uint64_t base, std::uint64_t bytes, std::span<const std::byte> known = {});
-  /// As of any paged memory; and the worker has told of the words that both sides had changed.
+  /// As for any paged memory. On return the worker has told of the words that both sides had changed.
   void after_wait(Thread& thread) {
     PagedMemory::after_wait(thread);
     if (unheard_.load(std::memory_order_relaxed) != 0) hear(thread);
