@@ -393,8 +393,8 @@ struct LateError {
   opcode @1 :UInt16;
   result @2 :UInt32;              # CUresult
   context @3 :UInt32;
-  address @4 :UInt64;             # of writeHostBlock, changeHostBlock: the word there was changed by the GPU too, and
-                                  # the change of the GPU is lost
+  address @4 :UInt64;             # of writeHostBlock, changeHostBlock, copyIn of changes: the word there was changed by
+                                  # the GPU too, and the change of the GPU is lost
 }
 
 struct Passed {

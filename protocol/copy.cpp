@@ -165,6 +165,7 @@ void encode(const CopySide& side, wire::CopySide::Builder out) {
     case Kind::pull: return place.setPull(side.place);
     case Kind::lanes: return place.setLanes(static_cast<std::uint32_t>(side.place));
     case Kind::peer: return place.setPeer(side.place);
+    case Kind::changes: return place.setChanges();
     case Kind::device: place.setDevice(side.place); break;
     case Kind::array: place.setArray(side.place); break;
     case Kind::host:
@@ -210,6 +211,7 @@ CopySide decode(wire::CopySide::Reader in) {
     case wire::CopySide::Place::PULL: return at(Kind::pull, place.getPull());
     case wire::CopySide::Place::LANES: return at(Kind::lanes, place.getLanes());
     case wire::CopySide::Place::PEER: return at(Kind::peer, place.getPeer());
+    case wire::CopySide::Place::CHANGES: return at(Kind::changes, 0);
   }
   throw ProtocolError("a side of a copy of a kind that is not known");
 }

@@ -34,6 +34,7 @@ struct CopySide {
     pull,
     lanes,
     peer,
+    changes,
     // Between a program and the client, or the worker and the driver.
     host,     ///< ordinary memory at an address
     unified,  ///< memory at an address, which tells what memory it is

@@ -235,6 +235,9 @@ struct CopySide {
                                   # (protocol/row_chunks.h)
     peer @13 :UInt64;             # on a link to another host's worker: the link's number in the upper half, that of the
                                   # transfer in the lower one
+    changes @14 :Void;            # as `frame`, and behind the bytes as many that the client knew to be there. Words of
+                                  # four bytes (the last may be shorter) in which the two differ are copied; of one that
+                                  # had become something else the client is told (LateError.address)
   }
   level @7 :UInt64;               # of an array
   x @8 :UInt64;                   # bytes
@@ -245,8 +248,8 @@ struct CopySide {
 }
 
 struct CopyIn {
-  # From the host (frame, lanes, block, pull, or a part, which is released when it has been pulled) to the device or an
-  # array. A large copy is several of these.
+  # From the host (frame, changes, lanes, block, pull, or a part, which is released when it has been pulled) to the
+  # device or an array; changes go to one row in memory. A large copy is several of these.
   stream @0 :UInt64;
   copy @1 :Copy;
   complete @2 :Bool;              # the program's call was synchronous: nothing submitted later, on any stream, may

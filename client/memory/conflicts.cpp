@@ -1,7 +1,10 @@
 #include "conflicts.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "client/base/log.h"
@@ -32,8 +35,10 @@ std::string taken() {
 
 }  // namespace
 
-void note_conflict(const std::string& memory) noexcept {
+void note_conflict(std::uint64_t address, const char* kind, std::uint64_t base, std::uint64_t bytes) noexcept {
   try {
+    const std::string memory = fmt::format("the word at {:#x} in {} memory ", address, kind) +
+                               (bytes > 0 ? fmt::format("of {} bytes at {:#x}", bytes, base) : "that was freed");
     const std::lock_guard lock(noted().mutex);
     if (!any) noted().memory = memory;
   } catch (...) {  // for the want of memory: told all the same

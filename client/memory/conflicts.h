@@ -4,12 +4,13 @@
 
 #include <cuda.h>
 
-#include <string>
+#include <cstdint>
 
 namespace fargpu::client {
 
-/// A word of `memory` (for people: what it is, and where) was changed by both. Any thread.
-void note_conflict(const std::string& memory) noexcept;
+/// The word at this address was changed by both, in memory of a kind (for people) that begins at `base`; 0 bytes: which
+/// is gone. Any thread.
+void note_conflict(std::uint64_t address, const char* kind, std::uint64_t base, std::uint64_t bytes) noexcept;
 /// What a call that waits returns in place of `result`: an error, which a line explains, if something was noted since
 /// the last such call.
 CUresult tell_conflict(const char* call, CUresult result) noexcept;

@@ -507,12 +507,11 @@ bool HostMemory::awaits(std::uint64_t address, std::size_t bytes) const {
 void HostMemory::lost(std::uint64_t address) const {
   const std::lock_guard lock(mutex_);
   if (const Block* const block = find(address, 1)) note_lost(*block, address);
-  else note_conflict(fmt::format("the word at {:#x} in pinned memory that was freed", address));
+  else note_conflict(address, "pinned", 0, 0);
 }
 
 void HostMemory::note_lost(const Block& block, std::uint64_t address) {
-  note_conflict(fmt::format("the word at {:#x} in {} memory of {} bytes at {:#x}", address,
-                            block.owned ? "pinned" : "registered", block.bytes, block.base));
+  note_conflict(address, block.owned ? "pinned" : "registered", block.base, block.bytes);
 }
 
 // The bytes came somewhere else: a worker that sends them slowly must not write to memory that is another's by then.

@@ -131,23 +131,17 @@ bool HostPages::send_changes(Thread& thread, Block& block, std::uint64_t offset,
       call.in().setAddress(block.base + offset + begin);
       call.bulk(both);
       call.tell();
-      unheard_ = block.base + offset + begin;
+      changed_ = block.base + offset + begin;
+      unheard_ = true;
     }
   });
   return true;
 }
 
-// What the worker tells comes ahead of any later answer. A block that is gone has no more to ask for: the program hears
-// when it waits for something else.
-void HostPages::hear(Thread& thread) {
-  const std::lock_guard lock(mutex_);
-  const std::uint64_t address = unheard_;
-  if (find(address)) {
-    std::array<std::byte, change_bytes> word;  // not the program's, which may have that page by now
-    const Thread::AnswersOnly answers_only(thread);
-    (void)read(thread, address, word);
-  }
-  unheard_ = 0;  // at last: threads that wait meanwhile wait for this
+// A block that is gone has no more to ask for: the program hears when it waits for something else.
+void HostPages::ask_behind_changes(Thread& thread) {
+  std::array<std::byte, change_bytes> word;  // not the program's, which may have that page by now
+  if (find(changed_)) (void)read(thread, changed_, word);
 }
 
 void HostPages::fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) {

@@ -2,7 +2,6 @@
 // Pinned memory that kernels use and that is too large to be compared with what the worker has whenever something may
 // have changed.
 
-#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -22,11 +21,6 @@ class HostPages final : public PagedMemory {
   /// Memory of the program's that the worker has room for by now, page-aligned: it keeps its contents. False if there
   /// is no room. `known`: what both sides knew to be there last, if the worker has contents already.
   bool adopt(Context& context, std::uint64_t base, std::uint64_t bytes, std::span<const std::byte> known = {});
-  /// As for any paged memory. On return the worker has told of the words that both sides had changed.
-  void after_wait(Thread& thread) {
-    PagedMemory::after_wait(thread);
-    if (unheard_.load(std::memory_order_relaxed) != 0) hear(thread);
-  }
   /// It is gone.
   void forsake(std::uint64_t base);
 
@@ -40,13 +34,13 @@ class HostPages final : public PagedMemory {
   void fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) override;
   bool send_changes(Thread& thread, Block& block, std::uint64_t offset, std::span<const std::byte> known) override;
   void touched_early() override { renew_.notify_one(); }
-  void hear(Thread& thread);
+  void ask_behind_changes(Thread& thread) override;
   CUresult read(Thread& thread, std::uint64_t address, std::span<std::byte> into);
   void keep_renewing();
 
   std::condition_variable renew_;
   bool renewing_ = false;
-  std::atomic<std::uint64_t> unheard_{0};  // a word of a block of which the worker may have to tell; 0 for none
+  std::uint64_t changed_ = 0;  // a word of the block whose changes were sent last
 };
 
 }  // namespace fargpu::client

@@ -9,8 +9,10 @@
 #include "calls_stream.capnp.h"
 #include "cuda_facts.h"
 #include "operations.capnp.h"
+#include "protocol/changed_runs.h"
 #include "protocol/errors.h"
 #include "protocol/copy.h"
+#include "protocol/limits.h"
 #include "client/call/remote_call.h"
 #include "client/objects/contexts.h"
 #include "client/stream/streams.h"
@@ -169,11 +171,13 @@ void for_parts(const std::map<std::uint64_t, std::uint64_t>& parts, std::uint64_
 void ManagedMemory::handed_over(Thread& thread) {
   const std::set<Context*> sent_to = std::exchange(sent_to_, {});
   if (sent_to.empty() || contexts_.devices_in_use().size() < 2) return;
-  for (Context* const context : sent_to) {
-    RemoteCall<wire::CuStreamSynchronize> call(thread, context);
-    call.in().setHStream(stream_of(thread, *context).wire());
-    call.wait();  // should it fail, the context's next call says so
-  }
+  for (Context* const context : sent_to) wait_for_sent(thread, *context);
+}
+
+void ManagedMemory::wait_for_sent(Thread& thread, Context& context) {
+  RemoteCall<wire::CuStreamSynchronize> call(thread, &context);
+  call.in().setHStream(stream_of(thread, context).wire());
+  call.wait();  // should it fail, the context's next call says so
 }
 
 void ManagedMemory::send_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) {
@@ -193,6 +197,41 @@ void ManagedMemory::send_range(Thread& thread, PagedMemory::Block& block, std::u
       rest -= part;
     }
   });
+}
+
+// Of a granule all that lies between its first changed word and its last one goes in one call, because the stream is
+// held until the worker has compared it.
+bool ManagedMemory::send_changes(Thread& thread, PagedMemory::Block& block, std::uint64_t offset,
+                                 std::span<const std::byte> known) {
+  static_assert(2 * granule_bytes <= limits::bulk_bytes_max);
+  if (!calls_.serves(Opcode::changeHostBlock)) return false;  // a worker that compares does so for all memory
+  const Stream& stream = stream_of(thread, *block.context);
+  std::vector<std::byte> both;
+  for_parts(
+      static_cast<const Block&>(block).parts, offset, known.size(), [&](std::uint64_t begin, std::uint64_t bytes) {
+        const std::span<const std::byte> now(block.alias + begin, bytes), before = known.subspan(begin - offset, bytes);
+        for_changed_stretches(now, before, granule_bytes, [&](std::size_t first, std::size_t length) {
+          both.assign(&now[first], &now[first] + length);
+          both.insert(both.end(), &before[first], &before[first] + length);
+          RemoteCall<wire::CopyIn> call(thread, block.context);
+          auto in = call.in();
+          in.setStream(stream.wire());
+          encode({.width = length}, {.kind = CopySide::Kind::changes},
+                 {.kind = CopySide::Kind::device, .place = block.base + begin + first}, in.initCopy());
+          in.setComplete(true);  // whatever comes later, on any stream, finds it
+          call.bulk(both);
+          call.tell();
+          sent_to_.insert(block.context);
+          changed_in_.insert(block.context->cuda());
+          unheard_ = true;
+        });
+      });
+  return true;
+}
+
+void ManagedMemory::ask_behind_changes(Thread& thread) {
+  for (const CUcontext name : std::exchange(changed_in_, {}))
+    if (Context* const context = contexts_.find(name); context && context->active) wait_for_sent(thread, *context);
 }
 
 void ManagedMemory::fetch_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) {

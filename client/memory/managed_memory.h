@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "paged_memory.h"
@@ -72,7 +73,11 @@ class ManagedMemory final : public PagedMemory {
 
   void send_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) override;
   void fetch_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) override;
+  bool send_changes(Thread& thread, PagedMemory::Block& block, std::uint64_t offset,
+                    std::span<const std::byte> known) override;
+  void ask_behind_changes(Thread& thread) override;
   void handed_over(Thread& thread) override;
+  void wait_for_sent(Thread& thread, Context& context);
   void open_to_devices(Thread& thread, int owner);
   Block* find(std::uint64_t address) const { return static_cast<Block*>(PagedMemory::find(address)); }
   std::map<std::uint64_t, ManagedAdvice>::iterator split(Block& block, std::uint64_t offset);
@@ -82,7 +87,8 @@ class ManagedMemory final : public PagedMemory {
   const Parts parts_;
   const Window window_;
   const Window driver_band_;
-  std::set<Context*> sent_to_;  // in which work of other devices does not come behind what was sent by itself
+  std::set<Context*> sent_to_;      // in which work of other devices does not come behind what was sent by itself
+  std::set<CUcontext> changed_in_;  // in which the worker compares what was sent; they may be gone by now
 };
 
 }  // namespace fargpu::client

@@ -1,7 +1,6 @@
 #include "paged_memory.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -144,6 +143,13 @@ void PagedMemory::hand_over(Thread& thread) {
   touched_while_busy_ = false;
 }
 
+void PagedMemory::hear(Thread& thread) {
+  const std::lock_guard lock(mutex_);
+  const Thread::AnswersOnly answers_only(thread);
+  ask_behind_changes(thread);
+  unheard_ = false;  // at last: threads that wait meanwhile wait for this
+}
+
 void PagedMemory::send(Thread& thread, Block& block) {
   auto& states = block.states;
   // Whether the GPU may have worked since the program touched what is sent.
@@ -183,7 +189,8 @@ void PagedMemory::send(Thread& thread, Block& block) {
   block.twins.clear();
 }
 
-// What the GPU changes between this and the arrival of the program's change is lost without a word.
+// For a worker that does not compare. What the GPU changes between this and the arrival of the program's change is lost
+// without a word.
 void PagedMemory::compare(Thread& thread, Block& block, std::uint64_t offset, std::span<const std::byte> known) {
   const std::span<std::byte> now(block.alias + offset, known.size());
   const std::vector<std::byte> ours(now.begin(), now.end());
@@ -192,8 +199,7 @@ void PagedMemory::compare(Thread& thread, Block& block, std::uint64_t offset, st
     fetch_range(thread, block, offset, now.size());
     const std::size_t both = changed_by_both(ours, now, known);
     if (both < now.size())
-      note_conflict(fmt::format("the word at {:#x} in {} memory of {} bytes at {:#x}", block.base + offset + both,
-                                use_ == Use::in_turns ? "managed" : "pinned", block.bytes, block.base));
+      note_conflict(block.base + offset + both, use_ == Use::in_turns ? "managed" : "pinned", block.base, block.bytes);
   } catch (const SystemError&) {  // of a context that has failed: its calls say so
   }
   std::copy(ours.begin(), ours.end(), now.begin());

@@ -60,8 +60,10 @@ class PagedMemory : public WatchedPages {
   }
   /// The program has waited for work, or waits for it: what it saw while that was running may be old, and what it wrote
   /// is waited for.
+  /// On return the worker has told of the words that both sides had changed.
   void after_wait(Thread& thread) {
     if (touched_while_busy_.load(std::memory_order_relaxed) || overtaken()) hand_over(thread);
+    if (unheard_.load(std::memory_order_relaxed)) hear(thread);
   }
 
   bool fault(std::uint64_t address, bool writing) override;
@@ -107,8 +109,11 @@ class PagedMemory : public WatchedPages {
   virtual void send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) = 0;
   virtual void fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) = 0;
   /// Sends what the program has changed of a part since it was `known`, where the GPU may have changed the part too,
-  /// and has the worker tell of words that both have changed. False, with nothing sent, if the worker does not compare.
-  virtual bool send_changes(Thread&, Block&, std::uint64_t, std::span<const std::byte>) { return false; }
+  /// and has the worker tell of words that both have changed (`unheard_`). False, with nothing sent, if the worker does
+  /// not compare.
+  virtual bool send_changes(Thread& thread, Block& block, std::uint64_t offset, std::span<const std::byte> known) = 0;
+  /// Waits for an answer that comes behind what the worker tells of them; under the lock.
+  virtual void ask_behind_changes(Thread& thread) = 0;
   /// The program touched pages while the GPU was at work.
   virtual void touched_early() {}
   /// What had to be sent is on its way; under the lock.
@@ -122,9 +127,11 @@ class PagedMemory : public WatchedPages {
   std::atomic<bool> exists_{false};
   std::atomic<bool> touched_{false};  // something is not theirs
   std::atomic<bool> touched_while_busy_{false};
+  std::atomic<bool> unheard_{false};  // the worker may have to tell of words that both sides changed
 
  private:
   void hand_over(Thread& thread);
+  void hear(Thread& thread);
   bool overtaken() const;
   bool within(std::uint64_t begin, std::uint64_t end) const;
   bool open_in_turn(std::unique_lock<std::mutex>& lock, WholeSystemWork::Look& look, std::uint64_t address,

@@ -8,6 +8,7 @@
 #include "client/call/trace.h"
 #include "client/call/waiting_prints.h"
 #include "client/call/remote_call.h"
+#include "client/memory/conflicts.h"
 #include "cuda_facts.h"
 #include "link_news.h"
 #include "protocol/errors.h"
@@ -132,7 +133,11 @@ void Pushes::deliver_part(std::uint64_t part, std::uint64_t offset, std::span<co
 }
 
 void Pushes::on_late_error(wire::LateError::Reader error) {
-  if (error.getAddress() != 0) return parts_.host_memory.lost(error.getAddress());
+  if (const std::uint64_t word = error.getAddress(); word != 0) {
+    if (static_cast<Opcode>(error.getOpcode()) != Opcode::copyIn) return parts_.host_memory.lost(word);
+    const Region managed = parts_.map.find(word).value_or(Region());  // the memory may be gone
+    return note_conflict(word, "managed", managed.base, managed.bytes);
+  }
   const auto result = static_cast<CUresult>(error.getResult());
   log::info("{} failed: {}", opcode_name(error.getOpcode()), result_name(result));
   if (ends_context(result)) parts_.contexts.fail_with(error.getContext(), result);

@@ -116,6 +116,8 @@ struct NoPages final : client::PagedMemory {
                     Use::in_turns) {}
   void send_range(client::Thread&, Block&, std::uint64_t, std::uint64_t) override {}
   void fetch_range(client::Thread&, Block&, std::uint64_t, std::uint64_t) override {}
+  bool send_changes(client::Thread&, Block&, std::uint64_t, std::span<const std::byte>) override { return false; }
+  void ask_behind_changes(client::Thread&) override {}
 };
 
 void close_files() {

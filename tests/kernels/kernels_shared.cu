@@ -31,6 +31,14 @@ extern "C" __global__ void both(volatile int* marks, volatile int* data) {
   __threadfence_system();
   marks[2] = 1;
 }
+// Reads a word, tells the program so by the first mark, and writes the word when the second says that it may.
+extern "C" __global__ void store_late(volatile int* marks, volatile int* data) {
+  int seen = data[0];
+  __threadfence();
+  marks[0] = 1;
+  while (marks[1] != 1) {}
+  data[0] = seen + 1;
+}
 extern "C" __global__ void take(const int* from, int* to, int count) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) to[i] = from[i];
@@ -124,6 +132,12 @@ Memories memories() {
 }
 bool is_one_memory(Common::Kind kind) {
   return memories() == Memories::one || (memories() == Memories::one_if_pinned && kind == Common::pinned);
+}
+
+void await_mark(const volatile int* marks, int mark) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (marks[mark] != 1 && std::chrono::steady_clock::now() < end) {}
+  HOLDS(marks[mark] == 1);
 }
 
 /// What is right, or an error that says that it may not be.
@@ -231,24 +245,19 @@ CASE(both_change) {
   Kernels kernels;
   Common mark_memory(Common::pinned, 1 << 20);  // so large that marks pass while a kernel runs
   auto* const marks = reinterpret_cast<volatile int*>(mark_memory.get());
-  const auto passes = [&](int mark) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (marks[mark] != 1 && std::chrono::steady_clock::now() < end) {}
-    HOLDS(marks[mark] == 1);
-  };
   for (const auto kind : {Common::managed, Common::pinned, Common::registered}) {
     Common memory(kind, 1 << 14);
     auto* const data = reinterpret_cast<volatile int*>(memory.get());
     auto* const bytes = reinterpret_cast<volatile unsigned char*>(memory.get());
     for (int i = 0; i < 4; ++i) marks[i] = 0;
     OK(kernels.try_launch("both", {1}, {1}, 0, nullptr, mark_memory.address(), memory.address()));
-    passes(0);
+    await_mark(marks, 0);
     const int seen = data[1];
     data[0] = 42;
     data[2] = data[2] + 5;
     bytes[13] = 8;
     marks[1] = 1;
-    passes(2);
+    await_mark(marks, 2);
     const int kernel_saw = marks[3];
     const CUresult waited = cuCtxSynchronize();
     const bool kept = data[2] == 6 && bytes[12] == 9 && bytes[13] == 8;
@@ -265,6 +274,55 @@ CASE(both_change) {
     if (kind != Common::pinned) HOLDS(kernel_saw == 0);
     if (kind == Common::registered) HOLDS(waited == CUDA_ERROR_NOT_SUPPORTED && seen == 0);
   }
+}
+
+// The kernel read the word before the program changed it, and writes it after that. The program's change is lost
+// without a word, as it is with one memory.
+CASE(late_store) {
+  Kernels kernels;
+  CUstream other;
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  Common mark_memory(Common::pinned, 1 << 20);
+  auto* const marks = reinterpret_cast<volatile int*>(mark_memory.get());
+  for (const auto kind : {Common::managed, Common::pinned, Common::registered}) {
+    Common memory(kind, 1 << 14);
+    auto* const data = reinterpret_cast<volatile int*>(memory.get());
+    marks[0] = marks[1] = 0;
+    OK(kernels.try_launch("store_late", {1}, {1}, 0, nullptr, mark_memory.address(), memory.address()));
+    await_mark(marks, 0);
+    data[0] = 42;
+    // Sends it ahead of the mark.
+    OK(kernels.try_launch("take", {1}, {1}, 0, other, memory.address(), memory.address(), 0));
+    OK(cuStreamSynchronize(other));
+    marks[1] = 1;
+    OK(cuCtxSynchronize());
+    HOLDS(data[0] == 1);
+  }
+  OK(cuStreamDestroy(other));
+}
+
+// Every other word of managed memory, written while a kernel is under way: later work on another stream finds all.
+CASE(scattered_words) {
+  Kernels kernels;
+  constexpr int count = 1 << 15;
+  CUstream other;
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  Common mark_memory(Common::pinned, 1 << 20), kept(Common::managed, count), memory(Common::managed, count);
+  auto* const marks = reinterpret_cast<volatile int*>(mark_memory.get());
+  CUdeviceptr seen;
+  OK(cuMemAlloc(&seen, 4 * count));
+  marks[0] = marks[1] = 0;
+  OK(kernels.try_launch("store_late", {1}, {1}, 0, nullptr, mark_memory.address(), kept.address()));
+  await_mark(marks, 0);
+  for (int i = 0; i < count; i += 2) memory.get()[i] = i + 1;
+  OK(kernels.try_launch("take", {blocks_for(count)}, {block_size}, 0, other, memory.address(), seen, count));
+  marks[1] = 1;
+  OK(cuCtxSynchronize());
+  std::vector<int> back(count);
+  OK(cuMemcpyDtoH(back.data(), seen, 4 * count));
+  for (int i = 0; i < count; ++i) HOLDS(back[i] == (i % 2 ? 0 : i + 1));
+  OK(cuMemFree(seen));
+  OK(cuStreamDestroy(other));
 }
 
 // Copies to memory that the program, or a kernel before them, has written: they come last, and nothing is lost that

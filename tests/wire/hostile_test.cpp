@@ -152,16 +152,51 @@ CUresult change(HandMadeClient& client, std::uint64_t address, std::vector<std::
   return client.reply();
 }
 
+constexpr std::uint64_t changed_memory = 0x1000'0000'0000, changed_memory_bytes = 4u << 20;
+
+void back_changed_memory(HandMadeClient& client) {
+  client.open_context();
+  client.send_call<wire::BackMemory>(Opcode::backMemory, [](auto in) {
+    in.setAddress(changed_memory);
+    in.setBytes(changed_memory_bytes);
+  });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+}
+
+void send_change_by_copy(HandMadeClient& client, std::uint64_t address, std::span<const std::byte> both,
+                         const CopyShape& shape) {
+  client.send_call<wire::CopyIn>(
+      Opcode::copyIn,
+      [&](auto in) {
+        in.setStream(1);
+        in.setComplete(true);
+        encode(shape, {.kind = CopySide::Kind::changes},
+               {.kind = CopySide::Kind::device, .place = address, .pitch = shape.width}, in.initCopy());
+      },
+      both);
+}
+
+CUresult change_by_copy(HandMadeClient& client, std::uint64_t address, std::vector<std::uint32_t> now,
+                        const std::vector<std::uint32_t>& known) {
+  const CopyShape shape{4 * now.size()};
+  now.insert(now.end(), known.begin(), known.end());
+  send_change_by_copy(client, address, std::as_bytes(std::span(now)), shape);
+  return client.reply();
+}
+
 }  // namespace
 
 TEST_CASE("a worker writes the words that a client changed, and tells of those that the GPU had changed too") {
   HandMadeClient client;
-  open_changed_block(client, true);
-  constexpr std::uint64_t at = changed_block + 4096;
+  const bool by_copy = GENERATE(false, true);
+  if (by_copy) back_changed_memory(client);
+  else open_changed_block(client, true);
+  const std::uint64_t at = (by_copy ? changed_memory : changed_block) + 4096;
   const auto lost = [&](const std::vector<std::uint32_t>& now, const std::vector<std::uint32_t>& known) {
-    REQUIRE(change(client, at, now, known) == CUDA_SUCCESS);
+    REQUIRE((by_copy ? change_by_copy : change)(client, at, now, known) == CUDA_SUCCESS);
     return client.lost_word();
   };
+  if (by_copy) lost({0, 0, 0, 0}, {1, 1, 1, 1});  // whatever was there
   CHECK(lost({1, 2, 3, 4}, {0, 0, 0, 0}) == 0);
   CHECK(lost({5, 2, 3, 4}, {1, 2, 3, 4}) == 0);
   CHECK(lost({6, 2, 3, 4}, {1, 2, 3, 4}) == at);
@@ -171,7 +206,8 @@ TEST_CASE("a worker writes the words that a client changed, and tells of those t
   CHECK(lost({6, 7, 3, 9}, {6, 2, 3, 9}) == 0);
   CHECK(lost({0, 0, 0, 0}, {6, 7, 3, 9}) == 0);  // so that was all in place
   const std::vector<std::byte> pair{std::byte{1}, std::byte{0}};
-  send_change(client, at + 5, pair);  // no whole word
+  if (by_copy) send_change_by_copy(client, at + 5, pair, {1});  // no whole word
+  else send_change(client, at + 5, pair);
   CHECK(client.reply() == CUDA_SUCCESS);
   CHECK(client.lost_word() == 0);
   CHECK(lost({0, 0, 0, 0}, {0, 256, 0, 0}) == 0);
@@ -196,6 +232,57 @@ TEST_CASE("a worker changes no memory that is not the client's to change") {
     send_change(client, changed_block, std::vector<std::byte>(GENERATE(0, 1, 7)));
     CHECK(client.worker_end().find("without what was there before") != std::string::npos);
   }
+}
+
+TEST_CASE("a worker copies changes to one row of memory that is the client's, with what was there before") {
+  HandMadeClient client;
+  back_changed_memory(client);
+  constexpr std::uint64_t end = changed_memory + changed_memory_bytes;
+  const std::vector<std::byte> both(8);
+  SECTION("beyond the ends") {
+    CHECK(change_by_copy(client, end - 4, {1}, {0}) == CUDA_SUCCESS);
+    for (const std::uint64_t address :
+         {end - 3, end, changed_memory - 1, std::uint64_t{0}, ~std::uint64_t{0}, ~std::uint64_t{3}})
+      CHECK(change_by_copy(client, address, {1}, {0}) == CUDA_ERROR_INVALID_VALUE);
+  }
+  SECTION("of several rows, of none") {
+    for (const CopyShape& shape : {CopyShape{2, 2}, CopyShape{2, 1, 2}, CopyShape{0}}) {
+      send_change_by_copy(client, changed_memory, both, shape);
+      CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
+    }
+  }
+  SECTION("without what was there before") {
+    send_change_by_copy(client, changed_memory, both, {GENERATE(std::uint64_t{3}, 5, 8, changed_memory_bytes)});
+    CHECK(client.worker_end().find("without what was there before") != std::string::npos);
+  }
+}
+
+namespace {
+
+constexpr std::uint32_t changed_last = 99;
+decltype(server::DriverTable::cuMemcpyHtoDAsync_v2) copy_in = nullptr;
+
+}  // namespace
+
+// The one moment of which nobody can tell: as if the program had written last on one machine.
+TEST_CASE("what the GPU changes between a worker's look and its copy is replaced by what the client wrote") {
+  HandMadeClient client;
+  back_changed_memory(client);
+  const auto lost = [&](const std::vector<std::uint32_t>& now, const std::vector<std::uint32_t>& known) {
+    REQUIRE(change_by_copy(client, changed_memory, now, known) == CUDA_SUCCESS);
+    return client.lost_word();
+  };
+  lost({0, 0, 0}, {1, 1, 1});
+  auto& place = fake::FakeDriver::instance().table().cuMemcpyHtoDAsync_v2;
+  copy_in = place;
+  place = [](CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
+    copy_in(to, &changed_last, sizeof(changed_last), stream);
+    copy_in(to + 4, &changed_last, sizeof(changed_last), stream);
+    return copy_in(to, from, bytes, stream);
+  };
+  CHECK(lost({7, 0, 0}, {0, 0, 0}) == 0);
+  place = copy_in;
+  CHECK(lost({8, 100, 0}, {7, changed_last, 0}) == 0);  // what the GPU did to the other word stays
 }
 
 TEST_CASE("a worker looks at no container beyond the end of its image") {
@@ -396,7 +483,7 @@ TEST_CASE("a copy has the sides that its operation takes, and no others") {
   const std::uint64_t graph = client.create_graph();
   CHECK(copied<wire::CopyOut>(client, Opcode::copyOut, device, {}) == CUDA_SUCCESS);
   CHECK(copied<wire::CopyDevice>(client, Opcode::copyDevice, device, device) == CUDA_SUCCESS);
-  for (const Kind kind : {Kind::frame, Kind::block, Kind::part, Kind::pull, Kind::lanes}) {
+  for (const Kind kind : {Kind::frame, Kind::block, Kind::part, Kind::pull, Kind::lanes, Kind::changes}) {
     const CopySide other{.kind = kind, .place = 77};
     CAPTURE(static_cast<int>(kind));
     CHECK(copied<wire::CopyIn>(client, Opcode::copyIn, device, other) == CUDA_ERROR_INVALID_VALUE);
@@ -410,7 +497,7 @@ TEST_CASE("a copy has the sides that its operation takes, and no others") {
   }
   CHECK(copied<wire::CopyIn>(client, Opcode::copyIn, device, device) == CUDA_ERROR_INVALID_VALUE);
   CHECK(copied<wire::CopyOut>(client, Opcode::copyOut, device, device) == CUDA_ERROR_INVALID_VALUE);
-  for (const Kind kind : {Kind::part, Kind::pull})
+  for (const Kind kind : {Kind::part, Kind::pull, Kind::changes})
     CHECK(copied<wire::CopyOut>(client, Opcode::copyOut, device, {.kind = kind, .place = 77}) ==
           CUDA_ERROR_INVALID_VALUE);
 }

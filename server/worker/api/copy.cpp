@@ -46,10 +46,17 @@ Outcome start_copy_in(Session& session, Call& call, wire::CopyIn::Reader in) {
   if (copy.shape.depth != 1) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = admit_side(session, copy.shape, copy.target); bad != CUDA_SUCCESS) return bad;
   const CopySide source = decode(in.getCopy().getSource());
-  if (source.kind != CopySide::Kind::frame && !frame.empty())
+  if (source.kind != CopySide::Kind::frame && source.kind != CopySide::Kind::changes && !frame.empty())
     throw ProtocolError("a copy with bytes that it does not take");
   switch (source.kind) {
     case CopySide::Kind::frame: return FrameSource{copy}.start(*stream, frame, staged);
+    case CopySide::Kind::changes: {
+      if (copy.target.in_array() || copy.shape.height != 1) return CUDA_ERROR_INVALID_VALUE;
+      const auto kept = session.ordering().copy(call);
+      if (!kept) return CUDA_ERROR_OUT_OF_MEMORY;
+      session.give_bulk(call);
+      return std::make_shared<ChangesSource>(copy, kept)->start(*stream);
+    }
     case CopySide::Kind::block: return BlockSource{copy}.start(*stream, source.place);
     case CopySide::Kind::lanes:
       return std::make_shared<LaneSource>(copy)->start(*stream, static_cast<std::uint32_t>(source.place), in.getEarly(),

@@ -71,6 +71,17 @@ std::optional<CopySide> driver_side(Session& session, const CopyShape& shape, co
   return sensible;
 }
 
+void tell_lost(Session& session, const CallId& call, std::uint64_t address) {
+  if (address == 0) return;
+  session.output().control([&](wire::Control::Builder control) {
+    auto error = control.initLateError();
+    error.setThread(call.thread);
+    error.setOpcode(call.opcode);
+    error.setResult(CUDA_ERROR_NOT_SUPPORTED);
+    error.setAddress(address);
+  });
+}
+
 CUresult copy_rows_in(Session& session, StreamState& stream, const CopyShape& shape, const CopySide& device,
                       const std::byte* host) {
   const auto target = driver_side(session, shape, device);

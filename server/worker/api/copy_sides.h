@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "protocol/copy.h"
+#include "server/worker/call/call.h"
 #include "server/worker/base/device_range.h"
 
 namespace fargpu::server {
@@ -30,6 +31,9 @@ std::optional<CopySide> driver_side(Session& session, const CopySide& side);
 /// Also with what does not count of a plain copy: a single row has no pitch, a single slice no height, but the driver
 /// wants sensible ones.
 std::optional<CopySide> driver_side(Session& session, const CopyShape& shape, const CopySide& side);
+
+/// The client hears that the word at this address was changed by the GPU too, whose change is lost. 0: there is none.
+void tell_lost(Session& session, const CallId& call, std::uint64_t address);
 
 /// Packed rows at `host` to or from an admitted side, in stream order. INVALID_HANDLE if that is gone.
 CUresult copy_rows_in(Session& session, StreamState& stream, const CopyShape& shape, const CopySide& device,

@@ -1,10 +1,13 @@
 #include "copy_sources.h"
 
 #include <functional>
+#include <utility>
 
 #include "copy_sides.h"
+#include "protocol/changed_runs.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
+#include "server/worker/order/held_calls.h"
 #include "server/worker/session/session.h"
 
 namespace fargpu::server {
@@ -45,6 +48,56 @@ Outcome FrameSource::start(StreamState& stream, std::span<std::byte> bytes, bool
   if (copy.complete) session.ordering().take_for_done(stream);
   return CUDA_SUCCESS;
 }
+
+// --- changes --------------------------------------------------------------------------------------------------------
+
+// One chunk: no frame has more bytes.
+ChangesSource::ChangesSource(const CopyToDevice& copy, std::shared_ptr<const HeldCall> call)
+    : SentTarget({copy.session, copy.call, copy.stream, copy.shape, copy.target},
+                 RowChunks(copy.shape, limits::bulk_bytes_max)),
+      kept_(std::move(call)),
+      target_(copy.target),
+      complete_(copy.complete) {
+  const std::size_t both = kept_->bulk.size();
+  if (both % 2 != 0 || both / 2 != copy.shape.bytes())
+    throw ProtocolError("a copy of changes without what was there before");
+}
+
+Outcome ChangesSource::start(StreamState& stream) {
+  copy_held_ = copy_.session.ordering().hold_for_copy(stream, complete_);
+  return SentTarget::start();
+}
+
+void ChangesSource::send(std::uint64_t, std::span<const std::byte> there, std::function<void()> release) {
+  failure_ = copy_in(there);
+  release();
+}
+
+CUresult ChangesSource::copy_in(std::span<const std::byte> there) {
+  Session& session = copy_.session;
+  StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
+  if (!stream || !session.contexts().make_current(*stream->context)) return CUDA_ERROR_INVALID_HANDLE;
+  const std::span<const std::byte> both(kept_->bulk);
+  const auto now = both.first(there.size()), known = both.last(there.size());
+  if (const std::size_t word = changed_by_both(now, there, known); word < now.size()) lost_ = target_.begin() + word;
+  CUresult result = CUDA_SUCCESS;
+  for_changed_runs(now, known, [&](std::size_t offset, std::size_t bytes) {
+    if (result != CUDA_SUCCESS) return;
+    result = copy_rows_in(session, *stream, {.width = bytes}, target_.from(offset, 0, 0), &now[offset]);
+    if (result == CUDA_SUCCESS) session.ordering().submitted(*stream);
+  });
+  if (complete_) session.ordering().take_for_done(*stream);  // also what came before a failure
+  return result;
+}
+
+void ChangesSource::finish() {
+  Session& session = copy_.session;
+  tell_lost(session, copy_.call, lost_);
+  session.finish(copy_.call, failure_);
+  session.ordering().release(copy_held_);  // at last: the client waits for the stream to hear all this
+}
+
+// --- memory of the worker -------------------------------------------------------------------------------------------
 
 Outcome BlockSource::start(StreamState& stream, std::uint64_t address) {
   Session& session = copy.session;

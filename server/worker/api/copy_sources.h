@@ -4,11 +4,14 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "copy_targets.h"
 #include "protocol/copy.h"
 #include "protocol/row_chunks.h"
 #include "server/worker/call/call.h"
@@ -18,6 +21,7 @@ namespace fargpu::server {
 
 class PeerLink;
 class Session;
+struct HeldCall;
 struct StreamState;
 
 /// An admitted copy to the device, by the names that the client has: stream and array may be gone when the bytes are
@@ -36,6 +40,26 @@ struct FrameSource {
   const CopyToDevice& copy;
 
   Outcome start(StreamState& stream, std::span<std::byte> bytes, bool staged);
+};
+
+/// In the frame, with what the client knew to be there. What is there by now is copied out and compared, and changed
+/// words are copied in. Between the two the GPU may change a word once more, which nobody notices.
+class ChangesSource final : public SentTarget {
+ public:
+  /// `call`: with the bytes, and behind them the known ones.
+  ChangesSource(const CopyToDevice& copy, std::shared_ptr<const HeldCall> call);
+  Outcome start(StreamState& stream);
+
+ private:
+  void send(std::uint64_t chunk, std::span<const std::byte> there, std::function<void()> release) override;
+  void finish() override;
+  CUresult copy_in(std::span<const std::byte> there);
+
+  const std::shared_ptr<const HeldCall> kept_;
+  const CopySide target_;
+  const bool complete_;
+  std::uint64_t copy_held_ = 0;
+  std::uint64_t lost_ = 0;  // the first word that the GPU had changed; 0 if there is none
 };
 
 /// In what the worker has of a host block.

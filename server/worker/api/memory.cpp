@@ -249,22 +249,6 @@ Outcome closeHostBlock(Session& session, Call&, wire::CloseHostBlock::Reader in)
   return session.host_blocks().close(in.getAddress());
 }
 
-namespace {
-
-// The word there was changed by the GPU too, whose change is lost. Nothing to tell of 0.
-void tell_lost(Session& session, const CallId& id, std::uint64_t address) {
-  if (address == 0) return;
-  session.output().control([&](wire::Control::Builder control) {
-    auto error = control.initLateError();
-    error.setThread(id.thread);
-    error.setOpcode(id.opcode);
-    error.setResult(CUDA_ERROR_NOT_SUPPORTED);
-    error.setAddress(address);
-  });
-}
-
-}  // namespace
-
 Outcome writeHostBlock(Session& session, Call& call, wire::WriteHostBlock::Reader in) {
   std::uint64_t lost = 0;
   const std::uint64_t heard = in.getHeard();

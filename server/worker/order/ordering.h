@@ -113,6 +113,8 @@ class Ordering {
   std::optional<Outcome> before_capture(Call& call, StreamState& stream);
   /// Memory is about to be unmapped: copies into it that the program takes for done come first.
   std::optional<Outcome> behind_copies(Call& call);
+  /// The call, with its bytes, which the session is charged for. None if there is no room to keep it.
+  std::shared_ptr<HeldCall> copy(Call& call) { return held_calls_.copy(call); }
   /// A job that executes the call again, from the beginning. None if there is no room to keep it.
   Job keep(Call& call);
   /// A limit is about to be set. Launches that are held back may need more than a lower one: it is answered, and set

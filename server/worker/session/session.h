@@ -167,6 +167,7 @@ class Session final : FrameHandler, Executor {
   void finish_behind_deliveries(const CallId& call, CUresult result, std::vector<std::byte> reply = {});
   /// What came with a call that is not carried out goes, and what comes for it yet.
   void drop_call(Call& call);
+  void give_bulk(Call& call) override;
 
   /// What is wanted of a device where nobody knows how much the driver takes: about a context. It is not wasted where
   /// less is needed, as others find room there.
@@ -217,7 +218,6 @@ class Session final : FrameHandler, Executor {
   void on_control(std::span<const std::byte> message, std::span<std::byte> bulk);
   void execute(const Service& service, Call& call) override;
   void refuse(Call& call, CUresult result) override;
-  void give_bulk(Call& call) override;
   /// As wait_for_room(), on the device of the call's context, for what the driver takes by itself. Later calls rely on
   /// this one: nothing of the program comes before it meanwhile. What had been held back fails.
   Outcome wait_in_order(Call& call);
