@@ -23,6 +23,7 @@ namespace fargpu::client {
 namespace {
 
 constexpr std::uint64_t page_bytes = 4096;
+constexpr unsigned changes_under_way_max = 64;  // granules
 std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + to - 1) / to * to; }
 
 }  // namespace
@@ -167,14 +168,15 @@ void for_parts(const std::map<std::uint64_t, std::uint64_t>& parts, std::uint64_
   }
 }
 
-// Work in a block's own context comes behind what was sent there; that of other devices does not by itself.
+// Work in a block's own context comes behind what was sent there; that of other contexts does not by itself.
 void ManagedMemory::handed_over(Thread& thread) {
   const std::set<Context*> sent_to = std::exchange(sent_to_, {});
-  if (sent_to.empty() || contexts_.devices_in_use().size() < 2) return;
+  if (!contexts_.several()) return;
   for (Context* const context : sent_to) wait_for_sent(thread, *context);
 }
 
 void ManagedMemory::wait_for_sent(Thread& thread, Context& context) {
+  const Thread::AnswersOnly answers_only(thread);
   RemoteCall<wire::CuStreamSynchronize> call(thread, &context);
   call.in().setHStream(stream_of(thread, context).wire());
   call.wait();  // should it fail, the context's next call says so
@@ -205,31 +207,41 @@ bool ManagedMemory::send_changes(Thread& thread, PagedMemory::Block& block, std:
                                  std::span<const std::byte> known) {
   static_assert(2 * granule_bytes <= limits::bulk_bytes_max);
   if (!calls_.serves(Opcode::changeHostBlock)) return false;  // a worker that compares does so for all memory
-  const Stream& stream = stream_of(thread, *block.context);
-  std::vector<std::byte> both;
-  for_parts(
-      static_cast<const Block&>(block).parts, offset, known.size(), [&](std::uint64_t begin, std::uint64_t bytes) {
-        const std::span<const std::byte> now(block.alias + begin, bytes), before = known.subspan(begin - offset, bytes);
-        for_changed_stretches(now, before, granule_bytes, [&](std::size_t first, std::size_t length) {
-          both.assign(&now[first], &now[first] + length);
-          both.insert(both.end(), &before[first], &before[first] + length);
-          RemoteCall<wire::CopyIn> call(thread, block.context);
-          auto in = call.in();
-          in.setStream(stream.wire());
-          encode({.width = length}, {.kind = CopySide::Kind::changes},
-                 {.kind = CopySide::Kind::device, .place = block.base + begin + first}, in.initCopy());
-          in.setComplete(true);  // whatever comes later, on any stream, finds it
-          call.bulk(both);
-          call.tell();
-          sent_to_.insert(block.context);
-          changed_in_.insert(block.context->cuda());
-          unheard_ = true;
-        });
-      });
+  for_parts(static_cast<const Block&>(block).parts, offset, known.size(), [&](std::uint64_t at, std::uint64_t bytes) {
+    const std::span<const std::byte> now(block.alias + at, bytes), before = known.subspan(at - offset, bytes);
+    for_changed_stretches(now, before, granule_bytes, [&](std::size_t first, std::size_t length) {
+      send_change(thread, *block.context, block.base + at + first, now.subspan(first, length),
+                  before.subspan(first, length));
+    });
+  });
   return true;
 }
 
+void ManagedMemory::send_change(Thread& thread, Context& context, std::uint64_t address, std::span<const std::byte> now,
+                                std::span<const std::byte> known) {
+  std::vector<std::byte> both(now.begin(), now.end());
+  both.insert(both.end(), known.begin(), known.end());
+  {
+    RemoteCall<wire::CopyIn> call(thread, &context);
+    auto in = call.in();
+    in.setStream(stream_of(thread, context).wire());
+    encode({.width = now.size()}, {.kind = CopySide::Kind::changes}, {.kind = CopySide::Kind::device, .place = address},
+           in.initCopy());
+    in.setComplete(true);  // whatever comes later, on any stream, finds it
+    call.bulk(both);
+    call.tell();
+  }
+  sent_to_.insert(&context);
+  changed_in_.insert(context.cuda());
+  unheard_ = true;
+  // The worker keeps what it has not compared yet.
+  if (++changes_under_way_ < changes_under_way_max) return;
+  wait_for_sent(thread, context);
+  changes_under_way_ = 0;
+}
+
 void ManagedMemory::ask_behind_changes(Thread& thread) {
+  changes_under_way_ = 0;
   for (const CUcontext name : std::exchange(changed_in_, {}))
     if (Context* const context = contexts_.find(name); context && context->active) wait_for_sent(thread, *context);
 }

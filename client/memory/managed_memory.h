@@ -75,6 +75,8 @@ class ManagedMemory final : public PagedMemory {
   void fetch_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) override;
   bool send_changes(Thread& thread, PagedMemory::Block& block, std::uint64_t offset,
                     std::span<const std::byte> known) override;
+  void send_change(Thread& thread, Context& context, std::uint64_t address, std::span<const std::byte> now,
+                   std::span<const std::byte> known);
   void ask_behind_changes(Thread& thread) override;
   void handed_over(Thread& thread) override;
   void wait_for_sent(Thread& thread, Context& context);
@@ -87,8 +89,9 @@ class ManagedMemory final : public PagedMemory {
   const Parts parts_;
   const Window window_;
   const Window driver_band_;
-  std::set<Context*> sent_to_;      // in which work of other devices does not come behind what was sent by itself
+  std::set<Context*> sent_to_;      // work of other contexts does not come behind what was sent by itself
   std::set<CUcontext> changed_in_;  // in which the worker compares what was sent; they may be gone by now
+  unsigned changes_under_way_ = 0;  // at most
 };
 
 }  // namespace fargpu::client

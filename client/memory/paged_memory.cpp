@@ -143,7 +143,9 @@ void PagedMemory::hand_over(Thread& thread) {
   touched_while_busy_ = false;
 }
 
-void PagedMemory::hear(Thread& thread) {
+void PagedMemory::have_waited(Thread& thread) {
+  if (touched_while_busy_ || overtaken()) hand_over(thread);
+  if (!unheard_) return;
   const std::lock_guard lock(mutex_);
   const Thread::AnswersOnly answers_only(thread);
   ask_behind_changes(thread);

@@ -62,8 +62,9 @@ class PagedMemory : public WatchedPages {
   /// is waited for.
   /// On return the worker has told of the words that both sides had changed.
   void after_wait(Thread& thread) {
-    if (touched_while_busy_.load(std::memory_order_relaxed) || overtaken()) hand_over(thread);
-    if (unheard_.load(std::memory_order_relaxed)) hear(thread);
+    const auto is = [](const std::atomic<bool>& flag) { return flag.load(std::memory_order_relaxed); };
+    if (is(touched_while_busy_) || is(unheard_) || (is(touched_) && overtaken())) [[unlikely]]
+      have_waited(thread);
   }
 
   bool fault(std::uint64_t address, bool writing) override;
@@ -131,7 +132,7 @@ class PagedMemory : public WatchedPages {
 
  private:
   void hand_over(Thread& thread);
-  void hear(Thread& thread);
+  void have_waited(Thread& thread);
   bool overtaken() const;
   bool within(std::uint64_t begin, std::uint64_t end) const;
   bool open_in_turn(std::unique_lock<std::mutex>& lock, WholeSystemWork::Look& look, std::uint64_t address,

@@ -76,7 +76,7 @@ const char* describe(int result) {
     case NVML_SUCCESS: return "Success";
     case NVML_ERROR_UNINITIALIZED: return "nvmlInit has not been called";
     case NVML_ERROR_INVALID_ARGUMENT: return "An argument is not valid";
-    case NVML_ERROR_NOT_SUPPORTED: return "Not supported";
+    case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
     case NVML_ERROR_NO_PERMISSION: return "Not permitted";
     case NVML_ERROR_NOT_FOUND: return "Not found";
     case NVML_ERROR_INSUFFICIENT_SIZE: return "The buffer is too small";

@@ -135,8 +135,9 @@ void Pushes::deliver_part(std::uint64_t part, std::uint64_t offset, std::span<co
 void Pushes::on_late_error(wire::LateError::Reader error) {
   if (const std::uint64_t word = error.getAddress(); word != 0) {
     if (static_cast<Opcode>(error.getOpcode()) != Opcode::copyIn) return parts_.host_memory.lost(word);
-    const Region managed = parts_.map.find(word).value_or(Region());  // the memory may be gone
-    return note_conflict(word, "managed", managed.base, managed.bytes);
+    const auto memory = parts_.map.find(word);
+    const bool there = memory && memory->managed();
+    return note_conflict(word, "managed", there ? memory->base : 0, there ? memory->bytes : 0);
   }
   const auto result = static_cast<CUresult>(error.getResult());
   log::info("{} failed: {}", opcode_name(error.getOpcode()), result_name(result));

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <memory>
 #include <thread>
 
 #include "calls_context.capnp.h"
@@ -251,10 +252,34 @@ TEST_CASE("a worker copies changes to one row of memory that is the client's, wi
       CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
     }
   }
+  SECTION("of many words") {
+    constexpr std::size_t words = 100'000;
+    std::vector<std::uint32_t> now(words), none(words);
+    REQUIRE(change_by_copy(client, changed_memory, now, std::vector<std::uint32_t>(words, 1)) == CUDA_SUCCESS);
+    client.lost_word();
+    for (std::size_t i = 0; i < words; i += 2) now[i] = static_cast<std::uint32_t>(i + 5);
+    CHECK(change_by_copy(client, changed_memory, now, none) == CUDA_SUCCESS);
+    CHECK(client.lost_word() == 0);
+    CHECK(change_by_copy(client, changed_memory, none, now) == CUDA_SUCCESS);
+    CHECK(client.lost_word() == 0);  // so that was all in place
+  }
+  SECTION("of half a byte") {
+    send_change_by_copy(client, changed_memory, std::span(both).first(7), {3});
+    CHECK(client.worker_end().find("without what was there before") != std::string::npos);
+  }
   SECTION("without what was there before") {
     send_change_by_copy(client, changed_memory, both, {GENERATE(std::uint64_t{3}, 5, 8, changed_memory_bytes)});
     CHECK(client.worker_end().find("without what was there before") != std::string::npos);
   }
+}
+
+TEST_CASE("changes that a session has no room to keep are refused") {
+  HandMadeClient client(1 << 20);
+  back_changed_memory(client);
+  const std::vector<std::byte> both(2 << 20);
+  send_change_by_copy(client, changed_memory, both, {both.size() / 2});
+  CHECK(client.reply() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(change_by_copy(client, changed_memory, {1}, {0}) == CUDA_SUCCESS);
 }
 
 namespace {
@@ -275,6 +300,8 @@ TEST_CASE("what the GPU changes between a worker's look and its copy is replaced
   lost({0, 0, 0}, {1, 1, 1});
   auto& place = fake::FakeDriver::instance().table().cuMemcpyHtoDAsync_v2;
   copy_in = place;
+  const std::unique_ptr<decltype(copy_in), void (*)(decltype(copy_in)*)> put_back(
+      &place, [](decltype(copy_in)* changed) { *changed = copy_in; });
   place = [](CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
     copy_in(to, &changed_last, sizeof(changed_last), stream);
     copy_in(to + 4, &changed_last, sizeof(changed_last), stream);

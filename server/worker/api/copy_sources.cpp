@@ -1,5 +1,6 @@
 #include "copy_sources.h"
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -61,6 +62,8 @@ ChangesSource::ChangesSource(const CopyToDevice& copy, std::shared_ptr<const Hel
   const std::size_t both = kept_->bulk.size();
   if (both % 2 != 0 || both / 2 != copy.shape.bytes())
     throw ProtocolError("a copy of changes without what was there before");
+  now_ = std::span(kept_->bulk).first(both / 2);
+  known_ = std::span(kept_->bulk).last(both / 2);
 }
 
 Outcome ChangesSource::start(StreamState& stream) {
@@ -69,31 +72,34 @@ Outcome ChangesSource::start(StreamState& stream) {
 }
 
 void ChangesSource::send(std::uint64_t, std::span<const std::byte> there, std::function<void()> release) {
-  failure_ = copy_in(there);
+  if (const std::size_t word = changed_by_both(now_, there, known_); word < now_.size()) lost_ = target_.begin() + word;
+  for_changed_runs(now_, known_, [&](std::size_t offset, std::size_t bytes) { runs_.push_back({offset, bytes}); });
   release();
 }
 
-CUresult ChangesSource::copy_in(std::span<const std::byte> there) {
+// What is there has been compared, or nothing will be.
+void ChangesSource::finish() { go_on(failure_); }
+
+// The driver blocks who gives it too much at once.
+void ChangesSource::go_on(CUresult result) {
+  constexpr std::size_t runs_at_once = 256;
   Session& session = copy_.session;
   StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
-  if (!stream || !session.contexts().make_current(*stream->context)) return CUDA_ERROR_INVALID_HANDLE;
-  const std::span<const std::byte> both(kept_->bulk);
-  const auto now = both.first(there.size()), known = both.last(there.size());
-  if (const std::size_t word = changed_by_both(now, there, known); word < now.size()) lost_ = target_.begin() + word;
-  CUresult result = CUDA_SUCCESS;
-  for_changed_runs(now, known, [&](std::size_t offset, std::size_t bytes) {
-    if (result != CUDA_SUCCESS) return;
-    result = copy_rows_in(session, *stream, {.width = bytes}, target_.from(offset, 0, 0), &now[offset]);
+  if (result == CUDA_SUCCESS && (!stream || !session.contexts().make_current(*stream->context)))
+    result = CUDA_ERROR_INVALID_HANDLE;
+  const std::size_t end = std::min(runs_.size(), next_run_ + runs_at_once);
+  for (; result == CUDA_SUCCESS && next_run_ < end; ++next_run_) {
+    const auto [offset, bytes] = runs_[next_run_];
+    result = copy_rows_in(session, *stream, {.width = bytes}, target_.from(offset, 0, 0), &now_[offset]);
     if (result == CUDA_SUCCESS) session.ordering().submitted(*stream);
-  });
-  if (complete_) session.ordering().take_for_done(*stream);  // also what came before a failure
-  return result;
-}
-
-void ChangesSource::finish() {
-  Session& session = copy_.session;
-  tell_lost(session, copy_.call, lost_);
-  session.finish(copy_.call, failure_);
+  }
+  if (result == CUDA_SUCCESS && next_run_ < runs_.size())
+    return session.completions().after(*stream, Completions::Kind::delivery,
+                                       [self = self()](CUresult done) { self->go_on(done); });
+  if (complete_ && next_run_ > 0 && stream)
+    session.ordering().take_for_done(*stream);  // also what came before a failure
+  if (result == CUDA_SUCCESS) tell_lost(session, copy_.call, lost_);
+  session.finish(copy_.call, result);
   session.ordering().release(copy_held_);  // at last: the client waits for the stream to hear all this
 }
 

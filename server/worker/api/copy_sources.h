@@ -43,7 +43,9 @@ struct FrameSource {
 };
 
 /// In the frame, with what the client knew to be there. What is there by now is copied out and compared, and changed
-/// words are copied in. Between the two the GPU may change a word once more, which nobody notices.
+/// words are copied in, some at a time. Between the two the GPU may change a word once more, which nobody notices. The
+/// stream is held until all have been given to it, and, if the program takes the copy for done, whatever comes later in
+/// the context.
 class ChangesSource final : public SentTarget {
  public:
   /// `call`: with the bytes, and behind them the known ones.
@@ -53,13 +55,21 @@ class ChangesSource final : public SentTarget {
  private:
   void send(std::uint64_t chunk, std::span<const std::byte> there, std::function<void()> release) override;
   void finish() override;
-  CUresult copy_in(std::span<const std::byte> there);
+  void go_on(CUresult result);
+
+  std::shared_ptr<ChangesSource> self() { return std::static_pointer_cast<ChangesSource>(shared_from_this()); }
 
   const std::shared_ptr<const HeldCall> kept_;
+  std::span<const std::byte> now_, known_;  // of its bytes
   const CopySide target_;
   const bool complete_;
   std::uint64_t copy_held_ = 0;
   std::uint64_t lost_ = 0;  // the first word that the GPU had changed; 0 if there is none
+  struct Run {
+    std::size_t offset, bytes;
+  };
+  std::vector<Run> runs_;
+  std::size_t next_run_ = 0;
 };
 
 /// In what the worker has of a host block.
