@@ -16,6 +16,7 @@
 #include "client/objects/graph_parts.h"
 #include "client/stream/fences.h"
 #include "client/stream/settler.h"
+#include "client/stream/whole_system_work.h"
 #include "copy_job.h"
 #include "source_bytes.h"
 
@@ -33,6 +34,7 @@ struct CopyParts {
   ProgramMemory program;
   HostMemory& host_memory;
   ManagedMemory& managed;
+  WholeSystemWork& whole_system_work;
   const SharedMemory& shared_memory;
   SharedStaging& staging;
   GraphParts& graph_parts;

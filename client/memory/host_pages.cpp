@@ -102,11 +102,6 @@ void HostPages::forsake(std::uint64_t base) {
   if (found != blocks_.end()) drop(*found->second);
 }
 
-void HostPages::become_private() {
-  for (const auto& [base, block] : blocks_) make_private(*block);
-  blocks_.clear();
-}
-
 void HostPages::send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) {
   for (const std::uint64_t end = offset + bytes; offset < end;) {
     const std::uint64_t part = std::min<std::uint64_t>(end - offset, limits::bulk_bytes_max);

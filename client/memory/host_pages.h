@@ -24,11 +24,6 @@ class HostPages final : public PagedMemory {
   /// It is gone.
   void forsake(std::uint64_t base);
 
-  /// In a child of a fork: what this process had is the child's own.
-  void lock_for_fork() { mutex_.lock(); }
-  void unlock_after_fork() { mutex_.unlock(); }
-  void become_private();
-
  private:
   void send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) override;
   void fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) override;

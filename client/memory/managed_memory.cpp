@@ -59,7 +59,10 @@ CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t
   const CUresult result = memory.allocate(thread, context, bytes, address, memory.pools().managed_of(context.device));
   if (result != CUDA_SUCCESS) return result;
   const std::uint64_t whole = round_up(bytes, page_bytes);
-  auto block = make_block(context, address, whole, State::fresh, PROT_READ | PROT_WRITE);
+  // A kernel that is under way may be given the address, and write there first.
+  const bool idle = contexts_.idle();
+  auto block = make_block(context, address, whole, idle ? State::fresh : State::theirs,
+                          idle ? PROT_READ | PROT_WRITE : PROT_NONE);
   if (!block) {
     memory.free(thread, address);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -68,7 +71,7 @@ CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t
   {
     const std::lock_guard lock(mutex_);
     blocks_.emplace(address, std::move(block));
-    touched_ = true;
+    if (idle) touched_ = true;
   }
   open_to_devices(thread, context.device);
   return CUDA_SUCCESS;

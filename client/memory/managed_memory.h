@@ -91,7 +91,7 @@ class ManagedMemory final : public PagedMemory {
   const Window driver_band_;
   std::set<Context*> sent_to_;      // work of other contexts does not come behind what was sent by itself
   std::set<CUcontext> changed_in_;  // in which the worker compares what was sent; they may be gone by now
-  unsigned changes_under_way_ = 0;  // at most
+  unsigned changes_under_way_ = 0;  // that the worker may not have compared yet
 };
 
 }  // namespace fargpu::client

@@ -68,6 +68,7 @@ void PagedMemory::prepare() {
   watch_faults(*this, kind);
   watch_system_calls(*this, kind, windows_);
   watch_vector_calls();
+  whole_system_work_.watch_launches();
 }
 
 off_t PagedMemory::place_in_file(std::uint64_t address) const {
@@ -124,6 +125,11 @@ void PagedMemory::make_private(const Block& block) const {
          place_in_file(block.base));
 }
 
+void PagedMemory::become_private() {
+  for (const auto& [base, block] : blocks_) make_private(*block);
+  blocks_.clear();
+}
+
 // Whether work was submitted by one thread while another touched pages, between the hand-over and the submission.
 bool PagedMemory::overtaken() const {
   return use_ == Use::at_once && touched_.load(std::memory_order_relaxed) &&
@@ -145,6 +151,10 @@ void PagedMemory::hand_over(Thread& thread) {
 
 void PagedMemory::have_waited(Thread& thread) {
   if (touched_while_busy_ || overtaken()) hand_over(thread);
+  settle_changes(thread);
+}
+
+void PagedMemory::settle_changes(Thread& thread) {
   if (!unheard_) return;
   const std::lock_guard lock(mutex_);
   const Thread::AnswersOnly answers_only(thread);
@@ -277,11 +287,13 @@ void PagedMemory::open(Block& block, std::size_t granule, bool writing) {
   // Before anything is fetched: another thread that waits for work meanwhile must know that what comes may be old.
   if (!touched_) touched_at_ = calls_.submitted();
   touched_ = true;
-  const bool busy = !contexts_.idle();
+  // In this order: a launch counts itself first, and then looks whether something was touched.
+  const bool busy = whole_system_work_.launching() || !contexts_.idle();
   if (busy && !touched_while_busy_.exchange(true)) touched_early();
   if (state == State::theirs) fetch(Thread::current(), block, granule);
   if (!writing) return;
-  if (busy || use_ == Use::at_once) {
+  // Also where the page came while the GPU was at work, which nobody has waited for yet.
+  if (touched_while_busy_ || use_ == Use::at_once) {
     const std::uint64_t begin = offset_of(granule, block);
     block.twins[granule].assign(block.alias + begin, block.alias + offset_of(granule + 1, block));
   }

@@ -56,16 +56,22 @@ class PagedMemory : public WatchedPages {
   /// Work that may use this memory is about to be submitted.
   void before_work(Thread& thread) {
     // Where turns are taken, a thread that is about to open a page must be met.
-    if (touched_.load(std::memory_order_relaxed) || (exists() && whole_system_work_.exists())) hand_over(thread);
+    if (touched_.load() || (exists() && whole_system_work_.exists())) hand_over(thread);
   }
+  /// On return the worker has made the changes that were sent, and has told of words that both sides had changed.
+  void settle_changes(Thread& thread);
   /// The program has waited for work, or waits for it: what it saw while that was running may be old, and what it wrote
-  /// is waited for.
-  /// On return the worker has told of the words that both sides had changed.
+  /// is waited for. On return the worker has told of the words that both sides had changed.
   void after_wait(Thread& thread) {
     const auto is = [](const std::atomic<bool>& flag) { return flag.load(std::memory_order_relaxed); };
     if (is(touched_while_busy_) || is(unheard_) || (is(touched_) && overtaken())) [[unlikely]]
       have_waited(thread);
   }
+
+  /// In a child of a fork: what this process had is the child's own.
+  void lock_for_fork() { mutex_.lock(); }
+  void unlock_after_fork() { mutex_.unlock(); }
+  void become_private();
 
   bool fault(std::uint64_t address, bool writing) override;
   void touch(std::uint64_t address, std::uint64_t bytes, bool writing) override;

@@ -176,11 +176,11 @@ CUresult Process::begin_pool(std::unique_ptr<Pool> pool) {
 }
 
 // Only now is there something that a child must not touch and an exit must end.
-// The child's copy of pinned memory is to be whole: no thread is at it while the process forks.
+// The child's copy of pinned and managed memory is to be whole: no thread is at it while the process forks.
 void Process::watch_forks_and_exit() {
   pthread_atfork([] { process().before_fork(); },
                  [] {
-                   for (HostPages* const pages : std::exchange(process().locked_for_fork_, {}))
+                   for (PagedMemory* const pages : std::exchange(process().locked_for_fork_, {}))
                      if (pages) pages->unlock_after_fork();
                  },
                  [] { process().in_forked_child(); });
@@ -300,7 +300,7 @@ void Process::print_stats() noexcept {
 // up to exec (they are all close-on-exec) or exit.
 void Process::in_forked_child() noexcept {
   current_life.store(Life::forked);
-  for (HostPages* const pages : locked_for_fork_) {
+  for (PagedMemory* const pages : locked_for_fork_) {
     if (!pages) continue;
     pages->become_private();
     pages->unlock_after_fork();
@@ -311,8 +311,11 @@ void Process::in_forked_child() noexcept {
 void Process::before_fork() {
   locked_for_fork_ = {};
   std::size_t count = 0;
-  for_each_session([&](Session& session) { locked_for_fork_[count++] = &session.host_memory.pages(); });
-  for (HostPages* const pages : locked_for_fork_)
+  for_each_session([&](Session& session) {
+    locked_for_fork_[count++] = &session.host_memory.pages();
+    locked_for_fork_[count++] = &session.managed;
+  });
+  for (PagedMemory* const pages : locked_for_fork_)
     if (pages) pages->lock_for_fork();
 }
 

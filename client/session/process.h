@@ -20,7 +20,7 @@
 namespace fargpu::client {
 
 struct Facts;
-class HostPages;
+class PagedMemory;
 class Pool;
 class Session;
 
@@ -77,8 +77,8 @@ class Process {
   CUresult outcome_ = CUDA_ERROR_NOT_INITIALIZED;
   std::atomic<Session*> session_{nullptr};  // never deleted: late calls and other threads may still look
   std::atomic<Pool*> pool_{nullptr};        // nor is this
-  std::array<HostPages*, Handle::origin_max + 1> locked_for_fork_{};  // no more than there can be sessions
-  std::vector<Session*> adopted_;                                     // nor are these; their threads go on
+  std::array<PagedMemory*, 2 * (Handle::origin_max + 1)> locked_for_fork_{};  // two of each session that there can be
+  std::vector<Session*> adopted_;                                             // nor are these; their threads go on
 };
 
 /// Lives in static storage and is never destroyed: destructors of other libraries call us after ours would have run.

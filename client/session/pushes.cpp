@@ -181,10 +181,10 @@ void Pushes::send_pulled(std::uint64_t pull, std::span<const std::byte> rest) {
   }
 }
 
-// What the function wrote to memory that the GPU sees goes ahead of the work behind it.
+// What the function wrote to memory that the GPU sees goes ahead of the work behind it, which the worker has already.
 void Pushes::function_done(std::uint64_t number) {
   try {
-    parts_.waits.before_work(Thread::current());
+    parts_.waits.before_held_work(Thread::current());
   } catch (const std::exception& error) {
     lose_for(parts_.calls.events, error.what());
     return;

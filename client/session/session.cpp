@@ -115,6 +115,7 @@ Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::na
                  .program = {map, host_memory, terms.device_window, terms.driver_band},
                  .host_memory = host_memory,
                  .managed = managed,
+                 .whole_system_work = whole_system_work,
                  .shared_memory = shared_memory,
                  .staging = staging,
                  .graph_parts = graph_parts,

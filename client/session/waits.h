@@ -51,6 +51,11 @@ class Waits final : public Settler {
     parts_.host_memory.before_work(thread);
     parts_.managed.before_work(thread);
   }
+  /// As before_work(), for work that the worker has, and holds back until this process has done something.
+  void before_held_work(Thread& thread) {
+    before_work(thread);
+    parts_.managed.settle_changes(thread);
+  }
   /// The program has waited for work.
   void after_wait(Thread& thread) {
     parts_.device_memory.synchronized(thread);

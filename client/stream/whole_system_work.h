@@ -39,18 +39,28 @@ class WholeSystemWork {
   void captured() { in_graphs_ = true; }
   bool in_graphs() const { return in_graphs_.load(std::memory_order_relaxed); }
 
-  /// Held while such a kernel is given to a stream, from before the program's changes are sent. It is under way from
-  /// then until the stream is past it.
+  /// From now on launches are counted while they are given to a stream.
+  void watch_launches() { watched_ = true; }
+  /// Whether a kernel is being given to a stream, for which the program's changes may have been sent: it does not have
+  /// what the program changes from now on, and may come before what the program fetches now.
+  bool launching() const { return launching_.load() > 0; }
+
+  /// Held while a kernel is given to a stream, from before the program's changes are sent. One of these kernels is
+  /// under way from then until the stream is past it.
   class Launch {
    public:
     Launch(WholeSystemWork& work, Thread& thread, Stream& stream, bool whole_system)
         : thread_(thread), stream_(stream) {
+      if (work.watched_.load(std::memory_order_relaxed)) [[unlikely]]
+        ++*(launching_ = &work.launching_);
       if (whole_system) [[unlikely]]
         begin(work);
     }
     ~Launch() {
       if (work_) [[unlikely]]
         end();
+      if (launching_) [[unlikely]]
+        --*launching_;
     }
     Launch(const Launch&) = delete;
     Launch& operator=(const Launch&) = delete;
@@ -59,7 +69,8 @@ class WholeSystemWork {
     void begin(WholeSystemWork& work);
     void end() noexcept;
 
-    WholeSystemWork* work_ = nullptr;  // null for another kernel
+    WholeSystemWork* work_ = nullptr;             // null for another kernel
+    std::atomic<unsigned>* launching_ = nullptr;  // null if nobody asks
     Thread& thread_;
     Stream& stream_;
     std::uint64_t number_ = 0;
@@ -99,6 +110,8 @@ class WholeSystemWork {
   const StreamWaits& stream_waits_;
   std::atomic<bool> exists_{false};
   std::atomic<bool> in_graphs_{false};
+  std::atomic<bool> watched_{false};
+  std::atomic<unsigned> launching_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::set<std::uint64_t> under_way_;

@@ -39,6 +39,7 @@ extern "C" __global__ void store_late(volatile int* marks, volatile int* data) {
   while (marks[1] != 1) {}
   data[0] = seen + 1;
 }
+extern "C" __global__ void add_one(int* word) { *word = *word + 1; }
 extern "C" __global__ void take(const int* from, int* to, int count) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) to[i] = from[i];
@@ -58,6 +59,9 @@ extern "C" __global__ void odd_words(int* words, int count, int value) {
 }
 
 #else
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -339,6 +343,91 @@ CASE(scattered_words) {
   OK(cuCtxSetCurrent(own));
   OK(cuCtxSynchronize());
   OK(cuCtxDestroy(second));
+}
+
+// Work behind a host function finds what this wrote to managed memory, also on another stream that waits for it.
+CASE(written_by_functions) {
+  Kernels kernels;
+  Common memory(Common::managed, 4);
+  CUdeviceptr seen;
+  CUstream stream, other;
+  CUevent event;
+  OK(cuMemAlloc(&seen, 4));
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  struct Write {
+    volatile int* word;
+    int value;
+  };
+  for (int round = 1; round <= 30; ++round) {
+    Write write{memory.get(), round};
+    const auto run = [](void* data) {
+      const auto& what = *static_cast<Write*>(data);
+      *what.word = what.value;
+    };
+    OK(cuLaunchHostFunc(stream, run, &write));
+    CUstream last = stream;
+    if (round % 3 == 0) {
+      OK(cuEventRecord(event, stream));
+      OK(cuStreamWaitEvent(other, event, 0));
+      last = other;
+    }
+    if (round % 3 == 1) OK(cuMemcpyDtoDAsync(seen, memory.address(), 4, last));
+    else OK(kernels.try_launch("take", {1}, {1}, 0, last, memory.address(), seen, 1));
+    OK(cuStreamSynchronize(last));
+    int back = 0;
+    OK(cuMemcpyDtoH(&back, seen, 4));
+    HOLDS(back == round);
+  }
+  OK(cuEventDestroy(event));
+  OK(cuStreamDestroy(other));
+  OK(cuStreamDestroy(stream));
+  OK(cuMemFree(seen));
+}
+
+// A thread changes one word of a page, at any moment, while kernels change another one.
+CASE(word_beside) {
+  Kernels kernels;
+  constexpr int rounds = 500;
+  Common memory(Common::managed, 4);
+  auto* const words = reinterpret_cast<volatile int*>(memory.get());
+  std::atomic<bool> stop{false};
+  int own = 0;
+  std::thread adds([&] {
+    for (; !stop; std::this_thread::sleep_for(std::chrono::microseconds(50))) {
+      words[0] = words[0] + 1;
+      ++own;
+    }
+  });
+  int stale = 0;
+  CUresult failed = CUDA_SUCCESS;
+  for (int round = 1; round <= rounds && failed == CUDA_SUCCESS; ++round) {
+    failed = kernels.try_launch("add_one", {1}, {1}, 0, nullptr, memory.address() + 4);
+    if (failed == CUDA_SUCCESS) failed = cuCtxSynchronize();
+    stale += words[1] != round;
+  }
+  stop = true;
+  adds.join();
+  OK(failed);
+  OK(cuCtxSynchronize());
+  if (stale > 0 || words[0] != own || words[1] != rounds)
+    report("%d of %d, %d of %d, %d old", words[0], own, words[1], rounds, stale);
+  HOLDS(stale == 0 && words[0] == own && words[1] == rounds);
+}
+
+// A child's changes are its own, if it may have the memory at all.
+CASE(forked_child) {
+  Common memory(Common::managed, 4);
+  auto* const words = reinterpret_cast<volatile int*>(memory.get());
+  words[0] = 1;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    words[0] = 99;
+    ::_exit(0);
+  }
+  HOLDS(child > 0 && ::waitpid(child, nullptr, 0) == child);
+  HOLDS(words[0] == 1);
 }
 
 // Copies to memory that the program, or a kernel before them, has written: they come last, and nothing is lost that

@@ -80,7 +80,7 @@ void ChangesSource::send(std::uint64_t, std::span<const std::byte> there, std::f
 // What is there has been compared, or nothing will be.
 void ChangesSource::finish() { go_on(failure_); }
 
-// The driver blocks who gives it too much at once.
+// Some at a time: the driver blocks a thread that gives it too many at once.
 void ChangesSource::go_on(CUresult result) {
   constexpr std::size_t runs_at_once = 256;
   Session& session = copy_.session;
