@@ -181,6 +181,15 @@ void Pushes::send_pulled(std::uint64_t pull, std::span<const std::byte> rest) {
   }
 }
 
+// The function finds what the GPU wrote, also in pages that another thread had opened before that.
+void Pushes::function_due() {
+  try {
+    parts_.waits.before_function(Thread::current());
+  } catch (const std::exception& error) {
+    lose_for(parts_.calls.events, error.what());
+  }
+}
+
 // What the function wrote to memory that the GPU sees goes ahead of the work behind it, which the worker has already.
 void Pushes::function_done(std::uint64_t number) {
   try {

@@ -53,6 +53,8 @@ class Pushes final : public PushHandler {
   Pushes(const Parts& parts, const std::string& host, const Window& host_window)
       : parts_(parts), host_(host), host_window_(host_window) {}
 
+  /// A function is about to run, for which the work before it is complete.
+  void function_due();
   /// A function that the worker has called under this number has run, or what it waited for here has come.
   void function_done(std::uint64_t number);
 

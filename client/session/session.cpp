@@ -48,7 +48,7 @@ Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::na
           {.lanes = terms.lanes, .fixed = terms.lanes_fixed, .resumed = terms.resumes}, terms.open_lane,
           [this](const std::string& why) { tell_lane_lost(why); }, terms.compression, terms.silence, terms.contents),
       fences(calls),
-      callbacks([this](std::uint64_t number) { pushes_.function_done(number); },
+      callbacks([this] { pushes_.function_due(); }, [this](std::uint64_t number) { pushes_.function_done(number); },
                 {.wait =
                      [this](const std::function<bool()>& job) {
                        return service_.attend(job, [this] { return waits.for_host(); });

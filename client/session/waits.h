@@ -59,6 +59,10 @@ class Waits final : public Settler {
   /// The program has waited for work.
   void after_wait(Thread& thread) {
     parts_.device_memory.synchronized(thread);
+    before_function(thread);
+  }
+  /// Work is complete that a function of the program comes behind.
+  void before_function(Thread& thread) {
     parts_.managed.after_wait(thread);
     parts_.host_memory.after_wait(thread);
   }

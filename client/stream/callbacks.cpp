@@ -48,6 +48,7 @@ void Callbacks::due(std::uint64_t number, CUresult stream_result) {
 
 void Callbacks::call(std::uint64_t number, std::function<void()> function) {
   thread_.run([this, number, function = std::move(function)] {
+    due_();
     Thread::current().in_callback = true;
     function();
     Thread::current().in_callback = false;

@@ -22,11 +22,13 @@ class Callbacks {
  public:
   using Function = std::function<void(CUresult)>;
 
-  /// `done` tells the worker that a function has run; `lookout` is where the thread waits for the next one; `failed`
-  /// hears why one could not be run.
-  explicit Callbacks(std::function<void(std::uint64_t)> done, JobThread::Lookout lookout = {},
-                     JobThread::Failed failed = {})
-      : done_(std::move(done)), thread_("fargpu-callback", std::move(lookout), std::move(failed)) {}
+  /// `due` runs ahead of each function, on its thread; `done` tells the worker that a function has run; `lookout` is
+  /// where the thread waits for the next one; `failed` hears why one could not be run.
+  Callbacks(std::function<void()> due, std::function<void(std::uint64_t)> done, JobThread::Lookout lookout = {},
+            JobThread::Failed failed = {})
+      : due_(std::move(due)),
+        done_(std::move(done)),
+        thread_("fargpu-callback", std::move(lookout), std::move(failed)) {}
 
   /// Remembers a function; returns its number. It runs once.
   std::uint64_t add(Function function);
@@ -51,6 +53,7 @@ class Callbacks {
   JobThread& thread() { return thread_; }
 
  private:
+  const std::function<void()> due_;
   const std::function<void(std::uint64_t)> done_;
   JobThread thread_;
   std::mutex mutex_;

@@ -386,6 +386,40 @@ CASE(written_by_functions) {
   OK(cuMemFree(seen));
 }
 
+// A host function finds what the kernel before it wrote, also in a page that the program opened meanwhile.
+CASE(read_by_functions) {
+  Kernels kernels;
+  CUstream stream;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  Common mark_memory(Common::pinned, 1 << 20);
+  auto* const marks = reinterpret_cast<volatile int*>(mark_memory.get());
+  struct Read {
+    volatile int* word;
+    int seen;
+  };
+  const auto run = [](void* data) {
+    auto& what = *static_cast<Read*>(data);
+    what.seen = *what.word;
+  };
+  for (const auto kind : {Common::managed, Common::pinned, Common::registered}) {
+    Common memory(kind, 1 << 14);
+    auto* const words = reinterpret_cast<volatile int*>(memory.get());
+    for (int round = 1; round <= 5; ++round) {
+      Read read{words, 0};
+      marks[0] = marks[1] = 0;
+      OK(kernels.try_launch("store_late", {1}, {1}, 0, stream, mark_memory.address(), memory.address()));
+      OK(cuLaunchHostFunc(stream, run, &read));
+      await_mark(marks, 0);
+      words[6] = words[6] + 1;
+      marks[1] = 1;
+      OK(cuStreamSynchronize(stream));
+      if (read.seen != round) report("memory of kind %d: %d, not %d", static_cast<int>(kind), read.seen, round);
+      HOLDS(read.seen == round && words[0] == round && words[6] == round);
+    }
+  }
+  OK(cuStreamDestroy(stream));
+}
+
 // A thread changes one word of a page, at any moment, while kernels change another one.
 CASE(word_beside) {
   Kernels kernels;
