@@ -39,14 +39,14 @@ class WholeSystemWork {
   void captured() { in_graphs_ = true; }
   bool in_graphs() const { return in_graphs_.load(std::memory_order_relaxed); }
 
-  /// From now on launches are counted while they are given to a stream.
+  /// From now on launches of any kernel, and copies, are counted while they are given to a stream.
   void watch_launches() { watched_ = true; }
-  /// Whether a kernel is being given to a stream, for which the program's changes may have been sent: it does not have
-  /// what the program changes from now on, and may come before what the program fetches now.
+  /// Whether one is being given to a stream, for which the program's changes may have been sent: it does not have what
+  /// the program changes from now on, and may come before what the program fetches now.
   bool launching() const { return launching_.load() > 0; }
 
-  /// Held while a kernel is given to a stream, from before the program's changes are sent. One of these kernels is
-  /// under way from then until the stream is past it.
+  /// Held while a kernel or a copy is given to a stream, from before the program's changes are sent. `whole_system`: it
+  /// is one of these kernels, which is under way from then until the stream is past it.
   class Launch {
    public:
     Launch(WholeSystemWork& work, Thread& thread, Stream& stream, bool whole_system)
@@ -69,7 +69,7 @@ class WholeSystemWork {
     void begin(WholeSystemWork& work);
     void end() noexcept;
 
-    WholeSystemWork* work_ = nullptr;             // null for another kernel
+    WholeSystemWork* work_ = nullptr;             // null for other work
     std::atomic<unsigned>* launching_ = nullptr;  // null if nobody asks
     Thread& thread_;
     Stream& stream_;
