@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "client/base/counted.h"
 #include "client/objects/context.h"
 #include "call_traits.h"
 #include "protocol/invalid_handle.h"
@@ -38,6 +39,9 @@ class RemoteCallBase {
   /// The host may see the results of this work without copying them back.
   void host_visible() { host_visible_ = true; }
   bool seen_by_host() const { return host_visible_; }
+
+  /// Counts it while it is made.
+  void count(Counted given) { given_ = std::move(given); }
 
   /// The program wants its threads to sleep while they wait.
   void sleeps() { manner_ = Receiver::Manner::sleep; }
@@ -104,6 +108,7 @@ class RemoteCallBase {
   std::uint64_t subject_ = 0;
   Receiver::Manner manner_ = Receiver::Manner::spin;
   std::vector<Stream*> further_streams_;
+  Counted given_;
 };
 
 /// A call or operation, named by its request; the spec says its opcode, its reply, what it needs of the current context

@@ -29,8 +29,8 @@ CUresult Copier::run() {
   if (copy.shape.empty()) return CUDA_SUCCESS;
   if (const CUresult bad = check_arrays(job_.thread, *job_.stream.context, copy); bad != CUDA_SUCCESS) return bad;
   copy.flatten();
-  // Pages that are opened from here on may be old when the copy is given, as beside a launch.
-  const WholeSystemWork::Launch given(parts_.whole_system_work, job_.thread, job_.stream, false);
+  // Pages that are opened from here on may be old when the copy is given.
+  const Counted given = parts_.whole_system_work.giving();
   source_ = look_up(copy.source);
   send_changes_to(copy.source, source_);
   Memory source = memory_of(copy.source, source_);

@@ -361,8 +361,11 @@ CUresult HostMemory::settle_deliveries(Thread& thread, const Region& region) {
 
 CUresult HostMemory::reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call) {
   const auto region = parts_.map.find(address);
-  if (region && region->managed()) parts_.managed.before_work(thread);
-  if (!region || !(region->on_host() || region->kind == Region::Kind::alias)) return CUDA_SUCCESS;
+  if (!region) return CUDA_SUCCESS;
+  const bool on_host = region->on_host() || region->kind == Region::Kind::alias;
+  if (on_host || region->managed()) call.count(parts_.whole_system_work.giving());  // before changes are sent
+  if (region->managed()) parts_.managed.before_work(thread);
+  if (!on_host) return CUDA_SUCCESS;
   call.host_visible();
   if (region->on_host()) {
     if (const CUresult result = map(thread, address, address); result != CUDA_SUCCESS) return result;

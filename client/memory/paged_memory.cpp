@@ -68,7 +68,7 @@ void PagedMemory::prepare() {
   watch_faults(*this, kind);
   watch_system_calls(*this, kind, windows_);
   watch_vector_calls();
-  whole_system_work_.watch_launches();
+  whole_system_work_.watch_giving();
 }
 
 off_t PagedMemory::place_in_file(std::uint64_t address) const {
@@ -287,8 +287,8 @@ void PagedMemory::open(Block& block, std::size_t granule, bool writing) {
   // Before anything is fetched: another thread that waits for work meanwhile must know that what comes may be old.
   if (!touched_) touched_at_ = calls_.submitted();
   touched_ = true;
-  // In this order: a launch counts itself first, and then looks whether something was touched.
-  const bool busy = whole_system_work_.launching() || !contexts_.idle();
+  // In this order: work counts itself first, and then looks whether something was touched.
+  const bool busy = whole_system_work_.being_given() || !contexts_.idle();
   if (busy && !touched_while_busy_.exchange(true)) touched_early();
   if (state == State::theirs) fetch(Thread::current(), block, granule);
   if (!writing) return;

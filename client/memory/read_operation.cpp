@@ -10,7 +10,7 @@ CUresult place(const MemoryMap& map, MemoryOperation& operation) {
   const auto region = map.find(operation.address);
   if (!region || !region->contains(operation.address, bytes) || operation.address % bytes != 0)
     return CUDA_ERROR_INVALID_VALUE;
-  if (region->kind == Region::Kind::managed) return CUDA_ERROR_INVALID_VALUE;
+  if (region->managed()) return CUDA_ERROR_INVALID_VALUE;
   if (region->kind == Region::Kind::alias) operation.address += region->owner - region->base;
   operation.on_host = region->on_host() || region->kind == Region::Kind::alias;
   return CUDA_SUCCESS;

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <set>
 
+#include "client/base/counted.h"
+
 namespace fargpu::client {
 
 class Calls;
@@ -39,28 +41,26 @@ class WholeSystemWork {
   void captured() { in_graphs_ = true; }
   bool in_graphs() const { return in_graphs_.load(std::memory_order_relaxed); }
 
-  /// From now on launches of any kernel, and copies, are counted while they are given to a stream.
-  void watch_launches() { watched_ = true; }
-  /// Whether one is being given to a stream, for which the program's changes may have been sent: it does not have what
-  /// the program changes from now on, and may come before what the program fetches now.
-  bool launching() const { return launching_.load() > 0; }
+  /// From now on work of any kind is counted while it is given to a stream.
+  void watch_giving() { watched_ = true; }
+  /// Held while work is given to a stream, from before the program's changes are sent.
+  Counted giving() { return watched_.load(std::memory_order_relaxed) ? Counted(given_) : Counted(); }
+  /// Whether some is being given, for which the program's changes may have been sent: it does not have what the program
+  /// changes from now on, and may come before what the program fetches now.
+  bool being_given() const { return given_.load() > 0; }
 
-  /// Held while a kernel or a copy is given to a stream, from before the program's changes are sent. `whole_system`: it
-  /// is one of these kernels, which is under way from then until the stream is past it.
+  /// Held while a kernel is given to a stream, as above. `whole_system`: it is one of these kernels, which is under way
+  /// from then until the stream is past it.
   class Launch {
    public:
     Launch(WholeSystemWork& work, Thread& thread, Stream& stream, bool whole_system)
-        : thread_(thread), stream_(stream) {
-      if (work.watched_.load(std::memory_order_relaxed)) [[unlikely]]
-        ++*(launching_ = &work.launching_);
+        : given_(work.giving()), thread_(thread), stream_(stream) {
       if (whole_system) [[unlikely]]
         begin(work);
     }
     ~Launch() {
       if (work_) [[unlikely]]
         end();
-      if (launching_) [[unlikely]]
-        --*launching_;
     }
     Launch(const Launch&) = delete;
     Launch& operator=(const Launch&) = delete;
@@ -69,8 +69,8 @@ class WholeSystemWork {
     void begin(WholeSystemWork& work);
     void end() noexcept;
 
-    WholeSystemWork* work_ = nullptr;             // null for other work
-    std::atomic<unsigned>* launching_ = nullptr;  // null if nobody asks
+    const Counted given_;
+    WholeSystemWork* work_ = nullptr;  // null for other kernels
     Thread& thread_;
     Stream& stream_;
     std::uint64_t number_ = 0;
@@ -111,7 +111,7 @@ class WholeSystemWork {
   std::atomic<bool> exists_{false};
   std::atomic<bool> in_graphs_{false};
   std::atomic<bool> watched_{false};
-  std::atomic<unsigned> launching_{0};
+  std::atomic<unsigned> given_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::set<std::uint64_t> under_way_;

@@ -420,7 +420,7 @@ CASE(read_by_functions) {
   OK(cuStreamDestroy(stream));
 }
 
-// A thread changes one word of a page, at any moment, while kernels change another one.
+// A thread changes one word of a page, at any moment, while kernels and memsets change others.
 CASE(word_beside) {
   Kernels kernels;
   constexpr int rounds = 500;
@@ -439,7 +439,9 @@ CASE(word_beside) {
   for (int round = 1; round <= rounds && failed == CUDA_SUCCESS; ++round) {
     failed = kernels.try_launch("add_one", {1}, {1}, 0, nullptr, memory.address() + 4);
     if (failed == CUDA_SUCCESS) failed = cuCtxSynchronize();
-    stale += words[1] != round;
+    if (failed == CUDA_SUCCESS) failed = cuMemsetD32(memory.address() + 8, static_cast<unsigned>(round), 1);
+    if (failed == CUDA_SUCCESS) failed = cuCtxSynchronize();
+    stale += words[1] != round || words[2] != round;
   }
   stop = true;
   adds.join();
