@@ -157,7 +157,7 @@ CUresult launch(Thread& thread, CUgraphExec exec, const StreamUse& use) {
   auto in = call.in();
   in.setHGraph(handle_of(exec).value());
   in.setHStream(use.wire());
-  if (session.host_memory.any_mapped()) call.host_visible();
+  if (session.waits.host_sees()) call.host_visible();
   return use->capture.load() ? call.wait(use) : call.post(use);  // what cannot be captured is said at once
 }
 

@@ -177,7 +177,7 @@ CUresult launch(Thread& thread, const Launch& launch) {
   const WholeSystemWork::Launch turn(session.whole_system_work, thread, *stream,
                                      function->whole_system.load(std::memory_order_relaxed));
   session.waits.before_work(thread);
-  if (session.host_memory.any_mapped()) call.host_visible();
+  if (session.waits.host_sees()) call.host_visible();
   if (config().launch_blocking && !stream->capture.load()) {
     if (const CUresult result = call.wait(stream); result != CUDA_SUCCESS) return result;
     return session.waits.settle(thread, *stream);
@@ -268,7 +268,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS
   }
   for (const StreamUse& stream : streams) turns.emplace_back(session.whole_system_work, thread, *stream, whole_system);
   session.waits.before_work(thread);
-  if (session.host_memory.any_mapped()) call.host_visible();
+  if (session.waits.host_sees()) call.host_visible();
   // As with a launch: what must come first may be this thread's to do.
   return session.waits.for_host() ? call.post(streams[0]) : call.wait(streams[0]);
 }

@@ -155,8 +155,16 @@ CUresult write_kernel(Thread& thread, const CUDA_KERNEL_NODE_PARAMS_v3& p, wire:
 CUresult write_memset(Thread& thread, const CUDA_MEMSET_NODE_PARAMS_v2& p, wire::MemsetNode::Builder node) {
   if (const CUresult bad = check_context(thread, p.ctx); bad != CUDA_SUCCESS) return bad;
   const std::uint64_t extent = p.height == 0 ? 0 : (p.height - 1) * p.pitch + p.width * p.elementSize;
-  if (!session_of(thread).map.covered(p.dst, extent)) return CUDA_ERROR_INVALID_VALUE;
-  node.setAddress(p.dst);
+  Session& session = session_of(thread);
+  std::uint64_t address = p.dst;
+  const auto region = session.map.find(address);
+  const bool on_host = region && region->on_host();
+  if (!(on_host ? session.map.usable(address, extent) : session.map.covered(address, extent)))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (on_host) {
+    if (const CUresult bad = session.host_memory.map(thread, address, address); bad != CUDA_SUCCESS) return bad;
+  }
+  node.setAddress(address);
   node.setPitch(p.pitch);
   node.setValue(p.value);
   node.setElementBytes(p.elementSize);

@@ -107,7 +107,10 @@ CUresult ask_event(Thread& thread, CUevent event, Done&& done, Here&& here) {
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = session.captures.check_event(*found); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = session.captures.check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
-  if (found->complete() && found->context->failure == CUDA_SUCCESS) return thread.take_late_error();
+  if (found->complete() && found->context->failure == CUDA_SUCCESS) {
+    session.waits.after_work(thread);
+    return thread.take_late_error();
+  }
   RemoteCall<Request> call(thread, found->context);
   call.in().setHEvent(handle_of(event).value());
   if (found->flags & CU_EVENT_BLOCKING_SYNC) call.sleeps();
@@ -159,7 +162,10 @@ CUresult cuStreamQuery(Thread& thread, CUstream stream) {
   if (!use) return use.error();
   Session& session = session_of(thread);
   if (const CUresult bad = session.captures.check_query(thread, *use); bad != CUDA_SUCCESS) return bad;
-  if (use->idle() && use->context->failure == CUDA_SUCCESS) return thread.take_late_error();
+  if (use->idle() && use->context->failure == CUDA_SUCCESS) {
+    session.waits.after_work(thread);
+    return thread.take_late_error();
+  }
   RemoteCall<wire::CuStreamQuery> call(thread, use->context);
   call.in().setHStream(use.wire());
   session.host_memory.before_wait(thread);
@@ -388,6 +394,7 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
   const auto note = [&](Context& one) {
     raise(one.submitted, call.number());
     raise(one.blocking_submitted, call.number());
+    raise(one.waits_for_event, call.number());
     session_of(thread).streams.for_each([&](Handle, Stream& stream) {
       if (stream.context == &one) raise(stream.submitted, call.number());
     });
@@ -474,6 +481,7 @@ CUresult cuEventElapsedTime_v2(Thread& thread, float* milliseconds, CUevent star
   std::vector<ElapsedTimes::Pair> pairs;
   if (const auto known = session.elapsed_times.ask(asked, pairs)) {
     *milliseconds = *known;
+    session.waits.after_work(thread);
     return CUDA_SUCCESS;
   }
   if (pairs.size() == 1 || !session.calls.serves(Opcode::elapsedTimes))

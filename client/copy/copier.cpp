@@ -44,7 +44,11 @@ CUresult Copier::run() {
   if (source == Memory::device && target == Memory::device) return within_device();
   if (captured) return capture(source, target);
   if (target == Memory::device) return to_device(source);
-  return source == Memory::device ? to_host(target) : within_host();
+  if (source != Memory::device) return within_host();
+  const bool awaited = target != Memory::pinned || copy.done_on_return();
+  const CUresult result = to_host(target, awaited);
+  if (awaited) parts_.waits.after_work(job_.thread);
+  return result;
 }
 
 // --- what memory a side is ------------------------------------------------------------------------------------------
@@ -209,7 +213,9 @@ CUresult Copier::to_device(Memory memory) {
   const Context& context = *job_.stream.context;
   const bool noticed =
       context.host_visible.load() > context.completed.load() || parts_.shared_memory.any() || parts_.contexts.several();
-  return noticed ? parts_.waits.settle(job_.thread, job_.stream) : result;
+  if (noticed) return parts_.waits.settle(job_.thread, job_.stream);
+  parts_.waits.after_work(job_.thread);
+  return result;
 }
 
 // False if the copy goes by another way.
@@ -297,12 +303,11 @@ bool Copier::fetch_by_lanes(Memory target, CUresult& result) {
   return taken;
 }
 
-CUresult Copier::to_host(Memory target) {
+CUresult Copier::to_host(Memory target, bool awaited) {
   Copy& copy = job_.copy;
   if (!copy.source.in_array()) copy.source.kind = CopySide::Kind::device;
   // What either side has written to memory that both compare is older than the copy, and goes ahead of it. And so does
   // what earlier copies still have to deliver there, which has no order with the bytes of an answer.
-  const bool awaited = target != Memory::pinned || copy.done_on_return();
   const bool compared = target == Memory::pinned && parts_.host_memory.mapped(copy.target.begin());
   const auto expected = [&] {
     return target == Memory::pinned && parts_.host_memory.expects(copy.target.begin(), copy.target.extent(copy.shape));
@@ -314,8 +319,18 @@ CUresult Copier::to_host(Memory target) {
   if (awaited) parts_.host_memory.before_wait(job_.thread);
   if (CUresult result = CUDA_SUCCESS; fetch_by_lanes(target, result)) return result;
   const bool packed = copy.target.packed(copy.shape);
-  if (target == Memory::pinned && !copy.done_on_return() && packed && copy.shape.depth == 1)
-    return Delivery{job_, parts_.host_memory}.ask_for(job_.whole());
+  if (!awaited && packed && copy.shape.depth == 1) return Delivery{job_, parts_.host_memory}.ask_for(job_.whole());
+  // One by one, rather than that the call waits for what may be this thread's to do.
+  constexpr std::uint64_t delivered_rows_max = 1024;
+  if (!awaited && copy.shape.height * copy.shape.depth <= delivered_rows_max) {
+    return for_slices([&](const CopyPart& slice) {
+      CUresult result = CUDA_SUCCESS;
+      for (std::uint64_t y = 0; y < slice.shape.height && result == CUDA_SUCCESS; ++y)
+        result = Delivery{job_, parts_.host_memory}.ask_for(
+            {{slice.shape.width, 1}, slice.target.from(0, y, 0), slice.source.from(0, y, 0)});
+      return result;
+    });
+  }
   if (goes_through_staging(copy.target)) {
     parts_.host_memory.before_wait(job_.thread);
     const CUresult result = StagedReply(job_, parts_.staging, parts_.fences, parts_.calls.commands,

@@ -363,10 +363,11 @@ CUresult HostMemory::reach(Thread& thread, std::uint64_t& address, RemoteCallBas
   const auto region = parts_.map.find(address);
   if (!region) return CUDA_SUCCESS;
   const bool on_host = region->on_host() || region->kind == Region::Kind::alias;
-  if (on_host || region->managed()) call.count(parts_.whole_system_work.giving());  // before changes are sent
+  if (!on_host && !region->managed()) return CUDA_SUCCESS;
+  call.host_visible();
+  call.count(parts_.whole_system_work.giving());  // before the program's changes are sent
   if (region->managed()) parts_.managed.before_work(thread);
   if (!on_host) return CUDA_SUCCESS;
-  call.host_visible();
   if (region->on_host()) {
     if (const CUresult result = map(thread, address, address); result != CUDA_SUCCESS) return result;
   }

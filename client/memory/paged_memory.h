@@ -63,6 +63,7 @@ class PagedMemory : public WatchedPages {
   /// The program has waited for work, or waits for it: what it saw while that was running may be old, and what it wrote
   /// is waited for. On return the worker has told of the words that both sides had changed.
   void after_wait(Thread& thread) {
+    if (!exists()) return;
     const auto is = [](const std::atomic<bool>& flag) { return flag.load(std::memory_order_relaxed); };
     if (is(touched_while_busy_) || is(unheard_) || (is(touched_) && overtaken())) [[unlikely]]
       have_waited(thread);

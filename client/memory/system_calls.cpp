@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <ucontext.h>
@@ -42,6 +43,11 @@ void touch_pages(std::uint64_t address, std::uint64_t bytes, bool writing) noexc
   } catch (const std::exception& error) {
     log::error("a system call uses memory whose contents cannot be read: {}", error.what());  // and fails with EFAULT
   }
+}
+
+bool may_call_again(int file, bool reading) noexcept {
+  struct stat status;
+  return !reading || (::fstat(file, &status) == 0 && (S_ISREG(status.st_mode) || S_ISFIFO(status.st_mode)));
 }
 
 #if defined(__x86_64__)
@@ -122,8 +128,12 @@ void on_stopped(int signal, siginfo_t* info, void* context) {
     return;
   }
   const int saved_errno = errno;
-  touch_pages(call.arguments[1], call.arguments[2], writes_memory(call.number));
-  registers[REG_RAX] = make(call);
+  const bool reading = writes_memory(call.number);
+  for (int again = 0; again <= calls_again_max; ++again) {
+    touch_pages(call.arguments[1], call.arguments[2], reading);
+    registers[REG_RAX] = make(call);
+    if (registers[REG_RAX] != -EFAULT || !may_call_again(static_cast<int>(call.arguments[0]), reading)) break;
+  }
   errno = saved_errno;
 }
 

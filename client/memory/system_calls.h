@@ -26,4 +26,10 @@ void expect_system_calls();
 /// A system call is about to use [address, address + bytes): what of it lies in such memory is made usable.
 void touch_pages(std::uint64_t address, std::uint64_t bytes, bool writing) noexcept;
 
+/// So often a call is made again that has failed because another thread gave pages to the GPU meanwhile.
+constexpr int calls_again_max = 100;
+/// Whether a call on this file that has failed with EFAULT has taken nothing, so that it can be made again: `reading`
+/// from a socket may have.
+bool may_call_again(int file, bool reading) noexcept;
+
 }  // namespace fargpu::client

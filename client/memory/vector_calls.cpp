@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -45,20 +46,34 @@ void touch(const mmsghdr* messages, unsigned count, bool writing) {
   for (const mmsghdr& message : std::span(messages, count)) touch(message.msg_hdr, writing);
 }
 
+// Another thread may give the pages to the GPU between the touch and the call.
+template <class Call>
+ssize_t until_there(int file, bool reading, Call&& call) {
+  ssize_t result = call();
+  for (int again = 0; again < calls_again_max && result < 0 && errno == EFAULT && may_call_again(file, reading);
+       ++again)
+    result = call();
+  return result;
+}
+
 // What libraries call instead. `call` is the C library's own: this library's calls stay as they are.
 template <auto call, bool writing>
 struct Vector;
 template <class... Rest, ssize_t (*call)(int, const iovec*, int, Rest...), bool writing>
 struct Vector<call, writing> {
   static ssize_t touched(int file, const iovec* vector, int count, Rest... rest) {
-    touch(vector, count < 0 ? 0 : static_cast<std::size_t>(count), writing);
-    return call(file, vector, count, rest...);
+    return until_there(file, writing, [&] {
+      touch(vector, count < 0 ? 0 : static_cast<std::size_t>(count), writing);
+      return call(file, vector, count, rest...);
+    });
   }
 };
 
 ssize_t send_message(int socket, const msghdr* message, int flags) {
-  if (message) touch(*message, false);
-  return ::sendmsg(socket, message, flags);
+  return until_there(socket, false, [&] {
+    if (message) touch(*message, false);
+    return ::sendmsg(socket, message, flags);
+  });
 }
 ssize_t receive_message(int socket, msghdr* message, int flags) {
   if (message) touch(*message, true);

@@ -15,6 +15,7 @@ void Context::reset() {
   managed_stream = Handle();
   legacy.reset();
   blocking_submitted = blocking_awaited = completed = blocking_completed = submitted = host_visible = orphaned = 0;
+  waits_for_event = 0;
 }
 
 }  // namespace fargpu::client

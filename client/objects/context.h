@@ -55,6 +55,8 @@ struct Context {
   /// Number of the last call that gave work to the legacy stream or to one that synchronises with it.
   std::atomic<std::uint64_t> blocking_submitted{0};
   std::atomic<std::uint64_t> blocking_awaited{0};  ///< see Stream::awaited
+  /// Number of the last call behind which all work of the context waits for an event.
+  std::atomic<std::uint64_t> waits_for_event{0};
   /// Everything submitted up to this call is complete: on all streams; on the blocking ones.
   std::atomic<std::uint64_t> completed{0};
   std::atomic<std::uint64_t> blocking_completed{0};

@@ -16,7 +16,10 @@ bool Stream::finished() const {
   return submitted.load() <= done;
 }
 
-bool Stream::as_good_as_idle() const { return reached(blocking() ? context->blocking_awaited.load() : awaited.load()); }
+bool Stream::as_good_as_idle() const {
+  const std::uint64_t own = blocking() ? context->blocking_awaited.load() : awaited.load();
+  return reached(std::max(own, context->waits_for_event.load()));
+}
 
 bool Stream::reached(std::uint64_t call) const {
   std::uint64_t done = std::max(completed.load(), context->completed.load());

@@ -184,7 +184,7 @@ void Pushes::send_pulled(std::uint64_t pull, std::span<const std::byte> rest) {
 // The function finds what the GPU wrote, also in pages that another thread had opened before that.
 void Pushes::function_due() {
   try {
-    parts_.waits.before_function(Thread::current());
+    parts_.waits.after_work(Thread::current());
   } catch (const std::exception& error) {
     lose_for(parts_.calls.events, error.what());
   }

@@ -111,7 +111,7 @@ Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::na
                  .captures = captures,
                  .fences = fences,
                  .waits = waits,
-                 .writers = {callbacks, stream_waits, graphs},
+                 .writers = {callbacks, stream_waits, graphs, whole_system_work},
                  .program = {map, host_memory, terms.device_window, terms.driver_band},
                  .host_memory = host_memory,
                  .managed = managed,

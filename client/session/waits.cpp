@@ -13,7 +13,7 @@ namespace fargpu::client {
 
 CUresult Waits::synchronize(Thread& thread, Context& context) {
   if (const CUresult bad = parts_.captures.check_context(context); bad != CUDA_SUCCESS) return bad;
-  const CUresult result = settle(thread, context);
+  const CUresult result = wait_for(thread, context);
   after_wait(thread);
   return tell_conflict("cuCtxSynchronize", result);
 }
@@ -21,12 +21,24 @@ CUresult Waits::synchronize(Thread& thread, Context& context) {
 CUresult Waits::synchronize(Thread& thread, Stream& stream) {
   if (const CUresult bad = parts_.captures.check_query(thread, stream); bad != CUDA_SUCCESS) return bad;
   const std::optional<Given> given = all_as_good_as_done(stream);
-  const CUresult result = given ? put_before_all(thread, stream, *given) : settle(thread, stream);
+  const CUresult result = given ? put_before_all(thread, stream, *given) : wait_for(thread, stream);
   after_wait(thread);
   return tell_conflict("cuStreamSynchronize", result);
 }
 
 CUresult Waits::settle(Thread& thread, Context& context) {
+  const CUresult result = wait_for(thread, context);
+  after_work(thread);
+  return result;
+}
+
+CUresult Waits::settle(Thread& thread, Stream& stream) {
+  const CUresult result = wait_for(thread, stream);
+  after_work(thread);
+  return result;
+}
+
+CUresult Waits::wait_for(Thread& thread, Context& context) {
   RemoteCall<wire::CuCtxSynchronize> call(thread, &context);
   std::vector<Context*> all = parts_.contexts.greens(context);
   all.push_back(&context);
@@ -48,7 +60,7 @@ CUresult Waits::settle(Thread& thread, Context& context) {
   return result;
 }
 
-CUresult Waits::settle(Thread& thread, Stream& stream) {
+CUresult Waits::wait_for(Thread& thread, Stream& stream) {
   if (stream.idle() && stream.context->failure == CUDA_SUCCESS) return thread.take_late_error();
   RemoteCall<wire::CuStreamSynchronize> call(thread, stream.context);
   call.in().setHStream(stream.wire());

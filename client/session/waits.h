@@ -45,6 +45,10 @@ class Waits final : public Settler {
   CUresult settle(Thread& thread, Context& context) override;
   CUresult settle(Thread& thread, Stream& stream) override;
   CUresult settle_before_work(Thread& thread, Stream& stream) override;
+  void after_work(Thread& thread) override {
+    parts_.managed.after_wait(thread);
+    parts_.host_memory.after_wait(thread);
+  }
 
   /// Work is about to be submitted that may use memory of the host: what the program changed there goes first.
   void before_work(Thread& thread) {
@@ -59,13 +63,10 @@ class Waits final : public Settler {
   /// The program has waited for work.
   void after_wait(Thread& thread) {
     parts_.device_memory.synchronized(thread);
-    before_function(thread);
+    after_work(thread);
   }
-  /// Work is complete that a function of the program comes behind.
-  void before_function(Thread& thread) {
-    parts_.managed.after_wait(thread);
-    parts_.host_memory.after_wait(thread);
-  }
+  /// Whether the host may see what work does without copying it back.
+  bool host_sees() const { return parts_.host_memory.any_mapped() || parts_.managed.exists(); }
   /// Work under way waits for this process, which may yet change what later work is to read: host functions, values
   /// waited for.
   bool for_host() const { return parts_.callbacks.any_waiting() || parts_.stream_waits.any(); }
@@ -76,6 +77,8 @@ class Waits final : public Settler {
     std::uint64_t call;  ///< the last one
     std::uint64_t items;
   };
+  CUresult wait_for(Thread& thread, Context& context);
+  CUresult wait_for(Thread& thread, Stream& stream);
   std::optional<Given> all_as_good_as_done(const Stream& stream) const;
   CUresult put_before_all(Thread& thread, Stream& stream, const Given& given);
 

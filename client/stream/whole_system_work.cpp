@@ -47,6 +47,12 @@ void WholeSystemWork::end(std::uint64_t number) noexcept {
   changed_.notify_all();
 }
 
+bool WholeSystemWork::under_way() const {
+  if (!exists()) return false;
+  const std::lock_guard lock(mutex_);
+  return !under_way_.empty();
+}
+
 bool WholeSystemWork::is_turn() {
   const std::lock_guard lock(mutex_);
   return is_turn_locked();

@@ -37,6 +37,7 @@ class WholeSystemWork {
   /// A kernel of the program is one of these.
   void found() { exists_ = true; }
   bool exists() const { return exists_.load(); }
+  bool under_way() const;
   /// A graph has such a kernel: any graph may be the one.
   void captured() { in_graphs_ = true; }
   bool in_graphs() const { return in_graphs_.load(std::memory_order_relaxed); }
@@ -112,7 +113,7 @@ class WholeSystemWork {
   std::atomic<bool> in_graphs_{false};
   std::atomic<bool> watched_{false};
   std::atomic<unsigned> given_{0};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::set<std::uint64_t> under_way_;
   std::uint64_t next_ = 1;

@@ -40,6 +40,18 @@ extern "C" __global__ void store_late(volatile int* marks, volatile int* data) {
   data[0] = seen + 1;
 }
 extern "C" __global__ void add_one(int* word) { *word = *word + 1; }
+extern "C" __global__ void store_after(volatile int* word, int value, long long nanoseconds) {
+  long long now, end = 0;
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    if (end == 0) end = now + nanoseconds;
+  } while (now < end);
+  *word = value;
+}
+extern "C" __global__ void await_mark(volatile int* mark) {
+  while (*mark != 1) {}
+  __threadfence_system();
+}
 extern "C" __global__ void take(const int* from, int* to, int count) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) to[i] = from[i];
@@ -60,11 +72,13 @@ extern "C" __global__ void odd_words(int* words, int count, int value) {
 
 #else
 
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string_view>
@@ -450,6 +464,209 @@ CASE(word_beside) {
   if (stale > 0 || words[0] != own || words[1] != rounds)
     report("%d of %d, %d of %d, %d old", words[0], own, words[1], rounds, stale);
   HOLDS(stale == 0 && words[0] == own && words[1] == rounds);
+}
+
+// However the program learns that work is complete, it sees what the work wrote, also where another thread uses the
+// same page all the while.
+CASE(complete_means_seen) {
+  using namespace std::chrono_literals;
+  constexpr int rounds = 50;
+  constexpr std::string_view ways[] = {"a copy", "a memset", "an event", "a stream", "an event, polled", "a copy in"};
+  Kernels kernels;
+  CUcontext context;
+  CUstream stream;
+  CUevent event;
+  CUdeviceptr other;
+  OK(cuCtxGetCurrent(&context));
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  OK(cuMemAlloc(&other, 4));
+  // Waits for all work, so that it is known here to be complete when the program asks.
+  const auto allocate_and_free = [] {
+    void* memory;
+    OK(cuMemHostAlloc(&memory, 64, 0));
+    OK(cuMemFreeHost(memory));
+  };
+  const auto repeat_until_ready = [](auto ask) {
+    CUresult result;
+    while ((result = ask()) == CUDA_ERROR_NOT_READY) {}
+    OK(result);
+  };
+  for (const auto kind : {Common::managed, Common::pinned}) {
+    Common memory(kind, 1 << 19);
+    auto* const words = reinterpret_cast<volatile int*>(memory.get());
+    std::atomic<bool> stop{false};
+    std::thread uses_page([&] {
+      for (int i = 0; !stop; ++i) {
+        words[64] = i;
+        std::this_thread::sleep_for(std::chrono::microseconds(i % 50));
+      }
+    });
+    int old[std::size(ways)] = {}, in = 0, out = 0, value = 0;
+    for (int round = 0; round < rounds; ++round) {
+      for (size_t way = 0; way < std::size(ways); ++way) {
+        const bool on_stream = way >= 2 && way <= 4;
+        ++value;
+        if (way != 1)
+          OK(kernels.try_launch("store_after", {1}, {1}, 0, on_stream ? stream : nullptr, memory.address(), value,
+                                200'000LL));
+        if (way == 0) OK(cuMemcpyDtoH(&out, other, 4));
+        if (way == 1) OK(cuMemsetD32(memory.address(), static_cast<unsigned>(value), 1));
+        if (on_stream) OK(cuEventRecord(event, stream));
+        if (way == 2 || way == 3) allocate_and_free();
+        if (way == 2) OK(cuEventSynchronize(event));
+        if (way == 3) repeat_until_ready([&] { return cuStreamQuery(stream); });
+        if (way == 4) {
+          std::thread waits([&] {
+            OK(cuCtxSetCurrent(context));
+            OK(cuStreamSynchronize(stream));
+          });
+          repeat_until_ready([&] { return cuEventQuery(event); });
+          old[way] += words[0] != value;
+          waits.join();
+        }
+        if (way == 5) OK(cuMemcpyHtoD(other, &in, 4));
+        if (way != 4) old[way] += words[0] != value;
+      }
+    }
+    stop = true;
+    uses_page.join();
+    OK(cuCtxSynchronize());
+    for (size_t way = 0; way < std::size(ways); ++way) {
+      if (old[way] > 0)
+        report("%s, %s: %d of %d old", kind == Common::managed ? "managed" : "pinned", ways[way].data(), old[way],
+               rounds);
+      HOLDS(old[way] == 0);
+    }
+  }
+}
+
+// Files are written and read while another thread gives the pages to kernels again and again.
+CASE(files_beside_launches) {
+  Kernels kernels;
+  CUcontext context;
+  OK(cuCtxGetCurrent(&context));
+  FILE* const temporary = std::tmpfile();
+  const int file = fileno(temporary);
+  for (const auto kind : {Common::managed, Common::pinned}) {
+    Common memory(kind, 1 << 19);
+    constexpr ssize_t bytes = 4096;
+    int* const part = memory.get() + 1024;
+    const iovec vector[] = {{part, bytes / 2}, {part + bytes / 8, bytes / 2}};
+    std::atomic<bool> stop{false};
+    std::thread launches([&] {
+      OK(cuCtxSetCurrent(context));
+      while (!stop) OK(kernels.try_launch("add_one", {1}, {1}, 0, nullptr, memory.address()));
+    });
+    int failed = 0;
+    for (int round = 0; round < 2000; ++round) {
+      failed += pwrite(file, part, bytes, 0) != bytes;
+      failed += pread(file, part, bytes, 0) != bytes;
+      failed += pwritev(file, vector, 2, 0) != bytes;
+      failed += preadv(file, vector, 2, 0) != bytes;
+    }
+    stop = true;
+    launches.join();
+    OK(cuCtxSynchronize());
+    HOLDS(failed == 0);
+  }
+  std::fclose(temporary);
+}
+
+CASE(graph_sets_pinned_memory) {
+  Common memory(Common::pinned, 1 << 10);
+  CUcontext context;
+  CUgraph graph;
+  CUgraphNode node;
+  CUgraphExec exec;
+  OK(cuCtxGetCurrent(&context));
+  OK(cuGraphCreate(&graph, 0));
+  CUDA_MEMSET_NODE_PARAMS params{};
+  params.dst = memory.address();
+  params.elementSize = 4;
+  params.width = 16;
+  params.height = 1;
+  params.value = 5;
+  OK(cuGraphAddMemsetNode(&node, graph, nullptr, 0, &params, context));
+  OK(cuGraphInstantiate(&exec, graph, 0));
+  for (int round = 0; round < 2; ++round) {
+    memory.get()[15] = memory.get()[16] = 1;
+    OK(cuGraphLaunch(exec, nullptr));
+    OK(cuCtxSynchronize());
+    HOLDS(memory.get()[0] == 5 && memory.get()[15] == 5 && memory.get()[16] == 1);
+  }
+}
+
+// CUDA Driver API, "API synchronization behavior": a memset of memory of the host is over when the call returns.
+CASE(memset_is_over) {
+  Kernels kernels;
+  for (const auto kind : {Common::managed, Common::pinned, Common::registered}) {
+    Common memory(kind, 1 << 14);
+    auto* const words = reinterpret_cast<volatile int*>(memory.get());
+    int old = 0;
+    for (int round = 1; round <= 100; ++round) {
+      OK(cuMemsetD32(memory.address(), static_cast<unsigned>(round), 1));
+      old += words[0] != round;
+    }
+    OK(kernels.try_launch("store_after", {1}, {1}, 0, nullptr, memory.address(), -1, 2'000'000LL));
+    OK(cuMemsetD8(memory.address(), 7, 4));
+    HOLDS(old == 0 && words[0] == 0x07070707);
+  }
+}
+
+// A copy of pinned memory takes the bytes of the moment at which the kernel before it ends, for which the program may
+// have changed them.
+CASE(copy_behind_a_kernel_that_waits) {
+  Kernels kernels;
+  CUstream stream;
+  CUdeviceptr to;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuMemAlloc(&to, 4));
+  Common mark_memory(Common::registered, 16);
+  auto* const mark = reinterpret_cast<volatile int*>(mark_memory.get());
+  for (const auto kind : {Common::pinned, Common::registered}) {
+    Common from(kind, 1024);
+    auto* const word = reinterpret_cast<volatile int*>(from.get());
+    *word = 1;
+    *mark = 0;
+    OK(kernels.try_launch("await_mark", {1}, {1}, 0, stream, mark_memory.address()));
+    OK(cuMemcpyHtoDAsync(to, from.get(), 4, stream));
+    *word = 2;
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    *mark = 1;
+    OK(cuStreamSynchronize(stream));
+    int seen = 0;
+    OK(cuMemcpyDtoH(&seen, to, 4));
+    HOLDS(seen == 2);
+  }
+}
+
+// All work of the context comes behind the event, and a wait for some of it waits for the event.
+CASE(context_behind_an_event) {
+  Kernels kernels;
+  CUcontext context;
+  CUstream before, there, made_since;
+  CUevent event;
+  CUdeviceptr to;
+  OK(cuCtxGetCurrent(&context));
+  OK(cuStreamCreate(&before, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&there, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  OK(cuMemAlloc(&to, 64));
+  Common memory(Common::pinned, 1024);
+  auto* const word = reinterpret_cast<volatile int*>(memory.get());
+  const int bytes[16] = {};
+  for (const bool since : {false, true}) {
+    *word = 0;
+    OK(kernels.try_launch("store_after", {1}, {1}, 0, before, memory.address(), 7, 50'000'000LL));
+    OK(cuEventRecord(event, before));
+    OK(cuCtxWaitEvent(context, event));
+    if (since) OK(cuStreamCreate(&made_since, CU_STREAM_NON_BLOCKING));
+    CUstream behind = since ? made_since : there;
+    OK(cuMemcpyHtoDAsync(to, bytes, sizeof bytes, behind));
+    OK(cuStreamSynchronize(behind));
+    HOLDS(cuEventQuery(event) == CUDA_SUCCESS && *word == 7);
+  }
 }
 
 // A child's changes are its own, if it may have the memory at all.
