@@ -256,7 +256,7 @@ CUresult cuGraphMemcpyNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEMCP
 
 CUresult cuGraphMemsetNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEMSET_NODE_PARAMS* params) {
   return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEMSET, params, [&](auto in) {
-    read_memset(in.getMemset(), *params);
+    read_memset(thread, in.getMemset(), *params);
     return CUDA_SUCCESS;
   });
 }

@@ -310,8 +310,11 @@ CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader 
   return CUDA_SUCCESS;
 }
 
-void read_memset(wire::MemsetNode::Reader in, CUDA_MEMSET_NODE_PARAMS_v1& p) {
-  p = {in.getAddress(), in.getPitch(), in.getValue(), in.getElementBytes(), in.getWidth(), in.getHeight()};
+void read_memset(Thread& thread, wire::MemsetNode::Reader in, CUDA_MEMSET_NODE_PARAMS_v1& p) {
+  std::uint64_t address = in.getAddress();
+  const auto region = session_of(thread).map.find(address);
+  if (region && region->kind == Region::Kind::alias) address += region->owner - region->base;
+  p = {address, in.getPitch(), in.getValue(), in.getElementBytes(), in.getWidth(), in.getHeight()};
 }
 
 void read_memory(Thread& thread, CUgraphNode node, wire::MemoryOperations::Reader in,

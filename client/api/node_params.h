@@ -29,7 +29,7 @@ void write_allocation(Thread& thread, std::uint64_t address, std::uint64_t bytes
                       NewParts& parts);
 
 CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader in, CUDA_KERNEL_NODE_PARAMS_v2& params);
-void read_memset(wire::MemsetNode::Reader in, CUDA_MEMSET_NODE_PARAMS_v1& params);
+void read_memset(Thread& thread, wire::MemsetNode::Reader in, CUDA_MEMSET_NODE_PARAMS_v1& params);
 void read_memory(Thread& thread, CUgraphNode node, wire::MemoryOperations::Reader in,
                  CUDA_BATCH_MEM_OP_NODE_PARAMS_v1& params);
 

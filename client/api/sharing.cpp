@@ -158,7 +158,7 @@ CUresult cuMemExportToShareableHandle(Thread& thread, void* out, CUmemGenericAll
   if (!out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
     return refuse_use("export of an allocation other than as a file descriptor");
-  session_of(thread).shared_memory.note();
+  session_of(thread).shared_memory.note(thread);
   RemoteCall<wire::ShareAllocation> call(thread);
   call.in().setAllocation(allocation);
   if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
@@ -178,7 +178,7 @@ CUresult cuMemImportFromShareableHandle(Thread& thread, CUmemGenericAllocationHa
   const auto shared = SharedHandle::from_file(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)),
                                               SharedHandle::Kind::allocation);
   if (!shared) return CUDA_ERROR_UNKNOWN;  // what NVIDIA's driver says
-  session_of(thread).shared_memory.note();
+  session_of(thread).shared_memory.note(thread);
   RemoteCall<wire::ImportAllocation> call(thread);
   if (!call) return call.error();
   call.in().setKey(wire_of(shared->key));

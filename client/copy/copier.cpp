@@ -321,7 +321,7 @@ CUresult Copier::to_host(Memory target, bool awaited) {
   const bool packed = copy.target.packed(copy.shape);
   if (!awaited && packed && copy.shape.depth == 1) return Delivery{job_, parts_.host_memory}.ask_for(job_.whole());
   // One by one, rather than that the call waits for what may be this thread's to do.
-  constexpr std::uint64_t delivered_rows_max = 256;
+  constexpr std::uint64_t delivered_rows_max = 64;
   if (!awaited && copy.shape.height * copy.shape.depth <= delivered_rows_max) {
     return for_slices([&](const CopyPart& slice) {
       CUresult result = CUDA_SUCCESS;

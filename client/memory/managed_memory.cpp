@@ -88,8 +88,12 @@ void ManagedMemory::context_opened(Thread& thread) {
   std::set<int> owners;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [base, block] : blocks_)
+    std::set<Context*> homes;
+    for (const auto& [base, block] : blocks_) {
       if (window_.contains(base)) owners.insert(block->context->device);
+      if (block->context->active && block->context->managed_stream) homes.insert(block->context);
+    }
+    for (Context* const home : homes) wait_for_sent(thread, *home);
   }
   for (const int owner : owners) open_to_devices(thread, owner);
 }

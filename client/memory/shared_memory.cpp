@@ -13,6 +13,10 @@
 
 namespace fargpu::client {
 
+void SharedMemory::note(Thread& thread) {
+  if (!any_.exchange(true)) parts_.waits.settle_taken(thread);
+}
+
 CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool, SharedHandle& handle) {
   const auto region = parts_.map.find(address);
   // As the driver: pools' memory in its own way, and no mappings of the program's own.
@@ -24,7 +28,7 @@ CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool
       return CUDA_ERROR_INVALID_VALUE;
   }
   if (parts_.graph_memory.knows(region->base)) return CUDA_ERROR_INVALID_VALUE;
-  note();
+  note(thread);
   const auto [base, bytes] = parts_.device_memory.share_piece(region->base);
   RemoteCall<wire::ShareMemory> call(parts_.calls, thread);
   call.in().setAddress(base);
@@ -44,7 +48,7 @@ CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool
 CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle& handle, CUmemoryPool pool,
                             std::uint64_t& address) {
   const std::lock_guard lock(mutex_);
-  note();
+  note(thread);
   if (ours_.contains(handle.key)) return CUDA_ERROR_INVALID_CONTEXT;
   if (handle.bytes == 0 || handle.bytes % DeviceMemory::granularity != 0) return CUDA_ERROR_INVALID_VALUE;
   const std::pair key(handle.key, static_cast<const Context*>(&context));

@@ -47,7 +47,7 @@ class SharedMemory {
   bool imported(std::uint64_t address) const;
   /// Another process may see memory of this one, and hear from the program when to look.
   bool any() const { return any_.load(std::memory_order_relaxed); }
-  void note() { any_.store(true, std::memory_order_relaxed); }
+  void note(Thread& thread);
   /// The context is gone, and with it what was opened in it.
   void context_closed(Thread& thread, Context& context);
 

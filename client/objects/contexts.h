@@ -36,6 +36,12 @@ class Contexts {
   std::set<int> devices_in_use();
   /// Whether there are two: what the worker puts before all later work of a context is not before that of another one.
   bool several() const { return several_.load(std::memory_order_relaxed); }
+  template <class Act>
+  void for_active(Act&& act) {
+    contexts_.for_each([&](Handle, Context& context) {
+      if (context.active) act(context);
+    });
+  }
   /// An active one, or null if there is none.
   Context* any_active();
   /// Nothing is under way in any context, as far as is known without asking. Programs wait for streams more often than

@@ -179,7 +179,9 @@ CUresult Session::open_context(Thread& thread, Context& context, Handle resource
   context.greatest_priority = out.getGreatestPriority();
   context.processor_group.assign(out.getProcessorGroup().begin(), out.getProcessorGroup().end());
   context.processor_index.assign(out.getProcessorIndex().begin(), out.getProcessorIndex().end());
+  const bool alone = !contexts.several();
   contexts.opened(context);
+  if (alone && contexts.several()) waits.settle_taken(thread);
   managed.context_opened(thread);
   return CUDA_SUCCESS;
 }

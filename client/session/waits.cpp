@@ -84,6 +84,24 @@ CUresult Waits::settle_before_work(Thread& thread, Stream& stream) {
   return settle(thread, stream);
 }
 
+// Not where a stream with other work may be waiting for this thread.
+void Waits::settle_taken(Thread& thread) {
+  std::vector<Stream*> unsettled;
+  const auto look = [&](Stream& stream) {
+    if (!stream.context->active || stream.finished()) return;
+    if (stream.idle() || stream.as_good_as_idle() || !for_host()) unsettled.push_back(&stream);
+  };
+  parts_.contexts.for_active([&](Context& context) { look(context.legacy); });
+  parts_.streams.for_each([&](Handle, Stream& stream) { look(stream); });
+  const Thread::AnswersOnly answers_only(thread);
+  for (Stream* const stream : unsettled) {
+    RemoteCall<wire::CuStreamSynchronize> call(thread, stream->context);
+    call.in().setHStream(stream->wire());
+    const std::uint64_t items = stream->items.load();
+    if (call.wait() == CUDA_SUCCESS) stream->complete(call.number(), items);
+  }
+}
+
 // No other thread gives the stream work while this looks: what is found done is what is called done.
 std::optional<Waits::Given> Waits::all_as_good_as_done(const Stream& stream) const {
   const auto done = [&] { return !stream.idle() && stream.as_good_as_idle(); };

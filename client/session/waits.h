@@ -45,6 +45,7 @@ class Waits final : public Settler {
   CUresult settle(Thread& thread, Context& context) override;
   CUresult settle(Thread& thread, Stream& stream) override;
   CUresult settle_before_work(Thread& thread, Stream& stream) override;
+  void settle_taken(Thread& thread) override;
   void after_work(Thread& thread) override {
     parts_.managed.after_wait(thread);
     parts_.host_memory.after_wait(thread);

@@ -588,6 +588,9 @@ CASE(graph_sets_pinned_memory) {
   params.height = 1;
   params.value = 5;
   OK(cuGraphAddMemsetNode(&node, graph, nullptr, 0, &params, context));
+  CUDA_MEMSET_NODE_PARAMS told{};
+  OK(cuGraphMemsetNodeGetParams(node, &told));
+  HOLDS(told.dst == params.dst);
   OK(cuGraphInstantiate(&exec, graph, 0));
   for (int round = 0; round < 2; ++round) {
     memory.get()[15] = memory.get()[16] = 1;
@@ -666,6 +669,56 @@ CASE(context_behind_an_event) {
     OK(cuMemcpyHtoDAsync(to, bytes, sizeof bytes, behind));
     OK(cuStreamSynchronize(behind));
     HOLDS(cuEventQuery(event) == CUDA_SUCCESS && *word == 7);
+  }
+}
+
+// What was waited for in the only context is done for one that is made since.
+CASE(second_context_since) {
+  CUcontext own, second;
+  CUstream stream;
+  CUdeviceptr to;
+  constexpr size_t bytes = 16 << 20;
+  OK(cuCtxGetCurrent(&own));
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuMemAlloc(&to, bytes));
+  std::vector<int> values(bytes / 4);
+  for (int round = 1; round <= 6; ++round) {
+    std::fill(values.begin(), values.end(), round);
+    if (round % 2) {
+      OK(cuMemcpyHtoDAsync(to, values.data(), bytes, stream));
+      OK(cuStreamSynchronize(stream));
+    } else {
+      OK(cuMemcpyHtoD(to, values.data(), bytes));
+    }
+    OK(cuCtxCreate(&second, nullptr, 0, 0));
+    int last = 0;
+    CUstream other;
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    OK(cuMemcpyDtoHAsync(&last, to + bytes - 4, 4, other));
+    OK(cuStreamSynchronize(other));
+    HOLDS(last == round);
+    OK(cuCtxDestroy(second));
+    OK(cuCtxSetCurrent(own));
+  }
+  // Managed memory likewise.
+  Common memory(Common::managed, bytes / 4);
+  for (int round = 1; round <= 3; ++round) {
+    std::fill_n(memory.get(), bytes / 4, round);
+    Kernels here;
+    OK(here.try_launch("take", {1}, {1}, 0, nullptr, to, to, 0));
+    OK(cuCtxCreate(&second, nullptr, 0, 0));
+    {
+      Kernels there;
+      int last = 0;
+      CUdeviceptr found;
+      OK(cuMemAlloc(&found, 4));
+      OK(there.try_launch("take", {1}, {1}, 0, nullptr, memory.address() + bytes - 4, found, 1));
+      OK(cuMemcpyDtoH(&last, found, 4));
+      HOLDS(last == round);
+    }
+    OK(cuCtxDestroy(second));
+    OK(cuCtxSetCurrent(own));
+    OK(cuCtxSynchronize());
   }
 }
 
