@@ -37,6 +37,7 @@ class WholeSystemWork {
   /// A kernel of the program is one of these.
   void found() { exists_ = true; }
   bool exists() const { return exists_.load(); }
+  /// Whether the GPU may be executing such a kernel.
   bool under_way() const;
   /// A graph has such a kernel: any graph may be the one.
   void captured() { in_graphs_ = true; }
@@ -44,14 +45,14 @@ class WholeSystemWork {
 
   /// From now on work of any kind is counted while it is given to a stream.
   void watch_giving() { watched_ = true; }
-  /// Held while work is given to a stream, from before the program's changes are sent.
+  /// A guard for the time in which work is given to a stream, from before changes of the program are sent.
   Counted giving() { return watched_.load(std::memory_order_relaxed) ? Counted(given_) : Counted(); }
   /// Whether some is being given, for which the program's changes may have been sent: it does not have what the program
   /// changes from now on, and may come before what the program fetches now.
   bool being_given() const { return given_.load() > 0; }
 
-  /// Held while a kernel is given to a stream, as above. `whole_system`: it is one of these kernels, which is under way
-  /// from then until the stream is past it.
+  /// A guard for the time in which a kernel is given to a stream. `whole_system`: the kernel has such operations, and
+  /// is under way until the stream is past it.
   class Launch {
    public:
     Launch(WholeSystemWork& work, Thread& thread, Stream& stream, bool whole_system)
@@ -71,7 +72,7 @@ class WholeSystemWork {
     void end() noexcept;
 
     const Counted given_;
-    WholeSystemWork* work_ = nullptr;  // null for other kernels
+    WholeSystemWork* work_ = nullptr;  // null: the kernel has no such operations
     Thread& thread_;
     Stream& stream_;
     std::uint64_t number_ = 0;
