@@ -107,8 +107,9 @@ struct Control {
     resume @29 :Resume;               # client -> worker, first (within TLS, if that is spoken)
     resumeAnswer @30 :ResumeAnswer;   # worker -> client
 
-    # --- session connection and bulk lane, either way, opening, where both want RDMA (docs/internals/rdma.md) ---------
-    rdma @31 :RdmaEnd;                # first the worker after `attach`; first the client on a lane
+    # --- session, bulk lane and link, either way, opening, where both want RDMA (docs/internals/rdma.md) --------------
+    rdma @31 :RdmaEnd;                # first the worker after `attach`; first the client on a lane; first the target of
+                                      # a link
     rdmaMet @32 :Text;                # whether the sender has met the other end by RDMA: empty, or why not. If both
                                       # have, everything else goes by RDMA; if not, nothing does
 
@@ -330,6 +331,8 @@ struct Lane {
   channel @2 :UInt32;             # number of this connection in the session: 0 is the session's own, lanes count from
                                   # 1. A lane with 0 is not resumable
   resumes @3 :Bool;               # that connection broke, and this one takes its place: `resume` follows
+  rdma @4 :Bool;                  # of a link: its source has RDMA for this connection. If the target has it too, `rdma`
+                                  # comes ahead of `laneAnswer`
 }
 
 struct Resume {

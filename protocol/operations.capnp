@@ -303,6 +303,7 @@ struct JoinPeer {
 }
 struct JoinPeerReply {
   failure @0 :Text;               # empty: they have met
+  rdma @1 :Bool;                  # what goes by the link goes by RDMA
 }
 
 struct ClosePeer {

@@ -21,6 +21,12 @@ struct PeerAddress {
   bool encrypted = false;  ///< its broker speaks TLS
 };
 
+/// A connection that the target of a link has taken.
+struct PeerConnection {
+  std::unique_ptr<Channel> channel;
+  bool rdma = false;  ///< it goes by RDMA
+};
+
 /// Threads: any. Everything takes a while, but only a while.
 class PeerDoor {
  public:
@@ -29,9 +35,8 @@ class PeerDoor {
   virtual bool admit(std::span<const std::byte> key) = 0;
   /// They do not any more.
   virtual void shut_out(std::span<const std::byte> key) = 0;
-  /// A connection that has asked to be this channel of a link; its answer is still to be read. Throws ChannelClosed and
-  /// others, whose text says why there is none.
-  virtual std::unique_ptr<Channel> connect(const PeerAddress& address, std::uint32_t channel) = 0;
+  /// A connection that is this channel of a link. Throws ChannelClosed and others, whose text says why there is none.
+  virtual PeerConnection connect(const PeerAddress& address, std::uint32_t channel) = 0;
 };
 
 }  // namespace fargpu::server

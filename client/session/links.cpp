@@ -33,7 +33,8 @@ std::shared_ptr<Link> Links::between(Session& from, Session& to) {
   std::function<void()> make_link = [this, &pair, link] {
     const std::string why = make(*link);
     if (why.empty())
-      log::info("copies and waits from {} to {} go directly", link->from.terms.host, link->to.terms.host);
+      log::info("copies and waits from {} to {} go directly, by {}", link->from.terms.host, link->to.terms.host,
+                link->rdma ? "RDMA" : "TCP");
     else
       log::info("copies and waits from {} to {} go through this program: {}", link->from.terms.host,
                 link->to.terms.host, why);
@@ -76,7 +77,10 @@ std::string Links::make(Link& link) {
     std::string why;
     if (join.wait() != CUDA_SUCCESS) why = "it makes none";
     else why = printable(join.out().getFailure().cStr(), 512);
-    if (why.empty()) return {};
+    if (why.empty()) {
+      link.rdma = join.out().getRdma();
+      return {};
+    }
     close(link.to, link);
     return link.from.terms.host + ": " + why;
   } catch (const kj::Exception& error) {

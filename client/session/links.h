@@ -35,6 +35,7 @@ struct Link {
   Session& from;
   Session& to;
   std::atomic<bool> lost{false};
+  bool rdma = false;  ///< set while it is made
 
  private:
   std::atomic<std::uint32_t> large_{2}, small_{1};

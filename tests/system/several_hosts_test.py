@@ -179,6 +179,22 @@ class SeveralHosts(SystemTest):
         self.assertEqual(program.err.text().count("go directly"), 2, program.err.text())  # one each way
         wait_until(lambda: not any(host.sessions() for host in hosts), "the sessions have ended")
 
+    @unittest.skipUnless(paths.UCX_PLUGIN.exists(), "built without UCX")
+    def test_by_rdma_where_the_sessions_go_by_it(self):
+        hosts = self.hosts(options=paths.UCX_BROKER)
+        for env, way in ((paths.UCX_CLIENT, "RDMA"), ({}, "TCP")):
+            program = self.works(hosts, env)
+            self.assertEqual(self.copied(program)[1], 0)
+            self.assertEqual(program.err.text().count(f"go directly, by {way}"), 2, program.err.text())
+
+    @unittest.skipUnless(paths.UCX_PLUGIN.exists(), "built without UCX")
+    def test_by_tcp_where_one_session_does_not_go_by_rdma(self):
+        hosts = [self.broker(*options, "--no-shared-memory", env={"FARGPU_FAKE_DEVICES": 2, "FARGPU_FAKE_HOST": host})
+                 for host, options in enumerate((paths.UCX_BROKER, ("--rdma-networks", "none")))]
+        program = self.works(hosts, {**paths.UCX_CLIENT, "FARGPU_TRANSPORT": "auto"})
+        self.assertEqual(self.copied(program)[1], 0)
+        self.assertEqual(program.err.text().count("go directly, by TCP"), 2, program.err.text())
+
     def test_with_tls(self):
         with tempfile.TemporaryDirectory() as folder:
             keys = pathlib.Path(folder) / "keys"

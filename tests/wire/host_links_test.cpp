@@ -7,6 +7,7 @@
 
 #include "client/call/remote_call.h"
 #include "client/call/stats.h"
+#include "client/connect/control_connection.h"
 #include "operations.capnp.h"
 #include "protocol/frame.h"
 #include "several.h"
@@ -417,6 +418,21 @@ TEST_CASE("more words than calls can ask for end a link") {
   CHECK(Intruder::ends(*own));
   CHECK(cuMemsetD32_v2(other.memory, 6, 4) == CUDA_SUCCESS);
   CHECK(word_at(other.memory) == 6);
+}
+
+TEST_CASE("a target that says what its source has not asked for, or nothing that leads to RDMA, gets no link") {
+  const auto unasked = [](wire::Control::Builder control) { control.initRdma(); };
+  const auto nonsense = [](wire::Control::Builder control) { control.initGoodbye().setText("away"); };
+  const auto hears = [](const auto& said, const std::shared_ptr<rdma::OpenedDevices>& devices) {
+    auto [near, far] = socket_ends();
+    send_control(*far, 1, said);
+    CHECK_THROWS_AS(server::hear_target(std::move(near), devices), ProtocolError);
+  };
+  hears(unasked, nullptr);
+  hears(nonsense, nullptr);
+  if (!links_by_rdma()) return;
+  hears(unasked, open_ucx(false));  // an end that has no address
+  hears(nonsense, open_ucx(false));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -10,13 +11,14 @@
 #include <utility>
 #include <vector>
 
-#include "client/connect/control_connection.h"
 #include "client/session/pool.h"
 #include "fixture.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "server/peer_door.h"
+#include "server/worker/peer/link_by_rdma.h"
 #include "server/worker/session/facts.h"
+#include "tests/unit/rdma_ends.h"
 #include "tests/wrapped_channel.h"
 
 namespace fargpu::test {
@@ -28,6 +30,9 @@ class SharedChannel final : public WrappedChannel {
   bool passes_descriptors() const override { return false; }
   bool shares_memory() const override { return false; }
 };
+
+/// Links between hosts go by UCX where sessions do, though those between clients and workers do not here.
+inline bool links_by_rdma() { return Remote::default_config().transport == client::Transport::rdma; }
 
 /// A host with the first devices of the fake driver: one, or two. The last one is its own.
 class Host {
@@ -67,10 +72,13 @@ class Host {
   /// A connection of another host's worker comes in: what a broker would do with it.
   void let_in(std::unique_ptr<Channel> connection) {
     const auto message = receive_control(*connection, limits::connect_timeout);
-    const std::lock_guard lock(serving_mutex_);
+    std::unique_lock lock(serving_mutex_);
     const auto wish = serving_ ? serving_->peers().read(message) : std::nullopt;
+    lock.unlock();
     if (!wish) throw ChannelClosed("there is no session that takes it");
-    serving_->peers().take(std::move(connection), *wish);
+    if (wish->rdma) connection = server::go_on_by_rdma(std::move(connection), open_ucx(false));
+    lock.lock();
+    if (serving_) serving_->peers().take(std::move(connection), *wish);
   }
   /// Cuts those that it has made.
   void cut_links() {
@@ -85,16 +93,26 @@ class Host {
     Door(Host& host, std::vector<Host*>& others) : host_(host), others_(others) {}
     bool admit(std::span<const std::byte>) override { return true; }
     void shut_out(std::span<const std::byte>) override {}
-    std::unique_ptr<Channel> connect(const server::PeerAddress& address, std::uint32_t channel) override {
+    server::PeerConnection connect(const server::PeerAddress& address, std::uint32_t channel) override {
       for (Host* const other : others_) {
         if (!host_.connects || other->name() != address.host) continue;
-        auto [near, far] = make_memory_channel();
-        client::ask_for_lane(*near, {.session = address.session, .key = address.key, .channel = channel});
-        other->let_in(std::move(far));
-        const std::shared_ptr<Channel> kept = std::move(near);
+        const auto devices = links_by_rdma() ? open_ucx(false) : nullptr;
+        auto [near, far] = devices ? socket_ends() : make_memory_channel();
+        send_control(*near, 1, [&](wire::Control::Builder control) {
+          auto lane = control.initLane();
+          lane.setKey({reinterpret_cast<const kj::byte*>(address.key.data()), address.key.size()});
+          lane.setChannel(channel);
+          lane.setRdma(devices != nullptr);
+        });
+        auto let_in =
+            std::async(std::launch::async, [&, far = std::move(far)]() mutable { other->let_in(std::move(far)); });
+        server::PeerConnection link = server::hear_target(std::move(near), devices);
+        let_in.get();
+        if (link.rdma != (devices != nullptr)) throw ChannelClosed("the ends have not met by RDMA");
+        const std::shared_ptr<Channel> kept = std::move(link.channel);
         const std::lock_guard lock(host_.links_mutex_);
         host_.links_.push_back(kept);
-        return std::make_unique<SharedChannel>(kept);
+        return {std::make_unique<SharedChannel>(kept), link.rdma};
       }
       throw ChannelClosed("the test lets it connect to nobody");
     }

@@ -40,27 +40,29 @@ Outcome offerPeer(Session& session, Call& call, wire::OfferPeer::Reader in) {
 
 Outcome joinPeer(Session& session, Call& call, wire::JoinPeer::Reader in) {
   const std::uint32_t number = in.getLink();
-  const auto failure = std::make_shared<std::string>(session.peers().join(number));
-  if (!failure->empty()) {
-    call.out<wire::JoinPeerReply>().setFailure(*failure);
+  const auto met = std::make_shared<PeerLinks::Met>(PeerLinks::Met{.failure = session.peers().join(number)});
+  if (!met->failure.empty()) {
+    call.out<wire::JoinPeerReply>().setFailure(met->failure);
     return CUDA_SUCCESS;
   }
   const auto key = in.getKey();
   const auto* const bytes = reinterpret_cast<const std::byte*>(key.begin());
   return session.aside_reply(
       call,
-      [&session, number, failure,
+      [&session, number, met,
        address = PeerAddress{.host = in.getHost().cStr(),
                              .port = in.getPort(),
                              .session = in.getSession(),
                              .key = {bytes, bytes + key.size()},
                              .encrypted = in.getEncrypted()}] {
-        *failure = session.peers().meet(number, address);
+        *met = session.peers().meet(number, address);
         return CUDA_SUCCESS;
       },
-      [&session, number, failure](CUresult result, MessageWriter& writer) {
-        if (!failure->empty()) session.peers().close(number);
-        writer.root<wire::JoinPeerReply>().setFailure(*failure);
+      [&session, number, met](CUresult result, MessageWriter& writer) {
+        if (!met->failure.empty()) session.peers().close(number);
+        auto out = writer.root<wire::JoinPeerReply>();
+        out.setFailure(met->failure);
+        out.setRdma(met->rdma);
         return result;
       });
 }

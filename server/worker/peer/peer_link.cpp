@@ -13,6 +13,7 @@
 #include "protocol/errors.h"
 #include "protocol/frame_reader.h"
 #include "protocol/message.h"
+#include "protocol/rdma/stable_memory.h"
 
 namespace fargpu::server {
 namespace {
@@ -139,7 +140,10 @@ PeerLink::PeerLink(std::uint32_t number, End end, Waker& waker, Compression comp
           },
           room_of(end)) {}
 
-PeerLink::~PeerLink() { close(); }
+PeerLink::~PeerLink() {
+  close();
+  if (!out_memory_.empty()) rdma::StableMemory::of_process().remove(out_memory_.bytes().data());
+}
 
 std::uint64_t PeerLink::memory_of(End end) {
   if (end == End::source) return out_bytes;
@@ -349,6 +353,7 @@ void PeerLink::pin(DriverTable& driver, const ContextState& context) {
     out_memory_ = Pages(out_bytes);
     if (out_memory_.empty()) return fail("no memory for what it carries");
     out_ = StagingRing(out_memory_.bytes());
+    rdma::StableMemory::of_process().add(out_memory_.bytes().data(), out_memory_.bytes().size());
   }
   if (out_pinned_in_) return;
   const std::span<std::byte> bytes = out_memory_.bytes();

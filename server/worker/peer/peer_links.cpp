@@ -110,29 +110,25 @@ std::vector<std::byte> PeerLinks::admit(std::uint32_t number) {
   return {};
 }
 
-std::string PeerLinks::meet(std::uint32_t number, const PeerAddress& address) {
+PeerLinks::Met PeerLinks::meet(std::uint32_t number, const PeerAddress& address) {
   std::shared_ptr<PeerLink> link;
   {
     const std::lock_guard lock(mutex_);
     link = find(number);
   }
-  if (!link) return "the link is gone";
+  if (!link) return {.failure = "the link is gone"};
   try {
+    bool rdma = true;
     for (std::uint32_t channel = 0; channel <= limits::link_lanes; ++channel) {
-      auto connection = door_->connect(address, channel);
-      const auto message = receive_control(*connection, limits::connect_timeout);
-      MessageReader reader(message);
-      const auto control = reader.root<wire::Control>();
-      if (!control.isLaneAnswer()) return "no host of fargpu answers there";
-      const auto failure = control.getLaneAnswer();
-      if (failure.getReason() != wire::Failure::Reason::NONE) return printable(failure.getText().cStr(), 512);
-      if (!link->take(channel, std::move(connection))) return "the link is gone";
+      PeerConnection connection = door_->connect(address, channel);
+      rdma &= connection.rdma;
+      if (!link->take(channel, std::move(connection.channel))) return {.failure = "the link is gone"};
     }
-    return {};
+    return {.rdma = rdma};
   } catch (const kj::Exception&) {
-    return "no host of fargpu answers there";
+    return {.failure = "no host of fargpu answers there"};
   } catch (const std::exception& error) {
-    return printable(error.what(), 512);
+    return {.failure = printable(error.what(), 512)};
   }
 }
 
@@ -148,8 +144,11 @@ std::optional<PeerWish> PeerLinks::read(std::span<const std::byte> lane_message)
     for (const auto& [number, member] : links_) {
       const std::span<const std::byte> ours(member.key);
       if (ours.empty() || !same_secret(encrypted ? ours.first(limits::lane_name_bytes) : ours, theirs)) continue;
-      return PeerWish{
-          .link = number, .channel = control.getLane().getChannel(), .key = member.key, .encrypted = encrypted};
+      return PeerWish{.link = number,
+                      .channel = control.getLane().getChannel(),
+                      .key = member.key,
+                      .encrypted = encrypted,
+                      .rdma = control.getLane().getRdma()};
     }
   } catch (const std::exception&) {
   } catch (const kj::Exception&) {  // nonsense

@@ -23,6 +23,7 @@ struct PeerWish {
   std::uint32_t channel = 0;
   std::vector<std::byte> key;
   bool encrypted = false;  ///< a handshake of TLS by the rest of the key follows
+  bool rdma = false;       ///< the source has RDMA for this connection
 };
 
 class PeerLinks {
@@ -57,8 +58,12 @@ class PeerLinks {
 
   /// The key by which the connections of an offered link come in, once they do. Empty if they cannot.
   std::vector<std::byte> admit(std::uint32_t number);
-  /// Connects a link with its target. Why not; empty if they have met.
-  std::string meet(std::uint32_t number, const PeerAddress& address);
+  struct Met {
+    std::string failure;  ///< why they have not met; empty if they have
+    bool rdma = false;    ///< all of its connections go by RDMA
+  };
+  /// Connects a link with its target.
+  Met meet(std::uint32_t number, const PeerAddress& address);
   /// What the first frame on a connection asks for; nothing if it is not a link of this session.
   std::optional<PeerWish> read(std::span<const std::byte> lane_message) const noexcept;
   /// Answers such a connection and takes it, once for each channel of a link.

@@ -14,6 +14,7 @@
 #include "protocol/limits.h"
 #include "protocol/text.h"
 #include "protocol/tls.h"
+#include "server/worker/peer/link_by_rdma.h"
 
 namespace fargpu::server {
 namespace {
@@ -85,7 +86,7 @@ void BrokerDoor::heard(wire::Dialled::Reader dialled, Descriptor descriptor) {
   changed_.notify_all();
 }
 
-std::unique_ptr<Channel> BrokerDoor::connect(const PeerAddress& address, std::uint32_t channel) {
+PeerConnection BrokerDoor::connect(const PeerAddress& address, std::uint32_t channel) {
   const std::span<const std::byte> key = address.key;
   if (key.size() < limits::lane_name_bytes + tls_key_bytes_min ||
       key.size() > limits::lane_name_bytes + tls_key_bytes_max)
@@ -93,18 +94,25 @@ std::unique_ptr<Channel> BrokerDoor::connect(const PeerAddress& address, std::ui
   const std::span<const std::byte> name = key.first(limits::lane_name_bytes);
   const std::string peer = "the worker of " + printable(address.host);
   Descriptor descriptor = dial(address);
+  const auto devices = rdma_(descriptor.number());
   const auto ask = [&](Channel& connection) {
     send_control(connection, 1, [&](wire::Control::Builder control) {
       auto lane = control.initLane();
       lane.setSessionId(address.session);
       lane.setKey(data_of(address.encrypted ? name : key));
       lane.setChannel(channel);
+      lane.setRdma(devices != nullptr);
     });
+  };
+  const auto answered = [&](std::unique_ptr<Channel> connection) {
+    PeerConnection link = hear_target(std::move(connection), devices);
+    link.channel = wrap_(std::move(link.channel));
+    return link;
   };
   if (!address.encrypted) {
     auto connection = make_socket_channel(descriptor.release(), peer);
     ask(*connection);
-    return wrap_(std::move(connection));
+    return answered(std::move(connection));
   }
   // One message in the clear, which names the key; TLS by the rest of it follows on the same socket.
   const int twin = ::fcntl(descriptor.number(), F_DUPFD_CLOEXEC, 0);
@@ -113,7 +121,7 @@ std::unique_ptr<Channel> BrokerDoor::connect(const PeerAddress& address, std::ui
   const auto secret = key.subspan(name.size());
   const TlsContext context = make_client_context(
       {.key = TlsKey{{reinterpret_cast<const char*>(name.data()), name.size()}, {secret.begin(), secret.end()}}});
-  return wrap_(connect_tls(descriptor.release(), peer, context, "", limits::connect_timeout));
+  return answered(connect_tls(descriptor.release(), peer, context, "", limits::connect_timeout));
 }
 
 }  // namespace fargpu::server

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "protocol/rdma/context.h"
 #include "server/exchange.h"
 #include "server/peer_door.h"
 #include "server/worker_link.h"
@@ -20,9 +21,11 @@ namespace fargpu::server {
 
 class BrokerDoor final : public PeerDoor {
  public:
-  /// `wrap`: puts what paces a connection around it.
+  /// Puts what paces a connection around it.
   using Wrap = std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)>;
-  BrokerDoor(int link, Wrap wrap) : link_(link), wrap_(std::move(wrap)) {}
+  /// The devices by which a connection may go on by RDMA; null: by none.
+  using Rdma = std::function<std::shared_ptr<rdma::OpenedDevices>(int connection)>;
+  BrokerDoor(int link, Wrap wrap, Rdma rdma) : link_(link), wrap_(std::move(wrap)), rdma_(std::move(rdma)) {}
 
   /// The link stands still as long as this is held: the next broker takes the place of the present one.
   [[nodiscard]] std::unique_lock<std::mutex> hold() { return std::unique_lock(mutex_); }
@@ -31,7 +34,7 @@ class BrokerDoor final : public PeerDoor {
 
   bool admit(std::span<const std::byte> key) override;
   void shut_out(std::span<const std::byte> key) override;
-  std::unique_ptr<Channel> connect(const PeerAddress& address, std::uint32_t channel) override;
+  PeerConnection connect(const PeerAddress& address, std::uint32_t channel) override;
 
   // What the broker answers.
   void heard_admitted(std::span<const std::byte> key);
@@ -46,6 +49,7 @@ class BrokerDoor final : public PeerDoor {
 
   const int link_;
   const Wrap wrap_;
+  const Rdma rdma_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t request_ = 0;

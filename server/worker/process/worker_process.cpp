@@ -24,6 +24,7 @@
 #include "server/sm_groups.h"
 #include "server/worker/base/driver_library.h"
 #include "server/worker/base/partition.h"
+#include "server/worker/peer/link_by_rdma.h"
 #include "server/worker/session/facts.h"
 #include "server/worker/session/lane_requests.h"
 #include "server/worker_link.h"
@@ -59,9 +60,10 @@ WorkerProcess::WorkerProcess(WorkerOptions options)
     : options_(std::move(options)),
       next_broker_(options_.door),
       exchange_(options_.link, next_broker_.may_come()),
-      door_(options_.link, [this](std::unique_ptr<Channel> channel) {
-        return pace(std::move(channel), bandwidth_, /*first=*/false);
-      }) {}
+      door_(
+          options_.link,
+          [this](std::unique_ptr<Channel> channel) { return pace(std::move(channel), bandwidth_, /*first=*/false); },
+          [this](int connection) { return rdma_of_link(connection); }) {}
 
 int WorkerProcess::run() {
   try {
@@ -396,6 +398,11 @@ void WorkerProcess::hear_lane(std::span<const std::byte> lane_message, Descripto
             wish);
 }
 
+// A link goes by RDMA only where the session does: the client has allowed then that others may read what goes by it.
+std::shared_ptr<rdma::OpenedDevices> WorkerProcess::rdma_of_link(int connection) const {
+  return attach_.rdma->taken ? rdma_->offer(connection)->devices : nullptr;
+}
+
 // On a thread of its own, because a handshake takes as long as the other end likes.
 void WorkerProcess::meet_peer(Descriptor descriptor, const PeerWish& wish) {
   if (peers_met_ >= limits::links_max) return;
@@ -407,9 +414,11 @@ void WorkerProcess::meet_peer(Descriptor descriptor, const PeerWish& wish) {
       auto channel = wish.encrypted ? accept_by_key(number, peer, key.first(limits::lane_name_bytes),
                                                     key.subspan(limits::lane_name_bytes))
                                     : make_socket_channel(number, peer);
+      if (const auto devices = wish.rdma ? rdma_of_link(number) : nullptr)
+        channel = go_on_by_rdma(std::move(channel), devices);
       running_.take_peer(pace(std::move(channel), bandwidth_, /*first=*/false), wish);
     } catch (const std::exception&) {  // it was not that worker after all, or it is gone
-    }
+    } catch (const kj::Exception&) {}
     --peers_met_;
   }).detach();
 }

@@ -102,6 +102,8 @@ class WorkerProcess {
   void hear(wire::WorkerMessage::Reader message, Descriptor descriptor);
   void hear_lane(std::span<const std::byte> lane_message, Descriptor descriptor);
   void meet_peer(Descriptor descriptor, const PeerWish& wish);
+  /// The devices by which a link's connection may go on; null: by none.
+  std::shared_ptr<rdma::OpenedDevices> rdma_of_link(int connection) const;
   void give_lane(std::unique_ptr<Channel> lane, const LaneWish& wish);
   void hand_lane_over(std::unique_ptr<Channel> lane, const LaneWish& wish);
   void tell_resuming(const Resumption::Break* what, const std::string& peer);

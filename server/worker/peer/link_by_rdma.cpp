@@ -1,0 +1,48 @@
+#include "link_by_rdma.h"
+
+#include <utility>
+
+#include "protocol/errors.h"
+#include "protocol/handshake.h"
+#include "protocol/limits.h"
+#include "protocol/message.h"
+#include "protocol/rdma/handover.h"
+#include "protocol/text.h"
+
+namespace fargpu::server {
+namespace {
+
+std::unique_ptr<Channel> channel_after(rdma::HandedOver handed, std::unique_ptr<Channel> connection) {
+  if (!handed.end) return connection;
+  return std::move(*handed.end).open(std::move(connection));
+}
+
+}  // namespace
+
+PeerConnection hear_target(std::unique_ptr<Channel> connection, const std::shared_ptr<rdma::OpenedDevices>& devices) {
+  PeerConnection link{std::move(connection), false};
+  for (;;) {
+    const auto message = receive_control(*link.channel, limits::connect_timeout);
+    MessageReader reader(message);
+    const auto control = reader.root<wire::Control>();
+    if (control.isRdma() && devices && !link.rdma) {
+      auto handed = rdma::hand_over(*link.channel, devices, {}, control.getRdma());
+      link.rdma = handed.end.has_value();
+      link.channel = channel_after(std::move(handed), std::move(link.channel));
+      continue;
+    }
+    if (!control.isLaneAnswer()) throw ProtocolError("no host of fargpu answers there");
+    const auto failure = control.getLaneAnswer();
+    if (failure.getReason() != wire::Failure::Reason::NONE)
+      throw ChannelClosed(printable(failure.getText().cStr(), 512));
+    return link;
+  }
+}
+
+std::unique_ptr<Channel> go_on_by_rdma(std::unique_ptr<Channel> connection,
+                                       const std::shared_ptr<rdma::OpenedDevices>& devices) {
+  auto handed = rdma::hand_over(*connection, devices, {});
+  return channel_after(std::move(handed), std::move(connection));
+}
+
+}  // namespace fargpu::server
