@@ -13,6 +13,9 @@ extern "C" __global__ void sum_to(unsigned* out, const unsigned* values, int cou
 
 #else
 
+#include <chrono>
+#include <thread>
+
 namespace {
 
 /// What no allocation of the program's is at.
@@ -122,6 +125,79 @@ CASE(nodes_after_an_update) {
     OK(cuGraphNodeSetEnabled(executable, nodes[0], 0));
     HOLDS(sum() == 0);
     OK(cuGraphExecDestroy(executable));
+  }
+}
+
+// A change is for the launches after it, and for none before, whether they have begun or not.
+CASE(changed_after_a_launch) {
+  Kernels kernels;
+  constexpr unsigned launches = 4, count_max = 20'000;
+  Buffer<unsigned> values(count_max), out(1);
+  enum class By { parameters, enabling, update };
+  for (const By by : {By::parameters, By::enabling, By::update}) {
+    for (const bool behind_a_function : {false, true}) {
+      std::vector<unsigned> sums(launches), ones(count_max, 1);
+      const auto captured = [&](Capture& capture, int count, unsigned& sum) {
+        OK(cuMemcpyHtoDAsync(values.address(), ones.data(), 4 * count_max, capture.stream));
+        OK(kernels.try_launch("sum_to", {}, {}, 0, capture.stream, out.address(), values.address(), count));
+        OK(cuMemcpyDtoHAsync(&sum, out.address(), 4, capture.stream));
+        capture.end();
+      };
+      Capture first;
+      captured(first, 1, sums[0]);
+      CUgraphExec executable;
+      OK(cuGraphInstantiateWithFlags(&executable, first.graph, 0));
+      CUgraphNode nodes[4], copy_out = nullptr, kernel = nullptr;
+      size_t all = 4;
+      OK(cuGraphGetNodes(first.graph, nodes, &all));
+      for (size_t i = 0; i < all; ++i) {
+        CUgraphNodeType type;
+        OK(cuGraphNodeGetType(nodes[i], &type));
+        if (type == CU_GRAPH_NODE_TYPE_KERNEL) kernel = nodes[i];
+        size_t behind = 0;
+        OK(cuGraphNodeGetDependentNodes(nodes[i], nullptr, nullptr, &behind));
+        if (behind == 0) copy_out = nodes[i];
+      }
+      HOLDS(kernel && copy_out);
+      const auto change = [&](unsigned launch) {
+        if (by == By::enabling) return OK(cuGraphNodeSetEnabled(executable, copy_out, 0));
+        if (by == By::update) {
+          Capture again;
+          captured(again, static_cast<int>(launch) + 1, sums[launch]);
+          CUgraphExecUpdateResultInfo info;
+          return OK(cuGraphExecUpdate(executable, again.graph, &info));
+        }
+        CUDA_KERNEL_NODE_PARAMS launched;
+        OK(cuGraphKernelNodeGetParams(kernel, &launched));
+        int count = static_cast<int>(launch) + 1;
+        CUdeviceptr to = out.address(), from = values.address();
+        void* arguments[] = {&to, &from, &count};
+        launched.kernelParams = arguments;
+        OK(cuGraphExecKernelNodeSetParams(executable, kernel, &launched));
+        CUDA_MEMCPY3D copied;
+        OK(cuGraphMemcpyNodeGetParams(copy_out, &copied));
+        copied.dstHost = &sums[launch];
+        CUcontext context;
+        OK(cuCtxGetCurrent(&context));
+        OK(cuGraphExecMemcpyNodeSetParams(executable, copy_out, &copied, context));
+      };
+      const auto delay = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
+      if (behind_a_function) OK(cuLaunchHostFunc(first.stream, delay, nullptr));
+      for (unsigned launch = 0; launch < launches; ++launch) {
+        if (launch > 0) change(launch);
+        OK(cuGraphLaunch(executable, first.stream));
+      }
+      OK(cuStreamSynchronize(first.stream));
+      for (unsigned launch = 0; launch < launches; ++launch)
+        HOLDS(sums[launch] == (by == By::enabling && launch > 0 ? 0 : launch + 1));
+      if (by == By::enabling) {
+        sums[0] = 77;
+        OK(cuGraphLaunch(executable, first.stream));
+        OK(cuStreamSynchronize(first.stream));
+        HOLDS(sums[0] == 77);
+      }
+      OK(cuGraphExecDestroy(executable));
+    }
   }
 }
 

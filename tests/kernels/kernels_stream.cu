@@ -1017,6 +1017,36 @@ CASE(event_recorded_again_elsewhere) {
   OK(cuEventSynchronize(event));
 }
 
+// The last record counts alone: nobody waits for one before it, whose stream may wait for this thread.
+CASE(event_recorded_again_beside_a_function) {
+  Kernels kernels;
+  struct Wait {
+    std::atomic<bool> over{false}, in_vain{false};
+    static void CUDA_CB until_over(void* pointer) {
+      auto* const wait = static_cast<Wait*>(pointer);
+      for (int i = 0; i < 5000 && !wait->over; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      wait->in_vain = !wait->over;
+    }
+  };
+  Stream first(CU_STREAM_NON_BLOCKING), second(CU_STREAM_NON_BLOCKING), third(CU_STREAM_NON_BLOCKING);
+  Event event(CU_EVENT_DISABLE_TIMING);
+  for (int way = 0; way < 3; ++way) {
+    Wait wait;
+    OK(cuLaunchHostFunc(first, Wait::until_over, &wait));
+    OK(cuEventRecord(event, first));
+    OK(cuEventRecord(event, second));
+    if (way == 0) OK(cuEventSynchronize(event));
+    if (way == 1) OK(cuStreamWaitEvent(third, event, 0));
+    if (way == 1) OK(cuStreamSynchronize(third));
+    if (way == 2) {
+      while (cuEventQuery(event) == CUDA_ERROR_NOT_READY && !wait.in_vain) std::this_thread::yield();
+    }
+    wait.over = true;
+    OK(cuStreamSynchronize(first));
+    HOLDS(!wait.in_vain);
+  }
+}
+
 // Launches of one executable graph come one after the other, on whatever streams.
 CASE(graph_launches_in_order) {
   Kernels kernels;

@@ -44,7 +44,8 @@ TEST_CASE("while nothing is held everything goes at once") {
   f.work(f.legacy(), "legacy");
   f.order.after_all([&] { f.log += "all "; });
   f.order.after_stream(f.a, [&] { f.log += "stream "; });
-  f.order.after_record(77, [&] { f.log += "record "; });
+  f.order.after_record(
+      77, [&] { f.log += "record "; }, false);
   CHECK(f.log == "a legacy all stream record ");
   CHECK_FALSE(f.order.any());
 }
@@ -109,7 +110,8 @@ TEST_CASE("a wait for an event waits for its held record") {
   f.work(f.free, "wait", 9);
   f.work(f.free, "behind");
   CHECK(f.log == "wait-other ");
-  f.order.after_record(9, [&] { f.log += "told "; });
+  f.order.after_record(
+      9, [&] { f.log += "told "; }, false);
   f.order.release(hold);
   CHECK(f.log == "wait-other record wait behind told ");
   CHECK_FALSE(f.order.record_held(9));
@@ -291,6 +293,36 @@ TEST_CASE("an event is recorded again behind those who wait for its record befor
   f.order.awaits(first, event);  // gone
   f.order.records(first, event);
   CHECK(f.order.before_records({event}).empty());
+}
+
+TEST_CASE("a record takes the place of an earlier one that nobody waits for") {
+  Fixture f;
+  constexpr std::uint64_t event = 5;
+  const std::uint64_t hold = f.order.hold(f.a);
+  const auto record = [&](StreamState& stream, const char* name, bool alone = true) {
+    const std::uint64_t item = f.order.enqueue(f.order.before(stream, 0), &stream, {event},
+                                               [&f, name] { f.log += f.order.superseded() ? "nothing " : name; });
+    if (alone) f.order.only_records(item);
+  };
+  record(f.a, "first ");
+  CHECK(f.order.before_records({event}).empty());
+  CHECK_FALSE(f.order.record_held(event));
+  record(f.a, "second ");
+  CHECK(f.order.before_records({event}).empty());
+  record(f.a, "third ", /*alone=*/false);
+  CHECK(f.order.before_records({event}).size() == 1);
+  record(f.a, "fourth ");
+  f.order.after_record(
+      event, [&] { f.log += "followed "; }, /*awaits=*/false);
+  CHECK(f.order.before_records({event}).empty());
+  record(f.a, "fifth ");
+  f.order.after_record(
+      event, [&] { f.log += "awaited "; }, /*awaits=*/true);
+  CHECK(f.order.before_records({event}).size() == 2);
+  CHECK(f.order.record_held(event));
+  f.order.release(hold);
+  CHECK(f.log == "nothing nothing third nothing followed fifth awaited ");
+  CHECK_FALSE(f.order.any());
 }
 
 TEST_CASE("work that is postponed comes in its place, and what is behind it stays there") {

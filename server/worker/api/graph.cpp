@@ -117,6 +117,7 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in, Known<Ha
     if (params.attended() || attended->has_parts()) return CUDA_ERROR_NOT_SUPPORTED;
     return driver.cuGraphExecNodeSetParams(exec, node.cuda(), &params.params());
   }
+  if (const CUresult bad = attended->before_change(); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = params.keep_in(attended->copy()); bad != CUDA_SUCCESS) return bad;
   CUresult result = driver.cuGraphExecNodeSetParams(exec, node.cuda(), &params.params());
   if (result == CUDA_SUCCESS) {
@@ -191,6 +192,7 @@ Outcome cuGraphNodeSetEnabled(Session& session, Call& call, wire::CuGraphNodeSet
   AttendedGraph* const attended = session.attended_graphs().find(exec.value());
   const CUgraphNode copy = attended ? attended->copy_of(node.cuda()) : nullptr;
   if (attended && !copy && attended->has_parts()) return CUDA_ERROR_NOT_SUPPORTED;
+  if (const CUresult bad = attended ? attended->before_change() : CUDA_SUCCESS; bad != CUDA_SUCCESS) return bad;
   const CUresult result = session.driver().cuGraphNodeSetEnabled(exec.cuda(), node.cuda(), in.getIsEnabled());
   if (result == CUDA_SUCCESS && copy) attended->set_enabled(copy, in.getIsEnabled() != 0);
   return result;
@@ -279,12 +281,16 @@ Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader, Kno
     out.setOutcome(refused);
     return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   }
+  AttendedGraph* attended = session.attended_graphs().find(exec.value());
+  if (const CUresult bad = attended ? attended->before_change() : CUDA_SUCCESS; bad != CUDA_SUCCESS) {
+    out.setOutcome(CU_GRAPH_EXEC_UPDATE_ERROR);
+    return bad;
+  }
   CUgraphExecUpdateResultInfo info{};
   CUresult result = driver.cuGraphExecUpdate_v2(exec.cuda(), graph.cuda(), &info);
   out.setOutcome(info.result);
   out.setErrorNode(session.objects().reveal(HandleKind::node, info.errorNode, call, graph.value()).value());
   out.setErrorFromNode(session.objects().reveal(HandleKind::node, info.errorFromNode, call, graph.value()).value());
-  AttendedGraph* attended = session.attended_graphs().find(exec.value());
   if (result == CUDA_SUCCESS && !attended && needs_attention(driver, session.graph_parts(), graph.cuda())) {
     cuuint64_t flags = 0;
     driver.cuGraphExecGetFlags(exec.cuda(), &flags);

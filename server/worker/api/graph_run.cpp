@@ -14,7 +14,7 @@ void GraphRun::launch(StreamState& stream, AttendedGraph& graph, std::uint64_t e
   Ordering& ordering = session_.ordering();
   Ordering::GraphLaunch order;
   order.behind = graph.last_launch;
-  order.exec = plan_->has_parts ? 0 : exec;  // what is cut is not the driver's own instance
+  order.exec = plan_->has_parts && graph.copy() ? 0 : exec;  // changes leave such launches alone (before_change)
   const auto add_handles = [&](const std::vector<CUevent>& events, std::vector<std::uint64_t>& handles) {
     for (const CUevent event : events)
       if (const std::uint64_t handle = session_.objects().event_handle(event)) handles.push_back(handle);

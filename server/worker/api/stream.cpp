@@ -58,7 +58,7 @@ void answer_after(Session& session, const CallId& id, std::uint64_t handle, CUev
 
 // The last record of an event that is watched, be it held back yet.
 void follow_record(Session& session, std::uint32_t context, std::uint64_t handle) {
-  session.ordering().after_record(handle, [&session, context, handle] {
+  const auto follow = [&session, context, handle] {
     const auto tell = [&session, context, handle](CUresult result) {
       // The program has recorded it again, which the driver does not know yet.
       if (session.ordering().record_held(handle)) return follow_record(session, context, handle);
@@ -70,7 +70,8 @@ void follow_record(Session& session, std::uint32_t context, std::uint64_t handle
     if (owner && session.objects().resolve(HandleKind::event, handle, event))
       session.completions().after_event(event, *owner, tell);
     else tell(CUDA_ERROR_INVALID_HANDLE);
-  });
+  };
+  session.ordering().after_record(handle, follow, /*awaits=*/false);
 }
 
 // Programs ask again and again: the client answers by itself from now on, until it hears.
@@ -148,12 +149,13 @@ Outcome elapsedTimes(Session& session, Call& call, wire::ElapsedTimes::Reader in
 
 Outcome cuEventSynchronize(Session& session, Call& call, wire::CuEventSynchronize::Reader,
                            Known<HandleKind::event> event) {
-  session.ordering().after_record(event.value(), [&session, id = call.id(), handle = event.value()] {
+  const auto answer = [&session, id = call.id(), handle = event.value()] {
     CUevent again{};  // it may be gone by now
     if (session.contexts().find(id.context) && session.objects().resolve(HandleKind::event, handle, again))
       answer_after(session, id, handle, again);
     else session.finish(id, CUDA_ERROR_INVALID_HANDLE);
-  });
+  };
+  session.ordering().after_record(event.value(), answer, /*awaits=*/true);
   return Outcome::later();
 }
 

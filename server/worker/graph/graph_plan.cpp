@@ -239,20 +239,16 @@ class PlanMaker {
     if (driver_.cuGraphClone(&piece, layout.graph) != CUDA_SUCCESS)
       return refuse("a graph with functions of the program that cannot be copied");
     plan.piece_graphs_.push_back(piece);
-    std::vector<CUgraphNode> disabled;
+    std::set<CUgraphNode> disabled;
     for (const Node& node : layout.nodes) {
       CUgraphNode copy{};
       if (driver_.cuGraphNodeFindInClone(&copy, node.node, piece) != CUDA_SUCCESS)
         return refuse("a graph whose copy differs from it");
       if (!belongs(node)) driver_.cuGraphDestroyNode(copy);
-      else if (disabled_.contains(node.node)) disabled.push_back(copy);
+      else if (disabled_.contains(node.node)) disabled.insert(copy);
     }
-    CUDA_GRAPH_INSTANTIATE_PARAMS params{};
-    params.flags = flags & ~static_cast<std::uint64_t>(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
-    if (driver_.cuGraphInstantiateWithParams(&step.piece, piece, &params) != CUDA_SUCCESS)
+    if (plan.instantiate(piece, flags, disabled, step.piece) != CUDA_SUCCESS)
       return refuse("a graph of which a piece cannot be instantiated by itself");
-    plan.pieces_.push_back(step.piece);
-    for (const CUgraphNode node : disabled) driver_.cuGraphNodeSetEnabled(step.piece, node, 0);
     plan.steps.push_back(std::move(step));
     return true;
   }
@@ -299,6 +295,30 @@ std::shared_ptr<GraphPlan> GraphPlan::make(const std::shared_ptr<DriverTable>& d
     return nullptr;
   }
   return maker.add_steps(layout, flags, *plan) ? plan : nullptr;
+}
+
+CUresult GraphPlan::instantiate(CUgraph graph, std::uint64_t flags, const std::set<CUgraphNode>& disabled,
+                                CUgraphExec& piece) {
+  const auto driver = driver_.lock();
+  if (!driver) return CUDA_ERROR_DEINITIALIZED;
+  CUDA_GRAPH_INSTANTIATE_PARAMS params{};
+  params.flags = flags & ~static_cast<std::uint64_t>(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
+  const CUresult result = driver->cuGraphInstantiateWithParams(&piece, graph, &params);
+  if (result != CUDA_SUCCESS) return result;
+  pieces_.push_back(piece);
+  for (const CUgraphNode node : disabled) driver->cuGraphNodeSetEnabled(piece, node, 0);
+  return result;
+}
+
+CUresult GraphPlan::leave(CUgraphExec whole, CUgraph graph, std::uint64_t flags,
+                          const std::set<CUgraphNode>& disabled) {
+  for (Step& step : steps) {
+    if (step.piece != whole) continue;
+    CUgraphExec own{};
+    if (const CUresult bad = instantiate(graph, flags, disabled, own); bad != CUDA_SUCCESS) return bad;
+    step.piece = own;
+  }
+  return CUDA_SUCCESS;
 }
 
 GraphPlan::~GraphPlan() {
@@ -357,6 +377,13 @@ std::shared_ptr<GraphPlan> AttendedGraph::plan(std::string& refusal) {
   }
   if (!plan_ && refusal.empty()) refusal = "a graph that was changed into one that cannot be cut";
   return plan_;
+}
+
+// Launches have the plan until they are over. Their own executable graph holds the parts too, until their bytes have
+// been delivered.
+CUresult AttendedGraph::before_change() {
+  if (!copy_ || !has_parts() || plan_.use_count() == 1) return CUDA_SUCCESS;
+  return plan_->leave(whole_, copy_, flags_, disabled_);
 }
 
 CUgraphNode AttendedGraph::copy_of(CUgraphNode node) {

@@ -48,8 +48,13 @@ class GraphPlan {
   explicit GraphPlan(BorrowedDriver driver) : driver_(std::move(driver)) {}
   ~GraphPlan();
 
+  /// Steps that launch `whole` launch an executable graph of their own from now on, which is made of `graph`.
+  CUresult leave(CUgraphExec whole, CUgraph graph, std::uint64_t flags, const std::set<CUgraphNode>& disabled);
+
  private:
   friend class PlanMaker;
+  CUresult instantiate(CUgraph graph, std::uint64_t flags, const std::set<CUgraphNode>& disabled, CUgraphExec& piece);
+
   const BorrowedDriver driver_;
   std::vector<CUgraph> piece_graphs_;
   std::vector<CUgraphExec> pieces_;
@@ -69,6 +74,8 @@ class AttendedGraph {
   /// The plan for a launch now; null, with the reason, if the graph was changed into one that cannot be cut.
   std::shared_ptr<GraphPlan> plan(std::string& refusal);
 
+  /// The driver's executable graph is about to be changed: launches that are not over go on with it as it is now.
+  CUresult before_change();
   /// The copy of a node that was changed in the driver's executable graph, to be changed alike; null if there is none.
   CUgraphNode copy_of(CUgraphNode node);
   CUgraph copy() const { return copy_; }

@@ -29,4 +29,10 @@ void HeldCalls::execute(HeldCall& held, bool answered) {
   executor_.execute(*service_of(again.id().opcode), again);
 }
 
+void HeldCalls::leave_out(HeldCall& held) {
+  Call again(held.header, held.message, held.bulk);
+  again.set_credit(std::move(held.credit));
+  executor_.refuse(again, CUDA_SUCCESS);
+}
+
 }  // namespace fargpu::server

@@ -30,6 +30,8 @@ class HeldCalls {
   std::shared_ptr<HeldCall> copy(Call& call);
   /// Executes it, now that its time has come. `answered`: its program has been told already.
   void execute(HeldCall& held, bool answered = false);
+  /// Answers it with success: there is nothing left to do.
+  void leave_out(HeldCall& held);
 
  private:
   HostBudget& budget_;

@@ -77,8 +77,13 @@ void Ordering::park(const std::vector<std::uint64_t>& before, const Service& ser
   auto held = held_calls_.copy(call);
   if (!held) return executor_.refuse(call, CUDA_ERROR_OUT_OF_MEMORY);
   executor_.give_bulk(call);
-  const std::uint64_t item = order_.enqueue(
-      before, &stream, std::move(recorded), [this, held] { held_calls_.execute(*held); }, launched(service, call));
+  const bool only_records = !recorded.empty() && !service.needs_turn;
+  const auto execute = [this, held] {
+    if (order_.superseded()) held_calls_.leave_out(*held);
+    else held_calls_.execute(*held);
+  };
+  const std::uint64_t item = order_.enqueue(before, &stream, std::move(recorded), execute, launched(service, call));
+  if (only_records) order_.only_records(item);
   if (taken_for_done(service, call)) order_.hold_behind_copy(*stream.context, item);
   if (awaited != 0) order_.awaits(item, awaited);
 }

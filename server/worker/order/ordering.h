@@ -149,7 +149,7 @@ class Ordering {
   void after_all(Job job, std::vector<std::uint64_t> recorded_events) {
     order_.after_all(std::move(job), std::move(recorded_events));
   }
-  void after_record(std::uint64_t event, Job job) { order_.after_record(event, std::move(job)); }
+  void after_record(std::uint64_t event, Job job, bool awaits) { order_.after_record(event, std::move(job), awaits); }
   /// Runs `job` behind what is held back on the stream, of which there is something; later work on it comes behind the
   /// job.
   void defer(StreamState& stream, Job job);

@@ -99,7 +99,23 @@ void StreamOrder::awaits(std::uint64_t item, std::uint64_t event) {
   if (awaited_.emplace(event, item).second) found->second.awaited.push_back(event);
 }
 
-std::vector<std::uint64_t> StreamOrder::before_records(std::vector<std::uint64_t> events) const {
+void StreamOrder::only_records(std::uint64_t item) {
+  if (const auto found = items_.find(item); found != items_.end()) found->second.only_records = true;
+}
+
+// The held record of an event goes, if nothing waits for it: its stream may wait for the thread that records the event
+// on another one. False if it stays. What was held back until now records where it had its place.
+bool StreamOrder::supersede(std::uint64_t event) {
+  const auto record = records_.find(event);
+  if (running_ != 0 || record == records_.end()) return false;
+  Item& item = items_.at(record->second);
+  if (!item.only_records) return false;
+  item.superseded = true;
+  records_.erase(record);
+  return true;
+}
+
+std::vector<std::uint64_t> StreamOrder::before_records(std::vector<std::uint64_t> events) {
   // Each once: a client may name an event as often as it likes.
   std::sort(events.begin(), events.end());
   events.erase(std::unique(events.begin(), events.end()), events.end());
@@ -108,8 +124,10 @@ std::vector<std::uint64_t> StreamOrder::before_records(std::vector<std::uint64_t
     if (item != 0 && item != running_) items.push_back(item);
   };
   for (const std::uint64_t event : events) {
-    for (auto it = awaited_.lower_bound({event, 0}); it != awaited_.end() && it->first == event; ++it) add(it->second);
-    add(record_of(event));
+    const auto waits = awaited_.lower_bound({event, 0});
+    const bool any = waits != awaited_.end() && waits->first == event;
+    for (auto it = waits; it != awaited_.end() && it->first == event; ++it) add(it->second);
+    if (any || !supersede(event)) add(record_of(event));
   }
   return items;
 }
@@ -132,10 +150,11 @@ void StreamOrder::after_stream(const StreamState& stream, Job job) {
   else enqueue(items, nullptr, {}, std::move(job));
 }
 
-void StreamOrder::after_record(std::uint64_t event, Job job) {
+void StreamOrder::after_record(std::uint64_t event, Job job, bool awaits) {
   const auto record = records_.find(event);
-  if (record == records_.end()) job();
-  else enqueue({record->second}, nullptr, {}, std::move(job));
+  if (record == records_.end()) return job();
+  const std::uint64_t item = enqueue({record->second}, nullptr, {}, std::move(job));
+  if (awaits) this->awaits(item, event);
 }
 
 std::uint64_t StreamOrder::launch_of(std::uint64_t exec) const {

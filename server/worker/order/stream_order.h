@@ -52,8 +52,9 @@ class StreamOrder {
   std::uint64_t hold_context(ContextState& context, std::uint64_t item, Job job);
   /// Runs `job` when what is held back now on one stream is done.
   void after_stream(const StreamState& stream, Job job);
-  /// Runs `job` when the record of an event that is held back is done.
-  void after_record(std::uint64_t event, Job job);
+  /// Runs `job` when the last record of an event is done, if that is held back. `awaits`: later records of the event
+  /// come behind it.
+  void after_record(std::uint64_t event, Job job, bool awaits);
   /// The item is a copy that the program takes for done: it holds the context as hold_context does.
   void hold_behind_copy(ContextState& context, std::uint64_t item);
   /// Such copies that are held back.
@@ -64,9 +65,13 @@ class StreamOrder {
   /// The item, if it is held back still, waits for the event as it was recorded last: later records of it must come
   /// behind the item.
   void awaits(std::uint64_t item, std::uint64_t event);
-  /// The items that records of these events come behind:
-  /// earlier records, as the last one counts, and the waits for those.
-  std::vector<std::uint64_t> before_records(std::vector<std::uint64_t> events) const;
+  /// The item does nothing else than record its event.
+  void only_records(std::uint64_t item);
+  /// What runs now is such an item, and its event was recorded again since: it has nothing to do.
+  bool superseded() const { return running_ != 0 && items_.at(running_).superseded; }
+  /// The items that records of these events come behind, as the last record counts: waits for earlier records, and the
+  /// record before, unless that is superseded by these.
+  std::vector<std::uint64_t> before_records(std::vector<std::uint64_t> events);
   bool record_held(std::uint64_t event) const { return records_.contains(event); }
   /// The item that will record this event; 0 if none will.
   std::uint64_t record_of(std::uint64_t event) const {
@@ -114,11 +119,14 @@ class StreamOrder {
     bool copy = false;        // that the program takes for done
     bool of_program = false;  // gives no stream anything
     bool function = false;
+    bool only_records = false;
+    bool superseded = false;
   };
 
   void drain();
   void run(std::uint64_t id);
   void finish(std::uint64_t id);
+  bool supersede(std::uint64_t event);
 
   std::map<std::uint64_t, Item> items_;
   std::unordered_map<std::uint64_t, std::uint64_t> records_;   // event handle to the item that will record it
