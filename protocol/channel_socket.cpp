@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -11,6 +12,8 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <optional>
+#include <utility>
 
 #include "channel.h"
 #include "connection_end.h"
@@ -145,19 +148,39 @@ class SocketChannel final : public Channel {
 
 }  // namespace
 
-Waker::Waker() : descriptor_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (descriptor_ < 0) throw SystemError(std::string("eventfd: ") + std::strerror(errno));
+namespace {
+
+// A program may close all descriptors that it has not opened itself (closefrom(3)): then the number leads to a file of
+// its own, in which nothing of ours has a place. All eventfds of a machine have one inode, which no such file has.
+bool is_eventfd(int descriptor) noexcept {
+  const auto look = [](int at) {
+    struct stat found {};
+    return ::fstat(at, &found) == 0 ? std::optional(std::pair(found.st_dev, found.st_ino)) : std::nullopt;
+  };
+  static const auto of_all = look(descriptor);  // of the first one, when it is made
+  return of_all && look(descriptor) == of_all;
 }
 
-Waker::~Waker() { ::close(descriptor_); }
+}  // namespace
+
+Waker::Waker() : descriptor_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (descriptor_ < 0) throw SystemError(std::string("eventfd: ") + std::strerror(errno));
+  (void)is_eventfd(descriptor_);
+}
+
+Waker::~Waker() {
+  if (is_eventfd(descriptor_)) ::close(descriptor_);
+}
 
 void Waker::signal() noexcept {
   const std::uint64_t one = 1;
+  if (!is_eventfd(descriptor_)) return;
   [[maybe_unused]] const ssize_t written = ::write(descriptor_, &one, sizeof(one));
 }
 
 void Waker::drain() noexcept {
   std::uint64_t count;
+  if (!is_eventfd(descriptor_)) return;
   [[maybe_unused]] const ssize_t got = ::read(descriptor_, &count, sizeof(count));
 }
 

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cstdio>
 #include <future>
 #include <thread>
 
@@ -388,4 +389,27 @@ TEST_CASE("a channel names its other end") {
   CHECK_THROWS_WITH(left->receive_some(buffer), "left closed the connection");
   auto [near, far] = make_memory_channel();
   CHECK(near->peer() == "this process");
+}
+
+// A daemon closes all descriptors and opens files of its own, which get their numbers.
+TEST_CASE("a waker leaves a file alone that has its number") {
+  const Waker kept;
+  std::FILE* const file = std::tmpfile();
+  REQUIRE(file);
+  int number = -1;
+  {
+    Waker waker;
+    number = waker.descriptor();
+    REQUIRE(::dup2(::fileno(file), waker.descriptor()) == waker.descriptor());
+    REQUIRE(::write(waker.descriptor(), "theirs", 6) == 6);
+    REQUIRE(::lseek(waker.descriptor(), 2, SEEK_SET) == 2);
+    waker.signal();
+    waker.drain();
+    CHECK(::lseek(waker.descriptor(), 0, SEEK_CUR) == 2);
+  }
+  char text[8] = {};
+  CHECK(::pread(::fileno(file), text, sizeof(text), 0) == 6);
+  CHECK(std::string(text) == "theirs");
+  CHECK(::close(number) == 0);  // which the waker has left open too
+  std::fclose(file);
 }
