@@ -1030,21 +1030,50 @@ CASE(event_recorded_again_beside_a_function) {
   };
   Stream first(CU_STREAM_NON_BLOCKING), second(CU_STREAM_NON_BLOCKING), third(CU_STREAM_NON_BLOCKING);
   Event event(CU_EVENT_DISABLE_TIMING);
-  for (int way = 0; way < 3; ++way) {
+  for (int way = 0; way < 4; ++way) {
     Wait wait;
     OK(cuLaunchHostFunc(first, Wait::until_over, &wait));
     OK(cuEventRecord(event, first));
+    if (way == 3) {
+      GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+      OK(kernels.try_launch("wait_microseconds", {}, {1}, 0, second, 20000ll));
+    }
     OK(cuEventRecord(event, second));
     if (way == 0) OK(cuEventSynchronize(event));
     if (way == 1) OK(cuStreamWaitEvent(third, event, 0));
     if (way == 1) OK(cuStreamSynchronize(third));
-    if (way == 2) {
+    if (way >= 2) {
       while (cuEventQuery(event) == CUDA_ERROR_NOT_READY && !wait.in_vain) std::this_thread::yield();
     }
     wait.over = true;
     OK(cuStreamSynchronize(first));
     HOLDS(!wait.in_vain);
   }
+}
+
+// In a capture too: the stream that waits for the event joins the capture.
+CASE(event_recorded_again_in_a_capture) {
+  Kernels kernels;
+  Buffer<int> value(1);
+  value.clear();
+  Stream before(CU_STREAM_NON_BLOCKING), captured(CU_STREAM_NON_BLOCKING), joining(CU_STREAM_NON_BLOCKING);
+  Event event(CU_EVENT_DISABLE_TIMING), end(CU_EVENT_DISABLE_TIMING);
+  nap(before);
+  OK(cuEventRecord(event, before));
+  OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  OK(kernels.try_launch("add", {}, {1}, 0, captured, value.address(), 1));
+  OK(cuEventRecord(event, captured));
+  OK(cuStreamWaitEvent(joining, event, 0));
+  OK(kernels.try_launch("scale_and_add", {}, {1}, 0, joining, value.address(), 10, 5));
+  OK(cuEventRecord(end, joining));
+  OK(cuStreamWaitEvent(captured, end, 0));
+  CUgraph made;
+  OK(cuStreamEndCapture(captured, &made));
+  Graph graph(made);
+  HOLDS(count_nodes(graph) == 2);
+  HOLDS(value_at(value.address()) == 0);
+  graph.launch(captured);
+  HOLDS(value_at(value.address()) == 15);
 }
 
 // Launches of one executable graph come one after the other, on whatever streams.

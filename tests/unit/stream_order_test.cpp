@@ -314,7 +314,10 @@ TEST_CASE("a record takes the place of an earlier one that nobody waits for") {
   record(f.a, "fourth ");
   f.order.after_record(
       event, [&] { f.log += "followed "; }, /*awaits=*/false);
+  CHECK_FALSE(f.order.take_superseded(event));
   CHECK(f.order.before_records({event}).empty());
+  CHECK(f.order.take_superseded(event));
+  CHECK_FALSE(f.order.take_superseded(event));
   record(f.a, "fifth ");
   f.order.after_record(
       event, [&] { f.log += "awaited "; }, /*awaits=*/true);

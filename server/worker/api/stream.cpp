@@ -62,6 +62,7 @@ void follow_record(Session& session, std::uint32_t context, std::uint64_t handle
     const auto tell = [&session, context, handle](CUresult result) {
       // The program has recorded it again, which the driver does not know yet.
       if (session.ordering().record_held(handle)) return follow_record(session, context, handle);
+      if (!session.awaited_events().watches(handle)) return;  // what followed another record has told
       session.deliveries().send_changes();
       session.client().event_passed(handle, session.awaited_events().watched(handle), result != CUDA_SUCCESS);
     };
@@ -74,9 +75,11 @@ void follow_record(Session& session, std::uint32_t context, std::uint64_t handle
   session.ordering().after_record(handle, follow, /*awaits=*/false);
 }
 
-// Programs ask again and again: the client answers by itself from now on, until it hears.
+// Programs ask again and again: the client answers by itself from now on, until it hears. What follows a record that
+// has been superseded tells of the new one too late.
 CUresult tell_when_passed(Session& session, const CallId& id, std::uint64_t handle) {
-  if (session.awaited_events().watch(handle, id.sequence)) follow_record(session, id.context, handle);
+  const bool is_new = session.awaited_events().watch(handle, id.sequence);
+  if (session.ordering().take_superseded(handle) || is_new) follow_record(session, id.context, handle);
   return CUDA_ERROR_NOT_READY;
 }
 

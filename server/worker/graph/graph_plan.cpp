@@ -352,9 +352,15 @@ CUresult AttendedGraph::take(CUgraph graph, std::string& refusal) {
   if (copy_) driver->cuGraphDestroy(copy_);
   if (driver->cuGraphClone(&copy_, graph) != CUDA_SUCCESS) copy_ = nullptr;  // conditional nodes cannot be copied
   if (copy_) names_.take(*driver, graph, copy_);
-  plan_ = GraphPlan::make(driver, parts_, copy_ ? copy_ : graph, whole_, flags_, disabled_, refusal);
+  return make_plan(driver, copy_ ? copy_ : graph, refusal) ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+bool AttendedGraph::make_plan(const std::shared_ptr<DriverTable>& driver, CUgraph graph, std::string& refusal) {
+  plan_ = GraphPlan::make(driver, parts_, graph, whole_, flags_, disabled_, refusal);
   plan_changed_ = false;
-  return plan_ ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+  std::erase_if(unchanged_, [](const auto& plan) { return plan.expired(); });
+  unchanged_.push_back(plan_);
+  return plan_ != nullptr;
 }
 
 std::shared_ptr<GraphPlan> AttendedGraph::plan(std::string& refusal) {
@@ -372,8 +378,7 @@ std::shared_ptr<GraphPlan> AttendedGraph::plan(std::string& refusal) {
   }
   if ((plan_changed_ || places != places_seen_) && copy_ && driver) {
     places_seen_ = places;
-    plan_ = GraphPlan::make(driver, parts_, copy_, whole_, flags_, disabled_, refusal);
-    plan_changed_ = false;
+    make_plan(driver, copy_, refusal);
   }
   if (!plan_ && refusal.empty()) refusal = "a graph that was changed into one that cannot be cut";
   return plan_;
@@ -382,8 +387,15 @@ std::shared_ptr<GraphPlan> AttendedGraph::plan(std::string& refusal) {
 // Launches have the plan until they are over. Their own executable graph holds the parts too, until their bytes have
 // been delivered.
 CUresult AttendedGraph::before_change() {
-  if (!copy_ || !has_parts() || plan_.use_count() == 1) return CUDA_SUCCESS;
-  return plan_->leave(whole_, copy_, flags_, disabled_);
+  if (!copy_) return CUDA_SUCCESS;
+  for (const auto& weak : unchanged_) {
+    const auto plan = weak.lock();
+    const long idle = plan == plan_ ? 2 : 1;  // this one, and plan_
+    if (!plan || !plan->has_parts || plan.use_count() == idle) continue;
+    if (const CUresult bad = plan->leave(whole_, copy_, flags_, disabled_); bad != CUDA_SUCCESS) return bad;
+  }
+  unchanged_ = {plan_};
+  return CUDA_SUCCESS;
 }
 
 CUgraphNode AttendedGraph::copy_of(CUgraphNode node) {

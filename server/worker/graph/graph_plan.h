@@ -95,8 +95,11 @@ class AttendedGraph {
   NodeNames names_;
   std::set<CUgraphNode> disabled_;  // nodes of the copy
   std::shared_ptr<GraphPlan> plan_;
+  std::vector<std::weak_ptr<GraphPlan>> unchanged_;  // plans, plan_ among them, since which nothing was changed
   bool plan_changed_ = false;
   std::uint64_t places_seen_ = 0;  // changes of where kernels see parts
+
+  bool make_plan(const std::shared_ptr<DriverTable>& driver, CUgraph graph, std::string& refusal);
 };
 
 /// Whether launches of an instance of this graph need attending.

@@ -20,6 +20,11 @@ bool AwaitedEvents::watch(std::uint64_t event, std::uint32_t call) {
   return is_new;
 }
 
+bool AwaitedEvents::watches(std::uint64_t event) const {
+  const auto waiting = waits_.find(event);
+  return waiting != waits_.end() && waiting->second.watched;
+}
+
 std::uint32_t AwaitedEvents::watched(std::uint64_t event) {
   Wait& wait = waits_[event];
   wait.watched = false;

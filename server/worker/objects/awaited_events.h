@@ -23,6 +23,7 @@ class AwaitedEvents {
   /// A query, the call of this number, was answered that the event has not happened: the client is told when it has.
   /// False if somebody looks for that already.
   bool watch(std::uint64_t event, std::uint32_t call);
+  bool watches(std::uint64_t event) const;
   /// It has happened. The number of the last such query.
   std::uint32_t watched(std::uint64_t event);
   /// Destroys it now, or when the last wait for it is over.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "calls_stream.capnp.h"
+#include "opcodes.h"
 #include "protocol/limits.h"
 
 namespace fargpu::server {
@@ -24,6 +26,12 @@ bool passes_functions(const Service& service, Call& call) {
 
 /// The executable graph that a call launches; 0 if it launches none.
 std::uint64_t launched(const Service& service, Call& call) { return service.launched ? service.launched(call) : 0; }
+
+/// Whether a record on a stream that is captured is the event's record from then on; an external one becomes a node.
+bool records_in_capture(Call& call) {
+  return static_cast<Opcode>(call.id().opcode) == Opcode::cuEventRecordWithFlags &&
+         (call.in<wire::CuEventRecordWithFlags>().getFlags() & CU_EVENT_RECORD_EXTERNAL) == 0;
+}
 
 std::vector<std::uint64_t> recorded_by(const Service& service, Call& call) {
   return service.recorded_events ? service.recorded_events(call) : std::vector<std::uint64_t>{};
@@ -53,7 +61,11 @@ bool Ordering::comes_behind(const Service& service, Call& call) {
   }
   if (!service.stream_of) return false;
   StreamState* const target = contexts_.stream(service.stream_of(call), call.id().context);
-  if (!target || captures_.capturing(*target)) return false;  // what is captured comes behind nothing
+  if (!target) return false;
+  if (captures_.capturing(*target)) {  // what is captured comes behind nothing
+    if (records_in_capture(call)) order_.before_records(recorded_by(service, call));
+    return false;
+  }
   const std::uint64_t awaited = service.awaited_event ? service.awaited_event(call) : 0;
   auto before = order_.before(*target, awaited);
   if (!before.empty() && passes_functions(service, call)) order_.leave_out_functions(*target, before);

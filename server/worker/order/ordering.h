@@ -155,6 +155,8 @@ class Ordering {
   void defer(StreamState& stream, Job job);
 
   bool record_held(std::uint64_t event) const { return order_.record_held(event); }
+  /// As StreamOrder's.
+  bool take_superseded(std::uint64_t event) { return order_.take_superseded(event); }
   /// Runs `job` behind the record of an event that is held back, and all later work of the context behind that. False
   /// if no record is.
   bool hold_behind_record(ContextState& context, std::uint64_t event, Job job);

@@ -111,6 +111,7 @@ bool StreamOrder::supersede(std::uint64_t event) {
   Item& item = items_.at(record->second);
   if (!item.only_records) return false;
   item.superseded = true;
+  if (!item.followers.empty()) superseded_.insert(event);
   records_.erase(record);
   return true;
 }
@@ -244,6 +245,7 @@ void StreamOrder::finish(std::uint64_t id) {
   items_.erase(found);
   followers_ -= item.followers.size();
   for (const std::uint64_t event : item.events) {
+    superseded_.erase(event);
     const auto record = records_.find(event);
     if (record != records_.end() && record->second == id) records_.erase(record);
   }

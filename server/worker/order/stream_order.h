@@ -69,6 +69,8 @@ class StreamOrder {
   void only_records(std::uint64_t item);
   /// What runs now is such an item, and its event was recorded again since: it has nothing to do.
   bool superseded() const { return running_ != 0 && items_.at(running_).superseded; }
+  /// Whether a record of the event was superseded that after_record() had jobs for, since this was asked last.
+  bool take_superseded(std::uint64_t event) { return superseded_.erase(event) > 0; }
   /// The items that records of these events come behind, as the last record counts: waits for earlier records, and the
   /// record before, unless that is superseded by these.
   std::vector<std::uint64_t> before_records(std::vector<std::uint64_t> events);
@@ -130,6 +132,7 @@ class StreamOrder {
 
   std::map<std::uint64_t, Item> items_;
   std::unordered_map<std::uint64_t, std::uint64_t> records_;   // event handle to the item that will record it
+  std::set<std::uint64_t> superseded_;                         // events with such records
   std::set<std::pair<std::uint64_t, std::uint64_t>> awaited_;  // event handle and an item that waits for it
   std::unordered_map<std::uint64_t, std::uint64_t> launches_;  // executable graph to the last item that launches it
   std::size_t followers_ = 0;                                  // of all items

@@ -1,6 +1,7 @@
 #include "link_by_rdma.h"
 
 #include <utility>
+#include <vector>
 
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
@@ -21,22 +22,23 @@ std::unique_ptr<Channel> channel_after(rdma::HandedOver handed, std::unique_ptr<
 
 PeerConnection hear_target(std::unique_ptr<Channel> connection, const std::shared_ptr<rdma::OpenedDevices>& devices) {
   PeerConnection link{std::move(connection), false};
-  for (;;) {
-    const auto message = receive_control(*link.channel, limits::connect_timeout);
+  const auto hear = [&] { return receive_control(*link.channel, limits::connect_timeout); };
+  std::vector<std::byte> message = hear();
+  if (devices) {
     MessageReader reader(message);
-    const auto control = reader.root<wire::Control>();
-    if (control.isRdma() && devices && !link.rdma) {
+    if (const auto control = reader.root<wire::Control>(); control.isRdma()) {
       auto handed = rdma::hand_over(*link.channel, devices, {}, control.getRdma());
       link.rdma = handed.end.has_value();
       link.channel = channel_after(std::move(handed), std::move(link.channel));
-      continue;
+      message = hear();
     }
-    if (!control.isLaneAnswer()) throw ProtocolError("no host of fargpu answers there");
-    const auto failure = control.getLaneAnswer();
-    if (failure.getReason() != wire::Failure::Reason::NONE)
-      throw ChannelClosed(printable(failure.getText().cStr(), 512));
-    return link;
   }
+  MessageReader reader(message);
+  const auto control = reader.root<wire::Control>();
+  if (!control.isLaneAnswer()) throw ProtocolError("no host of fargpu answers there");
+  const auto failure = control.getLaneAnswer();
+  if (failure.getReason() != wire::Failure::Reason::NONE) throw ChannelClosed(printable(failure.getText().cStr(), 512));
+  return link;
 }
 
 std::unique_ptr<Channel> go_on_by_rdma(std::unique_ptr<Channel> connection,
