@@ -326,6 +326,17 @@ TEST_CASE("a record takes the place of an earlier one that nobody waits for") {
   f.order.release(hold);
   CHECK(f.log == "nothing nothing third nothing followed fifth awaited ");
   CHECK_FALSE(f.order.any());
+  // The later record is done first: what follows the superseded one has heard of neither.
+  const std::uint64_t other = f.order.hold(f.a), later = f.order.hold(f.b);
+  record(f.a, "sixth ");
+  f.order.after_record(
+      event, [&] { f.log += "followed "; }, /*awaits=*/false);
+  CHECK(f.order.before_records({event}).empty());
+  record(f.b, "seventh ");
+  f.order.release(later);
+  CHECK(f.order.take_superseded(event));
+  f.order.release(other);
+  CHECK_FALSE(f.order.any());
 }
 
 TEST_CASE("work that is postponed comes in its place, and what is behind it stays there") {

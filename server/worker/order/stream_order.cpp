@@ -245,7 +245,7 @@ void StreamOrder::finish(std::uint64_t id) {
   items_.erase(found);
   followers_ -= item.followers.size();
   for (const std::uint64_t event : item.events) {
-    superseded_.erase(event);
+    if (item.superseded) superseded_.erase(event);
     const auto record = records_.find(event);
     if (record != records_.end() && record->second == id) records_.erase(record);
   }
