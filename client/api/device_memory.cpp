@@ -58,7 +58,13 @@ CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
   if (Pool* const pool = process().pool()) pool->between.settle(&session);
   if (session.shared_memory.imported(dptr)) return session.shared_memory.close(thread, dptr, /*of_pool=*/true);
   if (session.host_pools.knows(dptr)) return session.host_pools.free(thread, dptr, nullptr);
-  if (!session.graph_memory.knows(dptr)) return session.device_memory.free(thread, dptr);
+  if (!session.graph_memory.knows(dptr)) {
+    // A driver waits for the context. Where nothing comes to the host by itself, only later work could notice.
+    if (const auto region = session.map.find(dptr); region && region->allocated() && region->context->active) {
+      if (const CUresult bad = session.waits.put_before_all(thread, *region->context); bad != CUDA_SUCCESS) return bad;
+    }
+    return session.device_memory.free(thread, dptr);
+  }
   // Memory that a launch has left allocated: the launch may be under way yet, and programs rely on this call as a wait.
   if (const auto region = session.map.find(dptr); region && region->context->active) {
     if (const CUresult result = session.waits.settle(thread, *region->context); result != CUDA_SUCCESS) return result;
@@ -67,6 +73,11 @@ CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
 }
 
 CUresult cuMemGetInfo_v2(Thread& thread, std::size_t* free, std::size_t* total) {
+  if (Context* const context = thread.context(); context && context->active) {
+    Session& session = session_of(thread);
+    if (session.device_memory.frees_are_under_way())
+      if (const CUresult bad = session.waits.settle(thread, *context); bad != CUDA_SUCCESS) return bad;
+  }
   RemoteCall<wire::CuMemGetInfoV2> call(thread);
   if (!call) return call.error();
   const CUresult result = call.wait();

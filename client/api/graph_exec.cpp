@@ -20,6 +20,8 @@ struct Instantiated {
 CUresult instantiate(Thread& thread, CUgraph graph, std::uint64_t flags, std::uint64_t upload_stream,
                      Instantiated& made) {
   if (!handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
+  // A kernel would be given our handle of it.
+  if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) return refuse_use("a graph that kernels launch");
   RemoteCall<wire::InstantiateGraph> call(thread, ContextNeed::optional);
   if (!call) return call.error();
   auto in = call.in();

@@ -72,6 +72,12 @@ CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::
 
 std::optional<Region> region_of(Thread& thread, CUdeviceptr address) { return session_of(thread).map.find(address); }
 
+// Registered memory has another address for kernels, which it gets when that is asked for.
+void find_device_address(Thread& thread, CUpointer_attribute attribute, Region& region) {
+  if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_POINTER || !region.on_host() || region.device_address != 0) return;
+  (void)session_of(thread).host_memory.promise(region.base, region.device_address);  // else it stays without
+}
+
 // What the plural form writes for an attribute that memory does not have; `known` is whether CUDA knows the memory
 // (measured on an H200).
 void absent_attribute(CUpointer_attribute attribute, CUdeviceptr address, bool known, void* data) {
@@ -100,17 +106,20 @@ void absent_attribute(CUpointer_attribute attribute, CUdeviceptr address, bool k
 
 CUresult cuPointerGetAttribute(Thread& thread, void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
   if (!data) return CUDA_ERROR_INVALID_VALUE;
-  const auto region = region_of(thread, ptr);
-  return region ? attribute_of(*region, attribute, ptr, data) : CUDA_ERROR_INVALID_VALUE;
+  auto region = region_of(thread, ptr);
+  if (!region) return CUDA_ERROR_INVALID_VALUE;
+  find_device_address(thread, attribute, *region);
+  return attribute_of(*region, attribute, ptr, data);
 }
 
 // Attributes that do not apply are given their "unknown" value; the call succeeds.
 CUresult cuPointerGetAttributes(Thread& thread, unsigned count, CUpointer_attribute* attributes, void** data,
                                 CUdeviceptr ptr) {
   if (count == 0 || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
-  const auto region = region_of(thread, ptr);
+  auto region = region_of(thread, ptr);
   for (unsigned i = 0; i < count; ++i) {
     if (!data[i]) return CUDA_ERROR_INVALID_VALUE;
+    if (region) find_device_address(thread, attributes[i], *region);
     if (!region || attribute_of(*region, attributes[i], ptr, data[i]) != CUDA_SUCCESS)
       absent_attribute(attributes[i], ptr, region.has_value(), data[i]);
   }

@@ -99,7 +99,8 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
 }
 
 // Asks the worker about an event unless its outcome is known, or `here(event, record)` knows an answer;
-// `done(event, record)` when it has happened.
+// `done(event, record, where)` when it has happened: on the stream that it was recorded on, if that was not another one
+// since.
 template <class Request, class Done, class Here>
 CUresult ask_event(Thread& thread, CUevent event, Done&& done, Here&& here) {
   Session& session = session_of(thread);
@@ -117,6 +118,7 @@ CUresult ask_event(Thread& thread, CUevent event, Done&& done, Here&& here) {
   session.host_memory.before_wait(thread);
   // Of a record by a launch or a graph nothing follows for the stream that it was recorded on before.
   const std::uint64_t record = found->recorded_by_work ? 0 : found->recorded.load();
+  Stream* const where = found->recorded_on();
   const std::optional<CUresult> known = here(*found, record);
   const CUresult result = known ? *known : call.wait();
   if (result == CUDA_ERROR_NOT_READY && !known) {
@@ -125,7 +127,8 @@ CUresult ask_event(Thread& thread, CUevent event, Done&& done, Here&& here) {
   }
   if (result != CUDA_SUCCESS) return result;
   raise(found->completed, record);
-  return done(*found, record);
+  const bool again = found->recorded.load() != record || found->recorded_on() != where;
+  return done(*found, record, again ? nullptr : where);
 }
 
 }  // namespace
@@ -412,7 +415,7 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
 CUresult cuEventQuery(Thread& thread, CUevent event) {
   return ask_event<wire::CuEventQuery>(
       thread, event,
-      [&](Event&, std::uint64_t) {
+      [&](Event&, std::uint64_t, Stream*) {
         session_of(thread).waits.after_wait(thread);
         return CUDA_SUCCESS;
       },
@@ -492,10 +495,10 @@ CUresult cuEventElapsedTime_v2(Thread& thread, float* milliseconds, CUevent star
 CUresult cuEventSynchronize(Thread& thread, CUevent event) {
   return ask_event<wire::CuEventSynchronize>(
       thread, event,
-      [&](Event& found, std::uint64_t record) {
-        if (Stream* const stream = found.recorded_on()) {  // what came before it is done too
-          raise(stream->completed, record);
-          raise(stream->settled, record);
+      [&](Event&, std::uint64_t record, Stream* where) {
+        if (where) {  // what came before it is done too
+          raise(where->completed, record);
+          raise(where->settled, record);
         }
         session_of(thread).waits.after_wait(thread);
         return thread.take_late_error();

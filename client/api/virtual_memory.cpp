@@ -147,9 +147,16 @@ CUresult cuMemSetAccess(Thread& thread, CUdeviceptr ptr, std::size_t size, const
   in.setCount(count);
   const CUresult result = count == 1 && plain_access(session, ptr, size, *desc) ? call.post() : call.wait();
   if (result != CUDA_SUCCESS) return result;
-  const bool given = std::any_of(desc, desc + count,
-                                 [](const CUmemAccessDesc& d) { return d.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE; });
-  session.map.update_within(ptr, size, [&](Region& region) { region.accessible = given; });
+  // Of what a peer may do its own device knows nothing.
+  const auto accessible = [&](const Region& region) {
+    bool is = region.accessible;
+    for (const CUmemAccessDesc& one : std::span(desc, count)) {
+      if (one.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) return true;
+      if (one.location.type != CU_MEM_LOCATION_TYPE_DEVICE || one.location.id == region.device) is = false;
+    }
+    return is;
+  };
+  session.map.update_within(ptr, size, [&](Region& region) { region.accessible = accessible(region); });
   return result;
 }
 

@@ -8,6 +8,14 @@
 #include "ways_to_host.h"
 
 namespace fargpu::client {
+namespace {
+
+// Whether the program wants all synchronous copies of one of these to wait for it.
+bool synchronizing(const std::optional<Region>& source, const std::optional<Region>& target) {
+  return (source && source->sync_memops) || (target && target->sync_memops);
+}
+
+}  // namespace
 
 CUresult Copier::check() {
   if (const CUresult bad = check_arrays(job_.thread, *job_.stream.context, job_.copy); bad != CUDA_SUCCESS) return bad;
@@ -38,6 +46,11 @@ CUresult Copier::run() {
   send_changes_to(copy.target, target_);
   const Memory target = memory_of(copy.target, target_);
   if (source == Memory::unusable || target == Memory::unusable) return CUDA_ERROR_INVALID_VALUE;
+  for (const Known* const known : {&source_, &target_}) {
+    if (!known->region) continue;
+    if (const CUresult bad = parts_.host_memory.keep_promise(job_.thread, *known->region); bad != CUDA_SUCCESS)
+      return bad;
+  }
   job_.host_sees_target = target_.seen_by_host();
   const bool captured = job_.stream.capture.load() != nullptr;
   if (target == Memory::device && !captured && use_own_pages_of_source()) source = Memory::pageable;
@@ -149,7 +162,8 @@ CUresult Copier::within_device() {
   if (copy.source_context) in.setSourceContext(copy.source_context->handle.value());
   if (job_.host_sees_target) call.host_visible();
   const CUresult result = call.post(job_.stream);
-  const bool waits = copy.done_on_return() && (job_.host_sees_target || source_.seen_by_host());
+  const bool waits = copy.done_on_return() &&
+                     (job_.host_sees_target || source_.seen_by_host() || synchronizing(source_.region, target_.region));
   return result == CUDA_SUCCESS && waits ? parts_.waits.settle(job_.thread, job_.stream) : result;
 }
 
@@ -207,12 +221,16 @@ CUresult Copier::to_device(Memory memory) {
     if (const CUresult result = parts_.waits.settle(job_.thread, *job_.stream.context); result != CUDA_SUCCESS)
       return result;
   }
+  // From what the worker has of the memory the bytes are read when the stream gets there, and that is written anew by
+  // what the program writes from now on.
+  const bool read_later = source.pinned() && !source.all_here(copy.source, copy.shape);
   const CUresult result = send(source);
   if (result != CUDA_SUCCESS || !copy.done_on_return()) return result;
   // A synchronous copy is also a wait for what the stream still has to do, where the host would notice.
   const Context& context = *job_.stream.context;
-  const bool noticed =
-      context.host_visible.load() > context.completed.load() || parts_.shared_memory.any() || parts_.contexts.several();
+  const bool noticed = read_later || synchronizing(source_.region, target_.region) ||
+                       context.host_visible.load() > context.completed.load() || parts_.shared_memory.any() ||
+                       parts_.contexts.several();
   if (noticed) return parts_.waits.settle(job_.thread, job_.stream);
   parts_.waits.after_work(job_.thread);
   return result;

@@ -260,15 +260,17 @@ void DeviceMemory::give_later(Thread& thread, int device, const Block& block, St
   {
     const std::lock_guard lock(mutex_);
     ++waiting_;
+    if (!stream) ++freeing_;
     if (stream && block.pool) {
       serial = block.pool->next_serial++;
       block.pool->freed.push_back({serial, stream->context, stream->wire(), block.base, block.bytes, block.arena});
     }
   }
   if (serial == 0) {
-    parts_.fences.after_all(thread, [this, device, block] {
+    parts_.fences.after_all(thread, [this, device, block, freed = !stream] {
       const std::lock_guard lock(mutex_);
       --waiting_;
+      if (freed) --freeing_;
       give(device, block);
     });
     return;

@@ -84,6 +84,12 @@ class DeviceMemory {
     return reclaimed == CUDA_SUCCESS ? ask() : reclaimed;
   }
 
+  /// Whether memory was given to cuMemFree that the GPU may still be using.
+  bool frees_are_under_way() const {
+    const std::lock_guard lock(mutex_);
+    return freeing_ > 0;
+  }
+
   /// Memory that is held for reuse on a device and that the program may therefore count as free.
   std::uint64_t kept_bytes(int device) const;
 
@@ -182,6 +188,7 @@ class DeviceMemory {
   std::map<int, std::vector<Extent>> doomed_;  // by device: to be given up with the next call that may send
   std::map<std::uint64_t, Block> blocks_;      // live allocations by address
   std::uint64_t waiting_ = 0;                  // freed blocks that the GPU has not passed yet
+  std::uint64_t freeing_ = 0;                  // of them, those of cuMemFree, which waits for the GPU at a driver
   MemoryPools pools_;
   std::atomic<bool> pools_above_threshold_{false};
   unsigned sparing_ = 0;            // requests under way that spares come with

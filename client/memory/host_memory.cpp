@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -41,6 +44,27 @@ constexpr std::uint64_t compared_bytes_max = 256u << 10, compared_sum_max = 512u
 
 std::uint64_t round_up(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
 std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
+
+// Whether the program has unmapped some of its memory, which it must not before it has unregistered it. A driver keeps
+// the pages, and the program goes on.
+bool is_unmapped(std::uint64_t address, std::uint64_t bytes) {
+  std::array<unsigned char, 16384> resident;  // which nobody asks for
+  const std::uint64_t end = round_up(address + bytes);
+  for (std::uint64_t begin = address / page_bytes * page_bytes; begin < end; begin += resident.size() * page_bytes) {
+    if (::mincore(at(begin), std::min<std::uint64_t>(end - begin, resident.size() * page_bytes), resident.data()) ==
+            0 ||
+        errno != ENOMEM)
+      continue;
+    static std::atomic<bool> told{false};
+    if (!told.exchange(true))
+      log::warn(
+          "registered memory at {:#x} was unmapped before cuMemHostUnregister: kernels and the program no longer "
+          "see each other's changes there",
+          address);
+    return true;
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -215,13 +239,8 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     for (const auto& [number, memory] : parts_.graph_parts.within(block->base, block->bytes))
       if (memory.begin() < block->base || memory.begin() + memory.extent() > block->base + block->bytes)
         return refuse_use("kernel access to host memory of which a graph copies a part together with other memory");
-    std::uint64_t seen_at = block->base;
-    if (!block->owned) {
-      const auto taken = window_.take(round_up(block->bytes), page_bytes);
-      if (!taken) return CUDA_ERROR_OUT_OF_MEMORY;
-      seen_at = *taken;
-      block->window_bytes = round_up(block->bytes);
-    }
+    if (!block->owned && !take_alias(*region, *block)) return CUDA_ERROR_OUT_OF_MEMORY;
+    const std::uint64_t seen_at = block->owned ? block->base : block->alias;
     RemoteCall<wire::OpenHostBlock> call(thread);
     auto in = call.in();
     in.setAddress(block->base);
@@ -242,11 +261,7 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
       result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     lock.lock();
-    if (result != CUDA_SUCCESS) {
-      if (block->window_bytes) window_.give(seen_at, block->window_bytes);
-      block->window_bytes = 0;
-      return result;
-    }
+    if (result != CUDA_SUCCESS) return result;
     block->opened = true;
     block->device_address = seen_at;
     block->paged = paged;
@@ -256,15 +271,6 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     if (!paged) compared_.fetch_add(1);
     if (!paged && block->owned) compared_bytes_ += block->bytes;
     parts_.map.update(block->base, [&](Region& r) { r.device_address = seen_at; });
-    if (!block->owned) {
-      parts_.map.add({.kind = Region::Kind::alias,
-                      .base = seen_at,
-                      .bytes = block->bytes,
-                      .device = region->device,
-                      .context = region->context,
-                      .buffer_id = region->buffer_id,
-                      .owner = block->base});
-    }
   }
   device_address = block->device_address + (address - block->base);
   if (!now_mapped && is_to_be_paged(*block)) return page(thread, *region, *block, lock);
@@ -277,6 +283,38 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
   return CUDA_SUCCESS;
 }
 
+bool HostMemory::take_alias(const Region& region, Block& block) {
+  if (block.alias != 0) return true;
+  const auto taken = window_.take(round_up(block.bytes), page_bytes);
+  if (!taken) return false;
+  block.alias = *taken;
+  parts_.map.add({.kind = Region::Kind::alias,
+                  .base = block.alias,
+                  .bytes = block.bytes,
+                  .device = region.device,
+                  .context = region.context,
+                  .buffer_id = region.buffer_id,
+                  .owner = block.base});
+  return true;
+}
+
+CUresult HostMemory::promise(std::uint64_t address, std::uint64_t& device_address) {
+  const auto region = parts_.map.find(address);
+  const std::lock_guard order(order_);
+  const std::lock_guard lock(mutex_);
+  Block* const block = region && region->on_host() ? find(address, 1) : nullptr;
+  if (!block) return CUDA_ERROR_INVALID_VALUE;
+  if (!block->owned && !take_alias(*region, *block)) return CUDA_ERROR_OUT_OF_MEMORY;
+  device_address = (block->owned ? block->base : block->alias) + (address - block->base);
+  return CUDA_SUCCESS;
+}
+
+CUresult HostMemory::keep_promise(Thread& thread, const Region& region, std::string_view kernel) {
+  if (region.kind != Region::Kind::alias || mapped(region.owner)) return CUDA_SUCCESS;
+  std::uint64_t known;
+  return map(thread, region.owner, known, kernel);
+}
+
 CUresult HostMemory::map_named_in(Thread& thread, std::string_view kernel, std::span<const std::byte> arguments,
                                   bool& copied) {
   for (std::size_t at = 0; at + 8 <= arguments.size(); at += 8) {
@@ -284,7 +322,9 @@ CUresult HostMemory::map_named_in(Thread& thread, std::string_view kernel, std::
     std::memcpy(&value, arguments.data() + at, sizeof(value));
     if (!bounds_.contains(value)) continue;
     const auto region = parts_.map.find(value);
-    if (!region || region->kind != Region::Kind::host) continue;
+    if (!region) continue;
+    if (const CUresult result = keep_promise(thread, *region, kernel); result != CUDA_SUCCESS) return result;
+    if (region->kind != Region::Kind::host) continue;
     std::uint64_t ignored;
     if (const CUresult result = map(thread, value, ignored, kernel); result != CUDA_SUCCESS) return result;
     copied = copied || !parts_.channel.shares_memory();
@@ -370,6 +410,8 @@ CUresult HostMemory::reach(Thread& thread, std::uint64_t& address, RemoteCallBas
   if (!on_host) return CUDA_SUCCESS;
   if (region->on_host()) {
     if (const CUresult result = map(thread, address, address); result != CUDA_SUCCESS) return result;
+  } else if (const CUresult result = keep_promise(thread, *region); result != CUDA_SUCCESS) {
+    return result;
   }
   before_work(thread);
   return CUDA_SUCCESS;
@@ -424,6 +466,7 @@ HostMemory::Block* HostMemory::next_compared(std::uint64_t after) const {
 // on writing.
 std::vector<HostMemory::Change> HostMemory::take_changes(Block& block) {
   std::vector<Change> changes;
+  if (!block.owned && is_unmapped(block.base, block.bytes)) return changes;
   const std::span<const std::byte> now(at(block.base), block.bytes);
   for_changed_runs(now, block.shadow, [&](std::size_t offset, std::size_t bytes) {
     Change& change = changes.emplace_back();
@@ -523,7 +566,8 @@ void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> byt
   const std::lock_guard lock(mutex_);
   ++deliveries_;
   if (bytes.empty()) return;
-  if (Block* const block = find(address, bytes.size()); block && block->opened && !block->paged && !block->shared) {
+  if (Block* const block = find(address, bytes.size()); block && block->opened && !block->paged && !block->shared &&
+                                                        (block->owned || !is_unmapped(address, bytes.size()))) {
     if (block->device_address != 0) {
       const auto known = std::span(block->shadow).subspan(address - block->base, bytes.size());
       // A copy that the program has asked for may replace what it wrote there.
@@ -607,12 +651,12 @@ void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker, F
   // The worker closes it behind all work that is held back, of other contexts too. Until then its place is not free.
   const bool busy = block->opened && !gone_at_worker && !parts_.contexts.idle();
   if (block->opened && !gone_at_worker) close(thread, block->base, busy && !fences);
-  if (block->window_bytes != 0) parts_.map.remove(block->device_address);
+  if (block->alias != 0) parts_.map.remove(block->alias);
   if (busy && fences && block->owned)
     fences->after_all(thread, [this, base, bytes = round_up(block->bytes)] { give_window(base, bytes); });
   else if (block->owned) give_window(base, round_up(block->bytes));
   const std::lock_guard lock(mutex_);
-  if (block->window_bytes != 0) window_.give(block->device_address, block->window_bytes);
+  if (block->alias != 0) window_.give(block->alias, round_up(block->bytes));
 }
 
 }  // namespace fargpu::client

@@ -79,6 +79,11 @@ class HostMemory {
   /// whose arguments are the reason, for the log.
   CUresult map(Thread& thread, std::uint64_t address, std::uint64_t& device_address, std::string_view kernel = {});
 
+  /// The address by which kernels will know the memory at `address`: work that is given it makes the block usable.
+  CUresult promise(std::uint64_t address, std::uint64_t& device_address);
+  /// Does so for a region of that kind.
+  CUresult keep_promise(Thread& thread, const Region& region, std::string_view kernel = {});
+
   /// Whether there was ever a block in the window.
   bool exists() const { return exists_.load(std::memory_order_relaxed); }
   /// Addresses of pinned memory among the arguments of a kernel, or some of them from an aligned one on, show that it
@@ -162,7 +167,7 @@ class HostMemory {
     bool owned = false;                // memory of the host window, ours to unmap
     bool opened = false;               // the worker has a copy
     std::uint64_t device_address = 0;  // mapped: where kernels see it
-    std::uint64_t window_bytes = 0;    // taken from the window for it
+    std::uint64_t alias = 0;           // registered: the place of the window where they do, or will
     bool paged = false;
     bool shared = false;            // the same pages here and at the worker
     std::vector<std::byte> shadow;  // compared: what the worker is known to hold
@@ -171,6 +176,7 @@ class HostMemory {
   };
 
   CUresult hold(Thread& thread, Region region, bool for_kernels);
+  bool take_alias(const Region& region, Block& block);  // under mutex_
   CUresult take_window(std::uint64_t bytes, std::uint64_t& base);
   void give_window(std::uint64_t base, std::uint64_t bytes);
   CUresult settle_deliveries(Thread& thread, const Region& region);

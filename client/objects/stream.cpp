@@ -7,7 +7,7 @@ void Stream::reset() {
   flags = 0;
   priority = 0;
   id = 0;
-  submitted = awaited = completed = settled = items = retired = fenced = 0;
+  submitted = awaited = completed = settled = ordered = items = retired = fenced = 0;
   functions = 0;
   capture = nullptr;
 }

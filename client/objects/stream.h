@@ -32,6 +32,7 @@ struct Stream {
   std::atomic<std::uint64_t> awaited{0};    ///< the last of these but for copies in whose bytes were taken
   std::atomic<std::uint64_t> completed{0};  ///< everything up to this call is done, or as good as done
   std::atomic<std::uint64_t> settled{0};    ///< and of this it is known that no copy is under way
+  std::atomic<std::uint64_t> ordered{0};    ///< later work of the whole context comes behind this call
   std::atomic<std::uint64_t> items{0};      ///< pieces of work given to it
   std::atomic<std::uint64_t> retired{0};    ///< how many of them are known to be done
   std::atomic<std::uint64_t> fenced{0};     ///< up to which item a fence was asked for

@@ -125,4 +125,26 @@ CUresult Waits::put_before_all(Thread& thread, Stream& stream, const Given& give
   return CUDA_SUCCESS;
 }
 
+CUresult Waits::put_before_all(Thread& thread, Context& context) {
+  const std::vector<Context*> greens = parts_.contexts.greens(context);
+  std::vector<Stream*> streams;
+  const auto look = [&](Stream& stream) {
+    if (!stream.finished() && stream.ordered.load() < stream.submitted.load()) streams.push_back(&stream);
+  };
+  look(context.legacy);
+  for (Context* const green : greens) look(green->legacy);
+  parts_.streams.for_each([&](Handle, Stream& stream) {
+    if (stream.context == &context || std::find(greens.begin(), greens.end(), stream.context) != greens.end())
+      look(stream);
+  });
+  for (Stream* const stream : streams) {
+    const std::uint64_t given = stream->submitted.load();
+    RemoteCall<wire::CuStreamSynchronize> call(thread, stream->context);
+    call.in().setHStream(stream->wire());
+    if (const CUresult bad = call.post(); bad != CUDA_SUCCESS) return bad;
+    raise(stream->ordered, given);
+  }
+  return CUDA_SUCCESS;
+}
+
 }  // namespace fargpu::client

@@ -61,6 +61,8 @@ class Waits final : public Settler {
     before_work(thread);
     parts_.managed.settle_changes(thread);
   }
+  /// What the context's streams have been given comes before all that they are given from now on. Nobody waits.
+  CUresult put_before_all(Thread& thread, Context& context);
   /// The program has waited for work.
   void after_wait(Thread& thread) {
     parts_.device_memory.synchronized(thread);

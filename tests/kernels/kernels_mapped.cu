@@ -232,6 +232,81 @@ CASE(registered) {
   }
 }
 
+// The address by which kernels know registered memory is one of its attributes too.
+CASE(registered_by_its_attributes) {
+  Kernels kernels;
+  for (const bool both : {false, true}) {
+    Registered memory(4 * mib, MAP_PRIVATE);
+    int* const values = memory.get();
+    const auto host = reinterpret_cast<CUdeviceptr>(values);
+    CUdeviceptr address = 0;
+    void* on_host = nullptr;
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_HOST_POINTER};
+    void* answers[] = {&address, &on_host};
+    if (both) OK(cuPointerGetAttributes(2, asked, answers, host + 8));
+    else OK(cuPointerGetAttribute(&address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, host + 8));
+    HOLDS(address != 0);
+    HOLDS(!both || on_host == values + 2);
+    address -= 8;
+    values[0] = 5;
+    values[1024] = 6;
+    // A copy by that address, and a kernel.
+    int seen[2] = {};
+    OK(cuMemcpy(reinterpret_cast<CUdeviceptr>(seen), address, 4));
+    HOLDS(seen[0] == 5);
+    launch_step(kernels, nullptr, address, 1024, 2);
+    OK(cuCtxSynchronize());
+    HOLDS(values[0] == 11 && values[1024] == 13);
+    HOLDS(memory.mapped() == address);
+  }
+}
+
+// A program may forget to unregister memory that it unmaps.
+CASE(registered_and_unmapped) {
+  Kernels kernels;
+  constexpr size_t bytes = 64 << 10;
+  Buffer<int> out(1);
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  HOLDS(memory != MAP_FAILED);
+  OK(cuMemHostRegister(memory, bytes, CU_MEMHOSTREGISTER_DEVICEMAP));
+  CUdeviceptr address;
+  OK(cuMemHostGetDevicePointer(&address, memory, 0));
+  launch_step(kernels, nullptr, address, 1, 10);
+  OK(cuCtxSynchronize());
+  HOLDS(munmap(memory, bytes) == 0);
+  launch_step(kernels, nullptr, address, 1, 10);
+  OK(kernels.try_launch("set", {}, {1}, 0, nullptr, out.address(), 5));
+  OK(cuCtxSynchronize());
+  HOLDS(out.get()[0] == 5);
+  OK(cuMemHostUnregister(memory));
+}
+
+// A synchronous copy has read its source when it returns, whatever its stream still has to do.
+CASE(source_written_after_a_copy) {
+  Kernels kernels;
+  constexpr size_t bytes = 64 << 10;
+  Buffer<int> first(bytes / 4), second(bytes / 4), large(32 * mib / 4);
+  Pinned plain(32 * mib), values(bytes, CU_MEMHOSTALLOC_DEVICEMAP);
+  Registered registered(bytes, MAP_PRIVATE);
+  registered.mapped();
+  launch_step(kernels, nullptr, values.mapped(), 1, 1);
+  OK(cuCtxSynchronize());
+  Stream stream;
+  for (int round = 0; round < 20; ++round) {
+    for (int* const source : {values.get(), registered.get()}) {
+      OK(cuMemcpyHtoDAsync(large.address(), plain.get(), plain.bytes(), stream));
+      for (size_t i = 0; i < bytes / 4; ++i) source[i] = 1 + round;
+      OK(cuMemcpyHtoD(first.address(), source, bytes));
+      for (size_t i = 0; i < bytes / 4; ++i) source[i] = -1 - round;
+      OK(cuMemcpyHtoD(second.address(), source, bytes));
+      OK(cuCtxSynchronize());
+      const auto one = first.get(), other = second.get();
+      HOLDS(std::count(one.begin(), one.end(), 1 + round) == static_cast<long>(bytes / 4));
+      HOLDS(std::count(other.begin(), other.end(), -1 - round) == static_cast<long>(bytes / 4));
+    }
+  }
+}
+
 CASE(copies) {
   Kernels kernels;
   Pinned values(8 * mib), plain(8 * mib);

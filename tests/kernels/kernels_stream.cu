@@ -1076,25 +1076,154 @@ CASE(event_recorded_again_in_a_capture) {
   HOLDS(value_at(value.address()) == 15);
 }
 
+// A wait for an event that is itself held back does not let the stream forget the function that runs on it.
+CASE(function_before_a_wait_that_is_held) {
+  Kernels kernels;
+  Buffer<int> value(1);
+  struct Slow {
+    std::atomic<bool> over{false};
+    static void CUDA_CB run(void* pointer) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      static_cast<Slow*>(pointer)->over = true;
+    }
+  };
+  for (int way = 0; way < 3; ++way) {
+    Slow slow;
+    Stream first(CU_STREAM_NON_BLOCKING), second(CU_STREAM_NON_BLOCKING), third(CU_STREAM_NON_BLOCKING);
+    Event event(CU_EVENT_DISABLE_TIMING), behind(CU_EVENT_DISABLE_TIMING);
+    nap(first);
+    OK(cuEventRecord(event, first));
+    OK(cuLaunchHostFunc(second, Slow::run, &slow));
+    OK(cuStreamWaitEvent(second, event, 0));
+    if (way == 0) OK(cuStreamSynchronize(second));
+    if (way == 1) OK(cuEventRecord(behind, second));
+    if (way == 1) OK(cuEventSynchronize(behind));
+    if (way == 2) {
+      OK(kernels.try_launch("set", {}, {1}, 0, second, value.address(), 1));
+      while (cuStreamQuery(second) == CUDA_ERROR_NOT_READY) std::this_thread::yield();
+    }
+    HOLDS(slow.over);
+  }
+}
+
+// What waits for a context waits for what a stream was given before it was captured.
+CASE(waited_for_during_a_capture) {
+  Kernels kernels;
+  Buffer<int> value(1), out(1);
+  for (const unsigned flags : {CU_STREAM_NON_BLOCKING, CU_STREAM_DEFAULT}) {
+    Stream captured(flags), other(CU_STREAM_NON_BLOCKING);
+    Event event(CU_EVENT_DISABLE_TIMING);
+    void* pinned;
+    OK(cuMemHostAlloc(&pinned, 4096, 0));
+    value.clear();
+    OK(kernels.try_launch("wait_microseconds", {}, {1}, 0, captured, 100000ll));
+    OK(kernels.try_launch("set", {}, {1}, 0, captured, value.address(), 7));
+    OK(cuEventRecord(event, captured));
+    OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemFreeHost(pinned));
+    OK(kernels.try_launch("set", {}, {1}, 0, captured, value.address(), 8));
+    CUgraph graph;
+    OK(cuStreamEndCapture(captured, &graph));
+    OK(cuGraphDestroy(graph));
+    OK(cuStreamWaitEvent(other, event, 0));
+    OK(kernels.try_launch("copy_value", {}, {1}, 0, other, value.address(), out.address()));
+    OK(cuStreamSynchronize(other));
+    HOLDS(value_at(out.address()) == 7);
+  }
+}
+
+// Memory that is freed is a synchronisation: later work, on whatever stream, comes behind earlier work.
+CASE(freed_between) {
+  Kernels kernels;
+  Buffer<int> value(1), out(1);
+  for (int round = 0; round < 5; ++round) {
+    Stream first(CU_STREAM_NON_BLOCKING), second(CU_STREAM_NON_BLOCKING);
+    value.clear();
+    CUdeviceptr other;
+    OK(cuMemAlloc(&other, 64 << 20));
+    size_t before, after, all;
+    OK(cuMemGetInfo(&before, &all));
+    OK(kernels.try_launch("wait_microseconds", {}, {1}, 0, first, 50000ll));
+    OK(kernels.try_launch("set", {}, {1}, 0, first, value.address(), 7 + round));
+    OK(cuMemFree(other));
+    OK(kernels.try_launch("copy_value", {}, {1}, 0, second, value.address(), out.address()));
+    OK(cuStreamSynchronize(second));
+    HOLDS(value_at(out.address()) == 7 + round);
+    OK(cuMemAlloc(&other, 64 << 20));
+    OK(kernels.try_launch("wait_microseconds", {}, {1}, 0, first, 50000ll));
+    OK(cuMemFree(other));
+    OK(cuMemGetInfo(&after, &all));
+    HOLDS(after >= before + (64u << 20));
+  }
+}
+
+// Synchronous copies of memory that the program has marked so are over when they return, for all streams.
+CASE(synchronizing_memory) {
+  Kernels kernels;
+  constexpr size_t count = 16 << 20;
+  Buffer<int> from(count), to(count), out(1);
+  Stream other(CU_STREAM_NON_BLOCKING);
+  int on = 1;
+  OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, to.address()));
+  for (int round = 1; round <= 5; ++round) {
+    OK(cuMemsetD32(from.address(), static_cast<unsigned>(round), count));
+    OK(cuMemcpyDtoD(to.address(), from.address(), from.bytes()));
+    OK(kernels.try_launch("copy_value", {}, {1}, 0, other, to.address() + from.bytes() - sizeof(int), out.address()));
+    OK(cuStreamSynchronize(other));
+    HOLDS(value_at(out.address()) == round);
+  }
+}
+
+// What is freed in the order of the default stream is used again behind what that stream waits for.
+CASE(freed_on_the_default_stream) {
+  Kernels kernels;
+  constexpr size_t bytes = 32 << 20;
+  void* source;
+  OK(cuMemHostAlloc(&source, bytes, 0));
+  memset(source, 1, bytes);
+  for (int round = 0; round < 5; ++round) {
+    Stream first, second;
+    CUdeviceptr memory, again;
+    OK(cuMemAllocAsync(&memory, bytes, nullptr));
+    OK(cuMemcpyHtoDAsync(memory, source, bytes, first));
+    OK(cuMemFreeAsync(memory, nullptr));
+    OK(cuMemAllocAsync(&again, bytes, nullptr));
+    OK(cuMemsetD8Async(again, 7, bytes, second));
+    std::vector<unsigned char> got(bytes);
+    OK(cuStreamSynchronize(first));
+    OK(cuMemcpyDtoH(got.data(), again, bytes));
+    HOLDS(std::count(got.begin(), got.end(), 7) == static_cast<long>(bytes));
+    OK(cuMemFreeAsync(again, nullptr));
+  }
+  OK(cuCtxSynchronize());
+  OK(cuMemFreeHost(source));
+}
+
 // Launches of one executable graph come one after the other, on whatever streams.
 CASE(graph_launches_in_order) {
   Kernels kernels;
   Buffer<int> value(2);
-  value.clear();
-  Stream first(CU_STREAM_NON_BLOCKING), second(CU_STREAM_NON_BLOCKING);
-  OK(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_RELAXED));
-  OK(kernels.try_launch("add", {}, {1}, 0, first, value.address(), 1));
-  CUgraph captured;
-  OK(cuStreamEndCapture(first, &captured));
-  Graph graph(captured);
-  OK(cuGraphUpload(graph.executable(), first));
-  nap(first);
-  OK(cuGraphLaunch(graph.executable(), first));
-  OK(cuGraphLaunch(graph.executable(), second));
-  OK(kernels.try_launch("copy_value", {}, {1}, 0, second, value.address(), value.address() + sizeof(int)));
-  OK(cuStreamSynchronize(second));
-  HOLDS(value_at(value.address() + sizeof(int)) == 2);
-  OK(cuStreamSynchronize(first));
+  for (const bool waits_for_an_event : {false, true}) {
+    value.clear();
+    Stream first(CU_STREAM_NON_BLOCKING), second(CU_STREAM_NON_BLOCKING);
+    Event event(CU_EVENT_DISABLE_TIMING);
+    OK(cuEventRecord(event, first));
+    OK(cuStreamSynchronize(first));
+    OK(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_RELAXED));
+    if (waits_for_an_event) OK(cuStreamWaitEvent(first, event, CU_EVENT_WAIT_EXTERNAL));
+    OK(kernels.try_launch("add", {}, {1}, 0, first, value.address(), 1));
+    CUgraph captured;
+    OK(cuStreamEndCapture(first, &captured));
+    Graph graph(captured);
+    OK(cuGraphUpload(graph.executable(), first));
+    nap(first);
+    OK(cuGraphLaunch(graph.executable(), first));
+    OK(cuGraphLaunch(graph.executable(), second));
+    OK(kernels.try_launch("copy_value", {}, {1}, 0, second, value.address(), value.address() + sizeof(int)));
+    OK(cuStreamSynchronize(second));
+    HOLDS(value_at(value.address() + sizeof(int)) == 2);
+    OK(cuStreamSynchronize(first));
+  }
 }
 
 CASE(capture_errors) {

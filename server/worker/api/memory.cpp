@@ -206,6 +206,10 @@ Outcome fence(Session& session, Call& call, wire::Fence::Reader in) {
   if (in.getStream() == 0) {
     session.waits().when_all_passed(passed);
   } else if (StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context)) {
+    // What is freed on the legacy stream may be used again behind it: later work of other streams comes behind what it
+    // waits for.
+    if (stream == stream->context->legacy.get() && session.ordering().holding(*stream))
+      session.ordering().defer(*stream, [] {});
     session.waits().when_passed(*stream, passed);
   } else {
     session.waits().when_all_passed(passed);  // another thread has destroyed the stream, and its work may be under way

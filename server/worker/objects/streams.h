@@ -19,6 +19,12 @@ class OvertakeEvent;
 class Staging;
 struct ContextState;
 
+/// The work that a stream was given before it was captured.
+struct BeforeCapture {
+  bool over = false;
+  std::vector<std::function<void(CUresult)>> waiting;  ///< for its end
+};
+
 /// Work on a stream is counted when it is given to the driver; `passed` is how far the GPU is known to be.
 struct StreamState {
   CUstream cuda = nullptr;
@@ -31,8 +37,9 @@ struct StreamState {
   std::uint64_t passed = 0;
   std::uint64_t looked_at = 0;  ///< as `submitted`, up to where its completion is being looked for
   std::uint64_t full = 0;  ///< holds back what comes (StreamOrder) while the driver has enough of it; 0 if it has not
-  std::uint64_t last_item = 0;      ///< the last work on it that is held back (StreamOrder); 0 for none
-  std::uint64_t overtake_seen = 0;  ///< see ContextState::overtake
+  std::uint64_t last_item = 0;                    ///< the last work on it that is held back (StreamOrder); 0 for none
+  std::uint64_t overtake_seen = 0;                ///< see ContextState::overtake
+  std::shared_ptr<BeforeCapture> before_capture;  ///< of the last capture; null for none, or no work
   bool dirty() const { return submitted != passed; }
   std::uint64_t pending() const { return submitted - passed; }
 

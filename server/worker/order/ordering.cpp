@@ -68,13 +68,19 @@ bool Ordering::comes_behind(const Service& service, Call& call) {
   }
   const std::uint64_t awaited = service.awaited_event ? service.awaited_event(call) : 0;
   auto before = order_.before(*target, awaited);
-  if (!before.empty() && passes_functions(service, call)) order_.leave_out_functions(*target, before);
   std::vector<std::uint64_t> recorded = recorded_by(service, call);
   for (const std::uint64_t item : order_.before_records(recorded)) before.push_back(item);
   // Launches of one executable graph come one after the other, on whatever streams.
   if (const std::uint64_t exec = launched(service, call); exec != 0 && order_.launch_of(exec) != 0)
     before.push_back(order_.launch_of(exec));
   if (before.empty()) return false;
+  // A call that is held back for something else stays behind the functions too: later work on the stream, which has to,
+  // comes behind that call alone.
+  if (passes_functions(service, call)) {
+    auto others = before;
+    order_.leave_out_functions(*target, others);
+    if (others.empty()) return false;
+  }
   // A wait for an event that joins a capture is waited for: it cannot come behind what waits for the same thread.
   if (call.id().never_held && call.id().wants_reply && service.awaited_event) {
     executor_.finish(call.id(), CUDA_ERROR_NOT_SUPPORTED);
@@ -238,7 +244,20 @@ std::optional<Outcome> Ordering::before_capture(Call& call, StreamState& stream)
       return call.id().never_held ? Outcome(CUDA_ERROR_NOT_SUPPORTED) : park_behind(items, call, {&stream});
   }
   taken_copies_.catch_up(stream);
+  look_before_capture(stream);
+  if (stream.blocking) look_before_capture(*stream.context->legacy);  // of which nothing may be asked then, either
   return std::nullopt;
+}
+
+void Ordering::look_before_capture(StreamState& stream) {
+  if (!stream.dirty() || captures_.capturing(stream)) return;
+  const auto before = std::make_shared<BeforeCapture>();
+  stream.before_capture = before;
+  completions_.after(stream, Completions::Kind::release, [this, before](CUresult result) {
+    before->over = true;
+    for (auto& wait : std::exchange(before->waiting, {}))
+      completions_.soon(Completions::Kind::signal, result, std::move(wait));
+  });
 }
 
 // --- holding back ---------------------------------------------------------------------------------------------------
@@ -264,7 +283,10 @@ void Ordering::defer(StreamState& stream, Job job) {
 bool Ordering::hold_behind_record(ContextState& context, std::uint64_t event, Job job) {
   const std::uint64_t record = order_.record_of(event);
   if (record == 0) return false;
-  order_.awaits(order_.hold_context(context, record, std::move(job)), event);
+  const std::uint64_t held = order_.hold_context(context, record, std::move(job));
+  order_.awaits(held, event);
+  for (ContextState* const one : contexts_.with_greens(context))
+    if (one != &context) order_.hold_context(*one, held, [] {});
   return true;
 }
 
@@ -274,6 +296,7 @@ void Ordering::enqueue(StreamState& stream, GraphLaunch launch, Job job) {
     if (item != 0) before.push_back(item);
   };
   add(launch.behind);
+  if (launch.exec != 0) add(order_.launch_of(launch.exec));
   for (const std::uint64_t event : launch.awaited) add(order_.record_of(event));
   for (const std::uint64_t item : order_.before_records(launch.recorded)) add(item);
   const std::uint64_t item = order_.enqueue(before, &stream, std::move(launch.recorded), std::move(job), launch.exec);

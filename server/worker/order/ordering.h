@@ -196,6 +196,7 @@ class Ordering {
   /// `streams`: later work on them comes behind it.
   Outcome park_behind(const std::vector<std::uint64_t>& items, Call& call,
                       const std::vector<StreamState*>& streams = {});
+  void look_before_capture(StreamState& stream);
   bool empty_full();
   CUresult end_stream(StreamState& stream, CUresult result);
 

@@ -48,7 +48,14 @@ void Waits::when_passed(ContextState& context, Completions::Done done) {
     for (ContextState* const one : target ? contexts_.with_greens(*target) : std::vector<ContextState*>{}) {
       contexts_.make_current(*one);
       for (StreamState* stream : one->streams) {
-        if (!stream->dirty() || captures_.capturing(*stream)) continue;
+        if (!stream->dirty()) continue;
+        if (captures_.capturing(*stream)) {  // nothing can be recorded there, but it was given work before
+          const auto& before = stream->before_capture;
+          if (!before || before->over) continue;
+          gather->add();
+          before->waiting.push_back([gather](CUresult result) { gather->close(result); });
+          continue;
+        }
         gather->add();
         completions_.after(*stream, Completions::Kind::signal, [gather](CUresult result) { gather->close(result); });
       }
