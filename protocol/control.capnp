@@ -108,8 +108,8 @@ struct Control {
     resumeAnswer @30 :ResumeAnswer;   # worker -> client
 
     # --- session, bulk lane and link, either way, opening, where both want RDMA (docs/internals/rdma.md) --------------
-    rdma @31 :RdmaEnd;                # first the worker after `attach`; first the client on a lane; first the target of
-                                      # a link
+    rdma @31 :RdmaEnd;                # first the worker after `attach`; first the target of a link; either of both on a
+                                      # lane, and on a connection that comes back, before `resume`
     rdmaMet @32 :Text;                # whether the sender has met the other end by RDMA: empty, or why not. If both
                                       # have, everything else goes by RDMA; if not, nothing does
 

@@ -264,13 +264,14 @@ void Lanes::give_up() {
 class Lanes::Lent {
  public:
   explicit Lent(Channel& channel)
-      : channel_(dynamic_cast<ResumableChannel*>(&channel)), straight_(dynamic_cast<StraightSender*>(&channel)) {}
+      : resumed_(dynamic_cast<ResumableChannel*>(&channel)), straight_(dynamic_cast<StraightSender*>(&channel)) {}
 
   bool empty() const { return jobs_.empty(); }
   /// The bytes that are sent next: whether they may be `lent`, and whether `more` will be sent soon.
   void begin(Bytes bytes, bool lent, bool more) {
-    if (straight_) straight_->lend(lent ? bytes : Bytes());
-    if (channel_) channel_->lend(lent && more ? bytes : Bytes());
+    if (!lent) bytes = {};
+    if (resumed_) resumed_->lend(bytes, more);
+    else if (straight_) straight_->lend(bytes);
   }
   /// They have left.
   void sent(Job job) {
@@ -282,27 +283,23 @@ class Lanes::Lent {
   /// There is nothing more to send just now.
   void look() {
     tell_confirmed();
-    if (channel_ && std::chrono::steady_clock::now() - left_at_ >= lent_idle_max) tell_all();
+    if (!resumed_ || jobs_.empty() || std::chrono::steady_clock::now() - left_at_ < lent_idle_max) return;
+    resumed_->copy_lent();
+    tell_confirmed();
   }
 
  private:
   bool needs(const Job& job) const {
-    return (channel_ && channel_->needs(job.bytes)) || (straight_ && straight_->needs(job.bytes));
+    return resumed_ ? resumed_->needs(job.bytes) : straight_ && straight_->needs(job.bytes);
   }
   void tell_confirmed() {
-    while (!jobs_.empty() && !needs(jobs_.front())) tell_first();
-  }
-  void tell_all() {
-    if (jobs_.empty()) return;
-    channel_->copy_lent();
-    while (!jobs_.empty()) tell_first();
-  }
-  void tell_first() {
-    jobs_.front().told.sent();
-    jobs_.pop_front();
+    while (!jobs_.empty() && !needs(jobs_.front())) {
+      jobs_.front().told.sent();
+      jobs_.pop_front();
+    }
   }
 
-  ResumableChannel* const channel_;
+  ResumableChannel* const resumed_;
   StraightSender* const straight_;
   std::deque<Job> jobs_;
   std::chrono::steady_clock::time_point left_at_;  // the last of them

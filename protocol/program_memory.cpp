@@ -12,9 +12,11 @@
 namespace fargpu {
 namespace {
 
+constinit thread_local unsigned own = 0;  // scopes of OwnMemory
+
 bool copy_by_kernel(const void* from, void* to, std::size_t bytes, bool theirs_is_from) {
   static std::atomic<bool> forbidden{false};
-  if (!forbidden.load(std::memory_order_relaxed)) {
+  if (own == 0 && !forbidden.load(std::memory_order_relaxed)) {
     iovec ours{theirs_is_from ? to : const_cast<void*>(from), bytes};
     iovec theirs{theirs_is_from ? const_cast<void*>(from) : to, bytes};
     const ssize_t done = theirs_is_from ? ::process_vm_readv(::getpid(), &ours, 1, &theirs, 1, 0)
@@ -35,6 +37,9 @@ bool read_program_memory(const void* from, void* to, std::size_t bytes) {
 bool write_program_memory(const void* from, void* to, std::size_t bytes) {
   return copy_by_kernel(from, to, bytes, false);
 }
+
+OwnMemory::OwnMemory() { ++own; }
+OwnMemory::~OwnMemory() { --own; }
 
 void bring_program_memory(const void* memory, std::size_t bytes) {
   constexpr std::uintptr_t page = 4096;

@@ -10,6 +10,16 @@ namespace fargpu {
 bool read_program_memory(const void* from, void* to, std::size_t bytes);
 bool write_program_memory(const void* from, void* to, std::size_t bytes);
 
+/// While it lives, what its thread copies by these functions is memory of ours: the kernel is not asked, which costs
+/// more than copying a few bytes.
+class OwnMemory {
+ public:
+  OwnMemory();
+  ~OwnMemory();
+  OwnMemory(const OwnMemory&) = delete;
+  OwnMemory& operator=(const OwnMemory&) = delete;
+};
+
 /// Has the kernel bring pages of a file that are not there, many at once; by itself it reads them page by page, and
 /// slowly. A kernel that cannot bring pages says so, and nothing is lost.
 void bring_program_memory(const void* memory, std::size_t bytes);

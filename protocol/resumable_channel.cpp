@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "program_memory.h"
 #include "words.h"
 
 namespace fargpu {
@@ -64,7 +65,8 @@ ResumableChannel::ResumableChannel(std::shared_ptr<Channel> connection, std::siz
       hooks_(std::move(hooks)),
       log_(log_bytes),
       raw_(raw_bytes),
-      connection_(std::move(connection)) {
+      connection_(std::move(connection)),
+      straight_(dynamic_cast<StraightSender*>(connection_.get())) {
   changed_.signal();
 }
 
@@ -136,6 +138,7 @@ void ResumableChannel::resume(std::shared_ptr<Channel> connection, std::uint32_t
       throw ProtocolError(peer_ + " says it has received " + std::to_string(peer_received) + " bytes, of which " +
                           std::to_string(log_.begin()) + " to " + std::to_string(shown_.load()) + " can be");
     connection_ = connection;
+    straight_ = dynamic_cast<StraightSender*>(connection.get());
     epoch_ = epoch;
     sent_ = std::min(peer_received, log_.end());
     ahead_ = static_cast<std::size_t>(peer_received - sent_);
@@ -168,6 +171,15 @@ void ResumableChannel::catch_up(const std::shared_ptr<Channel>& connection) {
     return;
   }
   settle_acknowledgement();
+}
+
+void ResumableChannel::let_out() noexcept {
+  if (const auto connection = current()) connection->let_out();
+}
+
+std::string ResumableChannel::medium() const {
+  const std::lock_guard lock(state_mutex_);
+  return connection_->medium();
 }
 
 void ResumableChannel::show_up() {
@@ -257,6 +269,7 @@ std::size_t ResumableChannel::send_new(Channel& connection, std::span<const Byte
     if (bytes == 0) return 0;
     begin_record(bytes);
   }
+  if (straight_) straight_->lend(lent_);
   const std::size_t taken = send_record(connection, pieces);
   log(pieces, taken);
   return taken;
@@ -268,7 +281,7 @@ void ResumableChannel::log(std::span<const Bytes> pieces, std::size_t bytes) {
   for (const Bytes& piece : pieces) {
     if (bytes == 0) break;
     const std::size_t part = std::min(bytes, piece.size());
-    if (piece.data() >= lent_.data() && piece.data() + piece.size() <= lent_.data() + lent_.size())
+    if (more_ && piece.data() >= lent_.data() && piece.data() + piece.size() <= lent_.data() + lent_.size())
       log_.lend(piece.first(part));
     else log_.append(piece.first(part), !first && piece.size() >= foreign_bytes_min);
     bytes -= part;
@@ -277,15 +290,16 @@ void ResumableChannel::log(std::span<const Bytes> pieces, std::size_t bytes) {
   end_.store(sent_, std::memory_order_release);
 }
 
-void ResumableChannel::lend(Bytes bytes) {
+void ResumableChannel::lend(Bytes bytes, bool more) {
   const std::lock_guard sending(send_mutex_);
   lent_ = bytes;
+  more_ = more;
 }
 
 bool ResumableChannel::needs(Bytes bytes) {
   const std::lock_guard sending(send_mutex_);
   log_.drop_before(std::min(peer_consumed_.load(std::memory_order_acquire), sent_));
-  return log_.has_lent(bytes);
+  return log_.has_lent(bytes) || (straight_ && straight_->needs(bytes));
 }
 
 void ResumableChannel::copy_lent() {
@@ -387,6 +401,7 @@ bool ResumableChannel::fill_raw(Channel& connection) {
     std::memmove(raw_.data(), raw_.data() + raw_begin_, raw_end_ - raw_begin_);
     raw_end_ -= std::exchange(raw_begin_, 0);
   }
+  const OwnMemory own;
   const std::size_t got = connection.receive_some(std::span(raw_).subspan(raw_end_));
   raw_end_ += got;
   if (got > 0) heard_.store(true, std::memory_order_release);
@@ -531,6 +546,10 @@ Channel::Interest ResumableChannel::wait(Interest interest, Timeout timeout, Wak
   Interest ready;
   {
     const Counted reader(readers_, interest.readable), waiter(room_waiters_, full);
+    if (interest.readable) {  // a thread that received for want of room, before it could see this one, has kept it
+      const std::lock_guard receiving(receive_mutex_);
+      if (inbox_bytes_.load() > 0) return {.readable = true};
+    }
     std::optional<Sleepers::Sleeper> sleeper;
     if (full) {
       sleeper.emplace(sleepers_, waker);

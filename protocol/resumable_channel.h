@@ -16,6 +16,7 @@
 #include "channel.h"
 #include "sent_log.h"
 #include "sleepers.h"
+#include "straight_sender.h"
 
 namespace fargpu {
 
@@ -71,21 +72,24 @@ class ResumableChannel final : public Channel {
   /// Whether all that has been received was taken by its reader.
   bool all_taken() const { return inbox_bytes_.load(std::memory_order_acquire) == 0; }
 
-  /// For the thread that sends: what it sends of these bytes from now on is not copied at once, because they stay as
-  /// they are until needs() says that they are not needed, or copy_lent() was called. None: no more is lent.
-  void lend(Bytes bytes);
-  /// Whether some of these bytes may have to be sent again from where they lie.
+  /// For the thread that sends: these bytes, if they are sent next, stay as they are until needs() says that they are
+  /// not needed. `more`: much is sent behind them, so they are not copied for sending again until copy_lent() is
+  /// called. None: no more is lent.
+  void lend(Bytes bytes, bool more);
+  /// Whether some of these bytes are still on their way, or may have to be sent again, from where they lie.
   bool needs(Bytes bytes);
-  /// Nothing is needed any more.
+  /// Copies what may have to be sent again.
   void copy_lent();
 
   std::size_t send_some(std::span<const Bytes> pieces) override;
   std::size_t receive_some(std::span<std::byte> buffer) override;
   Interest wait(Interest interest, Timeout timeout, Waker* waker = nullptr) override;
+  void let_out() noexcept override;
   void close() noexcept override { give_up("the connection is closed"); }
   std::string peer() const override { return peer_; }
   bool resuming() const override;
   bool suspect(const std::string& why) override;
+  std::string medium() const override;
 
  private:
   enum class Phase {
@@ -130,7 +134,8 @@ class ResumableChannel final : public Channel {
   // under the last two.
   std::mutex send_mutex_;
   SentLog log_;
-  Bytes lent_;              // what is sent of these is not copied
+  Bytes lent_;              // what is sent of these stays as it is
+  bool more_ = false;       // and is not copied
   std::uint64_t sent_ = 0;  // of the log, by this connection
   std::array<std::byte, sizeof(ResumableHeader)> header_{};
   std::size_t header_left_ = 0, record_left_ = 0;  // of the record that is being sent
@@ -158,6 +163,7 @@ class ResumableChannel final : public Channel {
   mutable std::mutex state_mutex_;
   std::atomic<Phase> phase_{Phase::whole};  // changes under the lock
   std::shared_ptr<Channel> connection_;
+  StraightSender* straight_;  // the connection, if it can send from where bytes lie
   std::uint32_t epoch_ = 0;
   Break break_;
   std::string over_;

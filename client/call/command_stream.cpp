@@ -5,6 +5,7 @@
 #include <new>
 
 #include "client/base/uncancelled.h"
+#include "protocol/program_memory.h"
 
 namespace fargpu::client {
 namespace {
@@ -143,6 +144,7 @@ void CommandStream::send(Lock& lock) {
     urgent_ = false;
     const auto begin = Clock::now();
     send_outside(lock, Sending::all, [&] {
+      const OwnMemory own;
       const std::array<Bytes, 1> piece{outgoing_.bytes()};
       // The worker always reads, so waiting here ends; others queue behind, which keeps the order.
       send_all(channel_, piece);
@@ -210,6 +212,7 @@ CommandStream::Left CommandStream::flush_some(Which which) {
   run_ended_ = true;
   bool all = false;
   send_outside(lock, Sending::some, [&] {
+    const OwnMemory own;
     const std::array<Bytes, 1> piece{outgoing_.bytes()};
     const std::size_t sent = channel_.send_some(piece);
     bytes_sent_.fetch_add(sent, std::memory_order_relaxed);

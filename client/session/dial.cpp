@@ -55,19 +55,33 @@ std::unique_ptr<Channel> share_memory(std::unique_ptr<Channel> socket, std::uint
   return make_shared_channel(std::move(socket), memory, ring_bytes, true);
 }
 
-// What follows goes by RDMA, if that works. Nothing else will do on a lane of a session that does.
-std::unique_ptr<Channel> require_rdma(std::unique_ptr<Channel> channel,
-                                      const std::shared_ptr<rdma::OpenedDevices>& devices) {
-  auto [end, text] = rdma::hand_over(*channel, devices, {});
-  if (!end) throw ChannelClosed("no RDMA: " + text);
-  return std::move(*end).open(std::move(channel));
+// A connection of a session that goes by RDMA, which comes back: by TCP if RDMA works no more, unless nothing else will
+// do.
+GoOn meet_by_rdma(Channel& connection, wire::RdmaEnd::Reader heard, const RdmaChoice& rdma, const Config& config,
+                  const std::string& host) {
+  const auto handed =
+      std::make_shared<rdma::HandedOver>(rdma::hand_over(connection, rdma.devices, {}, heard, limits::connect_timeout));
+  if (!handed->end) {
+    if (rdma.required) throw ChannelClosed("no RDMA: " + handed->text);
+    log::info("{}: a connection of the session goes on by TCP and not by RDMA: {}", host, handed->text);
+    return {};
+  }
+  return [handed, wrap = config.wrap_shared](std::unique_ptr<Channel> met) {
+    auto channel = std::move(*handed).go_on(std::move(met));
+    return wrap ? wrap(std::move(channel)) : std::move(channel);
+  };
 }
 
-// A connection that the session's worker has taken as a bulk lane. `devices`: of a session that goes by RDMA.
+// A connection that the session's worker has taken as a bulk lane. `devices`: of a session that goes by RDMA, on whose
+// lanes nothing else will do.
 std::unique_ptr<Channel> open_lane(const Connect& connect, const LaneRequest& request, const std::string& host,
                                    const std::shared_ptr<rdma::OpenedDevices>& devices) {
   auto channel = connect(request);
-  if (devices) channel = require_rdma(std::move(channel), devices);
+  if (devices) {
+    auto handed = rdma::hand_over(*channel, devices, {});
+    if (!handed.end) throw ChannelClosed("no RDMA: " + handed.text);
+    channel = std::move(handed).go_on(std::move(channel));
+  }
   const auto message = receive_control(*channel, limits::connect_timeout);
   MessageReader reader(message);
   const auto control = reader.root<wire::Control>();
@@ -122,15 +136,17 @@ void say_goodbye(std::unique_ptr<Channel> connection) noexcept {
 /// A session that the worker has begun, until it has begun here too.
 class BegunThere {
  public:
-  BegunThere(std::unique_ptr<Channel>& connection, bool resumes) : connection_(connection), resumes_(resumes) {}
+  BegunThere(std::unique_ptr<Channel>& connection, rdma::HandedOver& by_rdma, bool resumes)
+      : connection_(connection), by_rdma_(by_rdma), resumes_(resumes) {}
   BegunThere(const BegunThere&) = delete;
   BegunThere& operator=(const BegunThere&) = delete;
   ~BegunThere() {
-    if (resumes_ && connection_) say_goodbye(std::move(connection_));
+    if (resumes_ && connection_) say_goodbye(std::move(by_rdma_).go_on(std::move(connection_)));
   }
 
  private:
   std::unique_ptr<Channel>& connection_;  // null as soon as a session has it
+  rdma::HandedOver& by_rdma_;             // by which it goes, if it does not go by the connection
   const bool resumes_;                    // if not, it ends with its connection
 };
 
@@ -227,7 +243,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   if (!control.isAttachAnswer()) throw ProtocolError(host_name + " did not answer to attach");
   const auto answer = control.getAttachAnswer();
   check_failure(answer.getFailure(), host_name);
-  const BegunThere begun(channel, answer.hasResumeSecret());
+  const BegunThere begun(channel, by_rdma, answer.hasResumeSecret());
   if (!speaks(answer.getProtocolVersion()))
     throw ProtocolError(
         fmt::format("{} answered with protocol {}, which it was not offered", host_name, answer.getProtocolVersion()));
@@ -262,13 +278,19 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
       return std::vector<std::byte>(begin, begin + bytes.size());
     };
     std::vector<std::byte> key = copy_of(answer.getLaneKey());
+    decltype(Resumption::Terms::meet) meet;
+    if (by_rdma.end)
+      meet = [rdma, config, host_name](Channel& connection, wire::RdmaEnd::Reader heard) {
+        return meet_by_rdma(connection, heard, rdma, config, host_name);
+      };
     if (answer.hasResumeSecret())
       resumption = std::make_shared<Resumption>(
           connect, Resumption::Terms{.session = terms.session_id,
                                      .lane_key = key,
                                      .secret = copy_of(answer.getResumeSecret()),
                                      .host = host_name,
-                                     .time = std::chrono::milliseconds(answer.getResumeMs())});
+                                     .time = std::chrono::milliseconds(answer.getResumeMs()),
+                                     .meet = std::move(meet)});
     terms.resumes = resumption != nullptr;
     terms.open_lane = [connect = std::move(connect), session = terms.session_id, key = std::move(key), host_name,
                        resumption, devices = by_rdma.end ? rdma.devices : nullptr]() -> std::shared_ptr<Channel> {
@@ -315,7 +337,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
                     host_name, terms.facts.driver_version, config.driver_version, terms.facts.driver_version));
   }
   if (by_rdma.end) {
-    channel = std::move(*by_rdma.end).open(std::move(channel));
+    channel = std::move(by_rdma).go_on(std::move(channel));
     if (config.wrap_shared) channel = config.wrap_shared(std::move(channel));
   }
   if (shares_memory) {

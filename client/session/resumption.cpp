@@ -164,13 +164,31 @@ void Resumption::come_back(std::uint32_t number, const ResumableChannel::Break& 
 void Resumption::connect_again(ResumableChannel& channel, std::uint32_t number) {
   const std::uint64_t received = channel.fence();
   const Link known = link(number);
-  std::shared_ptr<Channel> connection;
+  std::unique_ptr<Channel> connection;
+  GoOn go_on;
   try {
     connection = connect_({.session = terms_.session, .key = terms_.lane_key, .channel = number, .resumes = true});
   } catch (const TlsError& error) {
     // A broker that knows no such session says so in the clear.
     if (error.cause == TlsError::Cause::not_tls) throw Refused("there is no such session there");
     throw;
+  }
+  if (number == 0) watch_connection(*connection);
+  const auto hear = [&](auto&& use) {
+    const auto message = receive_control(*connection, limits::connect_timeout);
+    MessageReader reader(message);
+    const auto control = reader.root<wire::Control>();
+    if (control.isLaneAnswer()) {
+      check(control.getLaneAnswer());
+      throw Refused("it does not resume sessions");
+    }
+    use(control);
+  };
+  if (terms_.meet) {
+    hear([&](wire::Control::Reader control) {
+      if (!control.isRdma()) throw ProtocolError("the worker does not go on by RDMA, as the session did");
+      go_on = terms_.meet(*connection, control.getRdma());
+    });
   }
   send_control(*connection, 2, [&](wire::Control::Builder control) {
     auto resume = control.initResume();
@@ -179,27 +197,24 @@ void Resumption::connect_again(ResumableChannel& channel, std::uint32_t number) 
     resume.setSecret({reinterpret_cast<const kj::byte*>(known.secret.data()), known.secret.size()});
     resume.setReceived(received);
   });
-  const auto message = receive_control(*connection, limits::connect_timeout);
-  MessageReader reader(message);
-  const auto control = reader.root<wire::Control>();
-  if (control.isLaneAnswer()) {
-    check(control.getLaneAnswer());
-    throw Refused("it does not resume sessions");
-  }
-  if (!control.isResumeAnswer()) throw ProtocolError("no answer to what was asked");
-  const auto answer = control.getResumeAnswer();
-  check(answer.getFailure());
-  const auto secret = answer.getSecret();
-  if (secret.size() != limits::resume_secret_bytes) throw Refused("it gave no secret for the next time");
-  {
+  std::uint32_t epoch = 0;
+  std::uint64_t peer_received = 0;
+  hear([&](wire::Control::Reader control) {
+    if (!control.isResumeAnswer()) throw ProtocolError("no answer to what was asked");
+    const auto answer = control.getResumeAnswer();
+    check(answer.getFailure());
+    const auto secret = answer.getSecret();
+    if (secret.size() != limits::resume_secret_bytes) throw Refused("it gave no secret for the next time");
     const std::lock_guard lock(mutex_);
     const auto* const begin = reinterpret_cast<const std::byte*>(secret.begin());
     links_[number].secret.assign(begin, begin + secret.size());
     links_[number].since = Clock::now();
-  }
-  if (number == 0) watch_connection(*connection);
-  channel.resume(connection, answer.getEpoch(), answer.getReceived());
-  channel.catch_up(connection);
+    epoch = answer.getEpoch();
+    peer_received = answer.getReceived();
+  });
+  const std::shared_ptr<Channel> met = go_on ? go_on(std::move(connection)) : std::move(connection);
+  channel.resume(met, epoch, peer_received);
+  channel.catch_up(met);
 }
 
 // What broke the session's connection has broken the others that were there, which may not show for long.

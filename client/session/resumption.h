@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "client/connect/control_connection.h"
+#include "protocol/meeting.h"
 #include "protocol/resumable_channel.h"
 
 namespace fargpu::client {
@@ -27,6 +28,8 @@ class Resumption : public std::enable_shared_from_this<Resumption> {
     std::vector<std::byte> lane_key, secret;
     std::string host;
     std::chrono::milliseconds time{};  ///< for which the worker waits
+    /// What a connection that comes back becomes, if the worker begins with this; null for itself.
+    std::function<GoOn(Channel& connection, wire::RdmaEnd::Reader heard)> meet{};
   };
   Resumption(Connect connect, Terms terms) : connect_(std::move(connect)), terms_(std::move(terms)) {}
 

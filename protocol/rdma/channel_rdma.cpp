@@ -30,10 +30,11 @@ constexpr std::size_t step_bytes = 256u << 10;
 constexpr std::size_t straight_bytes_min = 32u << 10;  // less is gathered
 // For so long, at most, what was sent before the end is let out, and waited for.
 constexpr auto parting = std::chrono::milliseconds(100);
-constexpr std::uint64_t had_all = ~std::uint64_t{0};
+constexpr std::uint64_t had_all = ~std::uint64_t{0}, rdma_failed = ~std::uint64_t{1};
 constexpr auto moment = std::chrono::microseconds(30);
 constexpr int arming = 16;
 constexpr Channel::Timeout unarmed_sleep = std::chrono::microseconds(50);
+constexpr Channel::Timeout looked_at_sleep = std::chrono::microseconds(200);
 constexpr int looks_for_lock = 2000;
 // What UCX reads of an address or a key says itself where it ends: behind what a peer sent it finds zeros.
 constexpr std::size_t facts_bytes_max = 4096, zeros_behind = 16384;
@@ -127,7 +128,7 @@ class RdmaChannel final : public Channel, public StraightSender {
 
   std::size_t send_some(std::span<const Bytes> pieces) override {
     const Use use(*this);
-    if (!use) throw ended();
+    if (!use) throw_end();
     std::size_t sent = 0, gathered = 0;
     const auto hand_over = [&] {
       if (gathered > 0) post(std::exchange(gathered, 0));
@@ -171,32 +172,41 @@ class RdmaChannel final : public Channel, public StraightSender {
   std::size_t receive_some(std::span<std::byte> buffer) override {
     if (buffer.empty()) return 0;
     const Use use(*this);
-    if (!use) throw ended();
+    if (!use) throw_end();
     const bool over = over_.load(std::memory_order_acquire);  // first: what came before the end counts
+    bool came = false;
     if (in_written_.load(std::memory_order_acquire) == read_.load(std::memory_order_relaxed)) {
+      looks_.fetch_add(1, std::memory_order_relaxed);
       // A thread that has it looks as well, and one that sends goes first.
       std::unique_lock lock(mutex_, std::defer_lock);
-      if (senders_.load(std::memory_order_relaxed) == 0 && lock.try_lock() && work()) sleepers_.wake();
+      if (senders_.load(std::memory_order_relaxed) == 0 && lock.try_lock()) {
+        came = work();
+        if (changed_) sleepers_.wake();  // what only came is for this thread
+      }
     }
     const std::uint64_t read = read_.load(std::memory_order_relaxed);
     const std::uint64_t there = in_written_.load(std::memory_order_acquire) - read;
     const std::size_t begin = read & (ring_bytes_ - 1);
     const std::size_t got = std::min<std::size_t>(buffer.size(), there);
     if (got == 0) {
+      if (!finished()) return 0;
       const std::lock_guard lock(mutex_);
       throw_fault();
-      if (over && in_written_ == read_) throw ended();
+      if (over && in_written_ == read_) throw_end();
       return 0;
     }
     const std::size_t straight = std::min(got, ring_bytes_ - begin);
     if (!write_program_memory(in_ring_ + begin, buffer.data(), straight) ||
-        (got > straight && !write_program_memory(in_ring_, buffer.data() + straight, got - straight)))
+        (got > straight && !write_program_memory(in_ring_, buffer.data() + straight, got - straight))) {
+      if (came) sleepers_.wake();
       throw SystemError("memory to receive into cannot be written");
+    }
     read_.store(read + got, std::memory_order_release);
     if (read + got - told_read_.load(std::memory_order_relaxed) >= ring_bytes_ / 4) {
       const std::lock_guard lock(mutex_);
       if (fault_.empty()) say_how_far();
     }
+    if (came && got < there) sleepers_.wake();  // this thread may not come for the rest
     return got;
   }
 
@@ -218,9 +228,14 @@ class RdmaChannel final : public Channel, public StraightSender {
     if (const Interest now = ready(interest); now.readable || now.writable) return now;
     const auto deadline = Clock::now() + std::max(timeout, Timeout::zero());
     const Sleepers::Sleeper sleeper(sleepers_, waker);
+    std::uint64_t looks = looks_.load(std::memory_order_relaxed);
     while (true) {
+      // While another thread looks, it takes what comes. Each message would wake this one for nothing, by a system call
+      // of the other end's where that is in shared memory.
+      const std::uint64_t looks_now = looks_.load(std::memory_order_relaxed);
+      const bool looked_at = std::exchange(looks, looks_now) != looks_now;
       bool armed = false, changed = false;
-      {
+      if (!looked_at) {
         const std::lock_guard lock(mutex_);
         // Where the other end's shared memory has no room, nothing will tell when it has.
         for (int i = 0; i < arming && fault_.empty() && !(armed = rdma_.arm(line_)); ++i) changed |= work();
@@ -231,7 +246,8 @@ class RdmaChannel final : public Channel, public StraightSender {
       if (now.readable || now.writable || finished()) return now;
       Timeout left = timeout;
       if (timeout >= Timeout::zero()) left = std::max<Timeout>(deadline - Clock::now(), Timeout::zero());
-      if (!armed && (left < Timeout::zero() || left > unarmed_sleep)) left = unarmed_sleep;
+      const Timeout longest = looked_at ? looked_at_sleep : unarmed_sleep;
+      if (!armed && (left < Timeout::zero() || left > longest)) left = longest;
       const bool woken = sleep(left, armed, sleeper.waker());
       now = ready(interest);
       if (now.readable || now.writable || finished()) return now;
@@ -266,6 +282,7 @@ class RdmaChannel final : public Channel, public StraightSender {
   void close() noexcept override {
     if (closed_.exchange(true)) return;
     let_out();
+    tell_failure();
     over_.store(true, std::memory_order_release);
     if (connection_) connection_->close();
     sleepers_.wake();
@@ -330,15 +347,16 @@ class RdmaChannel final : public Channel, public StraightSender {
       std::memcpy(in_ring_, body + straight, body_bytes - straight);
     }
     in_written_.store(head.written, std::memory_order_release);
-    changed_ = true;
+    came_ = true;
   }
 
   // --- under the mutex
   // ------------------------------------------------------------------------------------------------
 
-  // Lets the plugin work, and says what follows from it. Returns whether anything is new for those who wait.
+  // Lets the plugin work, and says what follows from it. Returns whether anything is new for threads that wait: bytes
+  // have come, or something else has changed.
   bool work() {
-    changed_ = false;
+    changed_ = came_ = false;
     if (!fault_.empty()) return false;
     rdma_.progress(line_);
     while (!straight_.empty() && straight_.front().end <= landed_) straight_.pop_front();
@@ -347,7 +365,7 @@ class RdmaChannel final : public Channel, public StraightSender {
       say_how_far();
     }
     if (flushing_.empty()) landing_.store(false, std::memory_order_relaxed);
-    return changed_;
+    return changed_ || came_;
   }
 
   void say_how_far() { say({}); }
@@ -364,7 +382,7 @@ class RdmaChannel final : public Channel, public StraightSender {
     const auto deadline = Clock::now() + parting;
     while (line_failed_ && connection_) {
       hear_connection();
-      if (over_.load(std::memory_order_relaxed)) throw ended();
+      if (over_.load(std::memory_order_relaxed)) throw_end();
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
       pollfd polled{connection_->descriptor(), POLLIN, 0};
       if (left.count() <= 0 || ::poll(&polled, 1, static_cast<int>(left.count())) == 0) line_failed_ = false;
@@ -372,8 +390,23 @@ class RdmaChannel final : public Channel, public StraightSender {
     throw ChannelClosed("connection to " + peer() + " lost: " + fault_);
   }
 
-  // By it comes its end, and before that two words: how much the other end has sent by RDMA, and that it has had all
-  // that was sent to it.
+  void broke(const std::string& why) {
+    if (broke_.load()) return;
+    broke_why_ = why;
+    broke_.store(true, std::memory_order_release);
+  }
+
+  // The connection is whole and ends in order, by which the other end would know that this one goes for good.
+  void tell_failure() noexcept {
+    try {
+      const std::lock_guard lock(mutex_);
+      if (connection_ && !fault_.empty() && !over_) tell(rdma_failed);
+    } catch (const std::exception&) {  // the other end is gone, or memory is
+    }
+  }
+
+  // By it comes its end, and before that some words: how much the other end has sent by RDMA, that it has had all that
+  // was sent to it, and that its RDMA has failed.
   void hear_connection() {
     try {
       while (true) {
@@ -387,11 +420,16 @@ class RdmaChannel final : public Channel, public StraightSender {
           parted_ = true;
           continue;
         }
+        if (word_ == rdma_failed) {
+          broke("connection to " + peer() + " lost: RDMA has failed there");
+          continue;
+        }
         const auto deadline = Clock::now() + parting;
         while (in_written_ < word_ && fault_.empty() && Clock::now() < deadline) work();
         tell(had_all);
       }
-    } catch (const ChannelClosed&) {
+    } catch (const ChannelClosed& closed) {
+      if (!is_end(closed)) broke(closed.what());
       over_.store(true, std::memory_order_release);
     }
   }
@@ -419,7 +457,7 @@ class RdmaChannel final : public Channel, public StraightSender {
     if (!hold) return false;
     const auto lock = lock_to_send();
     throw_fault();
-    if (over_.load(std::memory_order_relaxed)) throw ended();
+    if (over_.load(std::memory_order_relaxed)) throw_end();
     const std::size_t place = filled_ & (other_.ring_bytes - 1);
     filled_ += bytes.size();
     posted_ = filled_;
@@ -441,7 +479,7 @@ class RdmaChannel final : public Channel, public StraightSender {
   void post(std::size_t bytes) {
     const auto lock = lock_to_send();
     throw_fault();
-    if (over_.load(std::memory_order_relaxed)) throw ended();
+    if (over_.load(std::memory_order_relaxed)) throw_end();
     const std::uint64_t begin = filled_ - bytes;
     const std::size_t place = begin & (other_.ring_bytes - 1);
     const std::size_t straight = std::min<std::size_t>(bytes, other_.ring_bytes - place);
@@ -481,7 +519,7 @@ class RdmaChannel final : public Channel, public StraightSender {
     const auto lock = lock_to_send();
     if (work()) sleepers_.wake();
     throw_fault();
-    if (over_.load(std::memory_order_relaxed)) throw ended();
+    if (over_.load(std::memory_order_relaxed)) throw_end();
     return other_.ring_bytes - (filled_ - other_read_.load(std::memory_order_relaxed));
   }
 
@@ -545,7 +583,10 @@ class RdmaChannel final : public Channel, public StraightSender {
     if (mirror_memory_) rdma_.forget(devices_->context(), mirror_memory_);
   }
 
-  ChannelClosed ended() const { return ChannelClosed(peer() + " closed the connection"); }
+  [[noreturn]] void throw_end() const {
+    if (broke_.load(std::memory_order_acquire)) throw ChannelClosed(broke_why_);
+    throw ChannelEnded(peer() + " closed the connection");
+  }
 
   const std::shared_ptr<OpenedDevices> devices_;
   const Interface& rdma_;
@@ -565,8 +606,10 @@ class RdmaChannel final : public Channel, public StraightSender {
   std::atomic<std::uint64_t> in_written_{0};  // in this end's ring, as the other end says
   std::atomic<std::uint64_t> read_{0};        // of it; the receiver's
   std::atomic<std::uint64_t> told_read_{0};   // of that, what the other end knows
+  std::atomic<std::uint64_t> looks_{0};       // of receivers that found nothing there
   std::atomic<bool> landing_{false};          // the device has not said of all that it lies there
   std::atomic<bool> over_{false};             // nothing more will come, or be taken
+  std::atomic<bool> broke_{false};            // before that: the connection did not end in order
   std::atomic<bool> failed_{false};           // fault_ says why
   std::atomic<bool> closed_{false};
   std::atomic<bool> parted_{false};  // the other end has had all that was sent
@@ -583,12 +626,14 @@ class RdmaChannel final : public Channel, public StraightSender {
     StableMemory::Hold hold;
   };
   std::deque<Straight> straight_;
+  std::string broke_why_;  // written once, before broke_
   std::string fault_;
   bool line_failed_ = false;  // as UCX says: its words are the fault
   std::uint64_t word_ = 0;    // that comes by the connection
   std::size_t word_bytes_ = 0;
   bool met_ = false;
-  bool changed_ = false;
+  bool changed_ = false;  // by what the line told last: room, or a fault
+  bool came_ = false;     // bytes
   Sleepers sleepers_;
 };
 

@@ -44,7 +44,7 @@ std::string other_says(const std::string& text) { return "the other end says: " 
 }  // namespace
 
 HandedOver hand_over(Channel& connection, const std::shared_ptr<OpenedDevices>& devices, const std::string& why_none,
-                     std::optional<wire::RdmaEnd::Reader> heard) {
+                     std::optional<wire::RdmaEnd::Reader> heard, std::chrono::milliseconds timeout) {
   std::optional<ChannelEnd> end;
   std::string why = why_none;
   if (devices) {
@@ -64,7 +64,7 @@ HandedOver hand_over(Channel& connection, const std::shared_ptr<OpenedDevices>& 
   if (heard) {
     take(*heard);
   } else {
-    const auto message = receive_control(connection, limits::rdma_timeout);
+    const auto message = receive_control(connection, timeout);
     MessageReader reader(message);
     const auto control = reader.root<wire::Control>();
     if (!control.isRdma()) throw ProtocolError(connection.peer() + " does not go on by RDMA, as it was asked to");
@@ -80,7 +80,7 @@ HandedOver hand_over(Channel& connection, const std::shared_ptr<OpenedDevices>& 
     why = error.what();
   }
   send_control(connection, 1, [&](wire::Control::Builder control) { control.setRdmaMet(why); });
-  const auto message = receive_control(connection, limits::rdma_timeout);
+  const auto message = receive_control(connection, timeout);
   MessageReader reader(message);
   const auto control = reader.root<wire::Control>();
   if (!control.isRdmaMet()) throw ProtocolError(connection.peer() + " does not say whether RDMA works");
@@ -88,6 +88,13 @@ HandedOver hand_over(Channel& connection, const std::shared_ptr<OpenedDevices>& 
   if (const std::string text = control.getRdmaMet().cStr(); !text.empty()) return {std::nullopt, other_says(text)};
   std::string by = end->describe();
   return {std::move(end), std::move(by)};
+}
+
+std::unique_ptr<Channel> HandedOver::go_on(std::unique_ptr<Channel> connection) && {
+  if (!end) return connection;
+  ChannelEnd met = std::move(*end);
+  end.reset();
+  return std::move(met).open(std::move(connection));
 }
 
 }  // namespace fargpu::rdma

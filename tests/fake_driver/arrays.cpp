@@ -62,7 +62,7 @@ CUresult make_planes(const CUDA_ARRAY3D_DESCRIPTOR& description, Array*& out) {
     array->planes.push_back(plane);
   }
   out = array.release();
-  objects().insert(out);
+  enlist(out);
   return CUDA_SUCCESS;
 }
 
@@ -83,7 +83,7 @@ CUresult make_array(const CUDA_ARRAY3D_DESCRIPTOR& description, Array*& out) {
     array->bytes.resize(array->row_bytes() * array->rows() * array->slices(), what_was_left());
   }
   out = array.release();
-  objects().insert(out);
+  enlist(out);
   return CUDA_SUCCESS;
 }
 
@@ -214,7 +214,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRI
     if (level.Height) level.Height = std::max<std::size_t>(level.Height / 2, 1);
   }
   mipmaps().push_back(mipmap.get());
-  objects().insert(mipmap.get());
+  enlist(mipmap.get());
   *out = reinterpret_cast<CUmipmappedArray>(mipmap.release());
   return CUDA_SUCCESS;
 }

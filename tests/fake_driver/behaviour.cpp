@@ -15,7 +15,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <sstream>
 #include <thread>
 #include <unordered_map>
@@ -117,7 +116,9 @@ struct State {
   std::multimap<std::size_t, std::vector<std::byte>> left;  // by size
   std::map<std::uint64_t, std::uint64_t> host;              // pinned or registered memory, reached by its own address
   std::map<std::uint64_t, std::size_t> globals;
-  std::set<void*> objects;
+  Objects objects;
+  std::vector<std::unique_ptr<Context>> destroyed;  // which may be another thread's current one
+  std::vector<std::unique_ptr<GreenContext>> destroyed_green;
   unsigned long long next_number = 1;
   unsigned resets = 0;  // of primary contexts
 };
@@ -308,9 +309,9 @@ CUresult load(const void* image, Module*& out) {
   }
   if (text.find("syntax error") != std::string::npos) return CUDA_ERROR_INVALID_PTX;
   auto module = parse(text.c_str());
-  for (const auto& kernel : module->kernels) state().objects.insert(kernel.get());
+  for (const auto& kernel : module->kernels) enlist(kernel.get());
   out = module.release();
-  state().objects.insert(out);
+  enlist(out);
   return CUDA_SUCCESS;
 }
 
@@ -331,7 +332,7 @@ Kernel* find_kernel(const void* handle, const char* name) {
   auto kernel = std::make_unique<Kernel>();
   kernel->name = name;
   kernel->module = module;
-  state().objects.insert(kernel.get());
+  enlist(kernel.get());
   module->kernels.push_back(std::move(kernel));
   return module->kernels.back().get();
 }
@@ -398,7 +399,7 @@ const Controls controls{
 // --- shared with the other parts ------------------------------------------------------------------------------------
 
 std::recursive_mutex& mutex() { return state().mutex; }
-std::set<void*>& objects() { return state().objects; }
+Objects& objects() { return state().objects; }
 CUcontext current_context() { return reinterpret_cast<CUcontext>(current); }
 
 CUresult usable() {
@@ -640,9 +641,14 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
   wait_for_gpu();
   const Lock lock(state().mutex);
   if (current == reinterpret_cast<Context*>(context)) current = nullptr;
+  Context* const gone = live<Context>(context);
+  if (!gone) return CUDA_ERROR_INVALID_CONTEXT;
   drop_textures(context);
   drop_arrays(context);
-  return destroy<Context>(context);
+  gone->failure = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  objects().erase(gone);
+  state().destroyed.emplace_back(gone);
+  return CUDA_SUCCESS;
 }
 CUresult cuCtxSetCurrent(CUcontext context) {
   current = reinterpret_cast<Context*>(context);
@@ -741,7 +747,10 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle) {
   GreenContext* const green = live<GreenContext>(handle);
   if (!green) return CUDA_ERROR_INVALID_CONTEXT;
   if (current == &green->context) current = nullptr;
-  return destroy<GreenContext>(handle);
+  green->context.failure = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  objects().erase(green);
+  state().destroyed_green.emplace_back(green);
+  return CUDA_SUCCESS;
 }
 CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx handle) {
   const Lock lock(state().mutex);

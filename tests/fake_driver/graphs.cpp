@@ -41,7 +41,7 @@ Node* add(Graph& graph, CUgraphNodeType type) {
   auto node = std::make_unique<Node>();
   node->type = type;
   node->graph = &graph;
-  objects().insert(node.get());
+  enlist(node.get());
   graph.nodes.push_back(std::move(node));
   return graph.nodes.back().get();
 }
@@ -183,7 +183,7 @@ void run_memory_operations(const std::vector<CUstreamBatchMemOpParams>& operatio
 
 Graph* make_graph() {
   auto* const graph = new Graph;
-  objects().insert(graph);
+  enlist(graph);
   return graph;
 }
 
@@ -528,7 +528,7 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
   if (!alike(*old, *g, *info)) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   clear(*old);
   *old = Graph();
-  objects().insert(old);
+  enlist(old);
   copy_into(*old, *g);
   return CUDA_SUCCESS;
 }
@@ -579,7 +579,7 @@ CUresult cuUserObjectCreate(CUuserObject* out, void* object, CUhostFn destroy, u
   const Lock lock(mutex());
   if (flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC || references == 0) return CUDA_ERROR_INVALID_VALUE;
   auto* const made = new UserObject{destroy, object, references, references};
-  objects().insert(made);
+  enlist(made);
   *out = reinterpret_cast<CUuserObject>(made);
   return CUDA_SUCCESS;
 }

@@ -5,26 +5,34 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
+#include <typeinfo>
 
 namespace fargpu::fake {
 
 std::recursive_mutex& mutex();
 using Lock = std::lock_guard<std::recursive_mutex>;
 
-/// All objects that exist. The functions below want mutex() held.
-std::set<void*>& objects();
+/// All objects that exist, and of which type. The functions below want mutex() held.
+using Objects = std::map<const void*, const std::type_info*>;
+Objects& objects();
 
 template <class T>
+void enlist(T* object) {
+  objects()[object] = &typeid(T);
+}
+template <class T>
 T* live(const void* handle) {
-  return objects().contains(const_cast<void*>(handle)) ? static_cast<T*>(const_cast<void*>(handle)) : nullptr;
+  const auto found = objects().find(handle);
+  const bool is = found != objects().end() && *found->second == typeid(T);
+  return is ? static_cast<T*>(const_cast<void*>(handle)) : nullptr;
 }
 template <class T>
 T* make() {
   T* const made = new T;
-  objects().insert(made);
+  enlist(made);
   return made;
 }
 template <class T>

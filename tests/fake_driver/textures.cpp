@@ -52,7 +52,7 @@ Reference* reference(const void* handle) { return live<Reference>(handle); }
 // Of any module: one for each name that is asked for and does not begin with "no".
 CUresult reference_of_module(const void* module, const char* name, void** out) {
   static std::map<std::pair<const void*, std::string>, Reference*> known;
-  if (!objects().contains(const_cast<void*>(module))) return CUDA_ERROR_INVALID_HANDLE;
+  if (!objects().contains(module)) return CUDA_ERROR_INVALID_HANDLE;
   if (std::strncmp(name, "no", 2) == 0) return CUDA_ERROR_NOT_FOUND;
   Reference*& found = known[{module, name}];
   if (!found) found = make<Reference>();

@@ -5,11 +5,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_gone, wait_until
 from rig.process import environment
+from rig.proxy import Proxy
 
 MIB = 1 << 20
 LOST = "DEVICE_UNAVAILABLE"
@@ -139,6 +141,60 @@ class Loss(Rdma):
     def test_the_client_leaves(self):
         self.assertEqual(self.client_of.finish(), 0)
         self.assertEqual(self.host.log("session ended", worker=self.worker)["reason"], "the client left")
+
+
+@unittest.skipUnless(paths.UCX_PLUGIN.exists(), "built without UCX")
+class Break(Rdma):
+    """The connection breaks by which each end knows that the other is there. Then a session by RDMA is resumed."""
+
+    def setUp(self):
+        self.host = self.broker(*BY_UCX, "--resume-seconds", "60")
+        self.proxy = Proxy(self.host)
+        self.addCleanup(self.proxy.close)
+        self.program = self.client(self.proxy.pool, "init", "context", "load", f"alloc a {8 * MIB}", "write a 17",
+                                   env={**RDMA, "FARGPU_LOG": "info"})
+
+    def test_copies_go_on_over_cuts(self):
+        for number in range(6):
+            self.program.begin(f"write a {number}")
+            time.sleep(0.004 * number)  # into its middle, or not: both are right
+            self.proxy.cut()
+            self.assertEqual(self.program.answer(), "SUCCESS")
+            self.program.begin("check a")
+            self.proxy.cut()
+            self.assertEqual(self.program.answer(), "SUCCESS same")
+            wait_until(lambda: len(self.host.logged("session resumed")) > number, "resumed once more")
+            self.assertEqual(self.program.ask("check a"), "SUCCESS same")
+        self.program.says("its calls wait until it is back")
+        self.program.says("is resumed after")
+        self.assertNotIn("by TCP", self.program.errors())
+        time.sleep(1)  # the last cut has been noticed
+        wait_until(lambda: len(self.host.logged("session resumed")) == len(self.host.logged("session resuming")),
+                   "a session that runs")
+        self.assertEqual(self.program.finish(), 0)
+        self.assertEqual(self.host.log("session ended")["reason"], "the client left")
+
+    def test_a_session_waits_and_is_seen_to_wait(self):
+        self.proxy.refuse()
+        self.proxy.cut()
+        self.host.log("session resuming")
+        self.program.begin("check a")
+        wait_until(lambda: [one["state"] for one in self.host.sessions()] == ["resuming"], "a session that resumes")
+        self.proxy.refuse(False)
+        self.assertEqual(self.program.answer(), "SUCCESS same")
+        self.host.log("session resumed")
+
+    def test_a_worker_that_is_killed_is_not_waited_for(self):
+        begun = time.monotonic()
+        os.kill(self.worker_of(self.host, self.program), signal.SIGKILL)
+        self.program.says("the session is lost")
+        self.assertEqual(self.program.ask("sync"), LOST)
+        self.assertLess(time.monotonic() - begun, 30)
+
+    def test_a_client_that_is_killed_is_not_waited_for_so_long(self):
+        worker = self.worker_of(self.host, self.program)
+        self.program.process.kill()
+        self.assertIn("has not come back for 5 s", self.host.log("session ended", worker=worker)["reason"])
 
 
 @unittest.skipUnless(paths.UCX_PLUGIN.exists(), "built without UCX")

@@ -182,7 +182,7 @@ class SeveralHosts(SystemTest):
     @unittest.skipUnless(paths.UCX_PLUGIN.exists(), "built without UCX")
     def test_by_rdma_where_the_sessions_go_by_it(self):
         hosts = self.hosts(options=paths.UCX_BROKER)
-        for env, way in ((paths.UCX_CLIENT, "RDMA"), ({}, "TCP")):
+        for env, way in ((paths.UCX_CLIENT, "RDMA"), ({"FARGPU_TRANSPORT": "tcp"}, "TCP")):
             program = self.works(hosts, env)
             self.assertEqual(self.copied(program)[1], 0)
             self.assertEqual(program.err.text().count(f"go directly, by {way}"), 2, program.err.text())

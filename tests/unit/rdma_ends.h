@@ -3,6 +3,8 @@
 
 #include <sys/socket.h>
 
+#include <atomic>
+#include <cstdio>
 #include <future>
 #include <memory>
 #include <string>
@@ -15,10 +17,43 @@
 
 namespace fargpu::test {
 
+/// While it is set, nothing comes or goes by UCX, and its lines fail when they are used.
+inline std::atomic<bool> rail_is_down{false};
+/// How often lines were armed.
+inline std::atomic<unsigned> arms{0};
+
+/// The plugin's functions, behind that rail.
+inline const rdma::Interface& ucx_by_rail() {
+  static const rdma::Interface& plugin = rdma::plugin();
+  static const rdma::Interface by_rail = [] {
+    rdma::Interface functions = plugin;
+    functions.open_line = [](rdma::Context* context, std::size_t bytes, const rdma::Events* events,
+                             char* why) -> rdma::Line* {
+      if (!rail_is_down) return plugin.open_line(context, bytes, events, why);
+      std::snprintf(why, rdma::why_bytes, "the rail is down");
+      return nullptr;
+    };
+    functions.send = [](rdma::Line* line, const void* head, std::size_t head_bytes, const void* body,
+                        std::size_t body_bytes) {
+      return !rail_is_down && plugin.send(line, head, head_bytes, body, body_bytes);
+    };
+    functions.put = [](rdma::Line* line, std::uint64_t offset, const void* bytes, std::size_t size,
+                       rdma::Memory* memory) { return !rail_is_down && plugin.put(line, offset, bytes, size, memory); };
+    functions.flush = [](rdma::Line* line) { return !rail_is_down && plugin.flush(line); };
+    functions.progress = [](rdma::Line* line) { return !rail_is_down && plugin.progress(line); };
+    functions.arm = [](rdma::Line* line) {
+      ++arms;
+      return plugin.arm(line);
+    };
+    return functions;
+  }();
+  return by_rail;
+}
+
 /// Opened once.
 inline std::shared_ptr<rdma::OpenedDevices> open_ucx(bool memory) {
   static const auto open = [](const char* devices, const char* transports) {
-    return std::make_shared<rdma::OpenedDevices>(rdma::plugin(), devices, transports);
+    return std::make_shared<rdma::OpenedDevices>(ucx_by_rail(), devices, transports);
   };
   static const auto tcp = open("lo", "tcp"), shared = open("all", "sysv");
   return memory ? shared : tcp;

@@ -264,6 +264,35 @@ TEST_CASE("a peer that says what cannot be loses the connection, with a reason")
   CHECK_THROWS_AS(send(*met.right, pattern(10)), ChannelClosed);
 }
 
+TEST_CASE("a thread that sleeps is left alone while another one looks, and takes what comes when that one has gone") {
+  auto [left, right] = rdma_channel();
+  std::atomic<bool> looking{true};
+  auto slept = std::async(std::launch::async, [&far = *right, &looking] {
+    const auto end = std::chrono::steady_clock::now() + 60s;
+    Waker waker;
+    Bytes buffer(1000);
+    while (std::chrono::steady_clock::now() < end)
+      if (far.wait({.readable = true}, 60s, &waker).readable && !looking)
+        if (const std::size_t got = far.receive_some(buffer)) return got;
+    return std::size_t{0};
+  });
+  constexpr unsigned messages = 4000;
+  const unsigned before = arms;
+  Bytes buffer(1000);
+  for (unsigned i = 0; i < messages; ++i) {
+    send(*left, pattern(64));
+    for (std::size_t got = 0; got < 64;) got += right->receive_some(buffer);
+  }
+  CHECK(arms - before < messages / 2);
+  looking = false;
+  send(*left, pattern(77));
+  for (const auto end = std::chrono::steady_clock::now() + 30s;
+       slept.wait_for(1ms) != std::future_status::ready && std::chrono::steady_clock::now() < end;)
+    left->wait({.readable = true}, 0ns);  // as whatever sends does
+  REQUIRE(slept.wait_for(0s) == std::future_status::ready);
+  CHECK(slept.get() == 77);
+}
+
 TEST_CASE("where UCX aborts, the line is lost and not the process") {
   struct Side {
     rdma::Line* line = nullptr;

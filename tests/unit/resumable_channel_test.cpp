@@ -173,7 +173,7 @@ TEST_CASE("what was lent may change when it is not needed any more, or was copie
       switch (random() % 6) {
         case 0:
         case 1: {
-          left.channel->lend(random() % 4 == 0 ? Channel::Bytes() : source);
+          left.channel->lend(random() % 4 == 0 ? Channel::Bytes() : source, random() % 4 != 0);
           shown = std::max(shown, std::min<std::size_t>(source.size(), sent + 1 + random() % 20000));
           const Channel::Bytes piece = std::span(source).subspan(sent, shown - sent);
           sent += left.channel->send_some(std::span(&piece, 1));

@@ -24,6 +24,7 @@ std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_channel;
 std::filesystem::path image_folder;
 std::filesystem::path content_folder;
 std::chrono::milliseconds resume_time{0};
+bool only_rdma = true;
 std::function<bool(const server::RoomWish&)> make_room;
 
 namespace {
@@ -37,6 +38,13 @@ const std::filesystem::path& contents_of_all() {
 
 // Of the session that there is.
 std::shared_ptr<server::RdmaOffer> rdma_offer;
+
+/// A connection by which no memory is shared.
+class OfAnotherMachine final : public WrappedChannel {
+ public:
+  using WrappedChannel::WrappedChannel;
+  bool passes_descriptors() const override { return false; }
+};
 
 }  // namespace
 
@@ -95,7 +103,7 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
   if (config.transport == client::Transport::rdma) {
     rdma_offer = std::make_shared<server::RdmaOffer>();
     rdma_offer->devices = rdma.devices = open_ucx(false);
-    rdma.required = true;
+    rdma.required = only_rdma;
   }
   const bool in_memory = config.transport != client::Transport::shm && !rdma_offer;
   auto [near, far] = in_memory ? make_memory_channel() : make_sockets();
@@ -103,7 +111,8 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
   else config.wrap_shared = wrap_channel;
   const std::shared_ptr<Channel> connection = std::move(near);
   connection_ = connection;
-  near = std::make_unique<WrappedChannel>(connection);
+  if (rdma_offer) near = std::make_unique<OfAnotherMachine>(connection);
+  else near = std::make_unique<WrappedChannel>(connection);
   if (resume_time.count() > 0)
     resumption_ = std::make_shared<server::Resumption>(server::Resumption::Options{.time = resume_time});
   worker_ = std::thread([this, turnstile, work_max, scrub, sm_groups, far = std::move(far),
@@ -206,7 +215,11 @@ std::unique_ptr<Channel> Remote::lane() {
       return;
     }
     if (wish.resumes) {
-      if (wish.known && resumption_) resumption_->claim(std::move(far));
+      const auto meet = [](Channel& connection) { return server::meet_by_rdma(connection, *rdma_offer); };
+      if (wish.known && resumption_) {
+        resumption_->claim(std::move(far), rdma_offer ? Meet(meet) : Meet());
+        ++returns;
+      }
       return;
     }
     if (rdma_offer) far = server::lane_by_rdma(std::move(far), *rdma_offer);
@@ -214,12 +227,17 @@ std::unique_ptr<Channel> Remote::lane() {
     const std::lock_guard lock(serving_mutex_);
     server::take_lane(serving_, std::move(far), wish);
   });
-  return wrap_channel && resume_time.count() > 0 ? wrap_channel(std::move(near)) : std::move(near);
+  const std::shared_ptr<Channel> connection = std::move(near);
+  lanes_.push_back(connection);
+  near = std::make_unique<WrappedChannel>(connection);
+  const bool wraps = wrap_channel && resume_time.count() > 0 && !rdma_offer;
+  return wraps ? wrap_channel(std::move(near)) : std::move(near);
 }
 
 std::string Remote::claim(const Claim& claim) {
   const std::shared_ptr<Channel> connection = lane();
   client::ask_for_lane(*connection, {.session = 1, .key = lane_key, .channel = claim.channel, .resumes = true});
+  if (rdma_offer) (void)rdma::hand_over(*connection, rdma_offer->devices, {});
   send_control(*connection, 2, [&](wire::Control::Builder control) {
     auto resume = control.initResume();
     resume.setChannel(claim.channel);

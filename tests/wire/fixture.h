@@ -93,6 +93,15 @@ class Remote {
   void cut() {
     if (const auto connection = connection_.lock()) connection->close();
   }
+  /// Connections by which the client came back, so far.
+  std::atomic<unsigned> returns{0};
+  /// Cuts all that there are, by which lanes and sessions came back too.
+  void cut_all() {
+    cut();
+    const std::lock_guard lock(lane_mutex_);
+    for (const auto& made : std::exchange(lanes_, {}))
+      if (const auto connection = made.lock()) connection->close();
+  }
 
   static client::Config default_config();
   /// Client and worker share memory, as they all do for FARGPU_TEST_TRANSPORT=shm.
@@ -120,6 +129,7 @@ class Remote {
   std::mutex serving_mutex_;
   server::Session* serving_ = nullptr;
   std::vector<std::thread> lane_threads_;
+  std::vector<std::weak_ptr<Channel>> lanes_;
   std::weak_ptr<Channel> connection_;
   client::Session* client_ = nullptr;
   std::thread worker_;

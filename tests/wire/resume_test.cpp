@@ -14,6 +14,7 @@
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
+#include "tests/unit/rdma_ends.h"
 #include "wrap.h"
 
 using namespace fargpu;
@@ -93,7 +94,7 @@ class Cuts {
 client::Config with_lanes(unsigned lanes) {
   client::Config config = test::Remote::default_config();
   config.lanes = lanes;
-  config.transport = client::Transport::automatic;
+  if (config.transport == client::Transport::shm) config.transport = client::Transport::automatic;
   return config;
 }
 
@@ -228,7 +229,7 @@ TEST_CASE("copies on lanes go on when their connections break") {
   for (unsigned seed = 1; seed <= (all_places() ? 60u : 4u); ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);
-    std::vector<std::size_t> plan{begin + 1 + random() % 20'000};
+    std::vector<std::size_t> plan{begin + 1 + random() % 3000};
     for (int i = 0; i < 30; ++i) plan.push_back(3000 + random() % (2u << 20));
     Cuts cuts;
     cuts.plan(plan);
@@ -239,6 +240,86 @@ TEST_CASE("copies on lanes go on when their connections break") {
     auto& lanes = remote.session().lanes;
     CHECK(lanes.bytes_sent() + lanes.content_counts().known_bytes >= bytes);
   }
+}
+
+namespace {
+
+/// Sessions by RDMA, whose clients take TCP as well or do not.
+struct ByRdma {
+  explicit ByRdma(bool only) { test::only_rdma = only; }
+  ~ByRdma() {
+    test::rail_is_down = false;
+    test::only_rdma = true;
+  }
+};
+
+/// Whether these sessions do. Those of wire.ucx do.
+bool go_by_rdma() { return with_lanes(0).transport == client::Transport::rdma; }
+
+}  // namespace
+
+TEST_CASE("a session by RDMA goes on by RDMA when its connection breaks, and so do its lanes") {
+  if (!go_by_rdma()) return;
+  const Resuming resuming;
+  const ByRdma any(false);
+  test::RemoteContext remote(with_lanes(2));
+  run_program(6u << 20);  // has lanes from here on
+  for (unsigned i = 0; i < 5; ++i) {
+    CAPTURE(i);
+    const unsigned before = remote.returns;
+    {
+      const std::jthread cutting([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2 * i));
+        remote.cut_all();
+      });
+      run_program(6u << 20);
+    }
+    for (int waited = 0; remote.returns < before + 2 && waited < 1000; ++waited) std::this_thread::sleep_for(10ms);
+    CHECK(remote.returns >= before + 2);
+    run_program(6u << 20);
+    CHECK(remote.session().medium().rfind("RDMA", 0) == 0);
+  }
+}
+
+TEST_CASE("a session by RDMA goes on by TCP while the rail is down, if its client allows that") {
+  if (!go_by_rdma()) return;
+  const Resuming resuming;
+  const ByRdma any(false);
+  test::RemoteContext remote(with_lanes(2));
+  for (int i = 0; i < 4; ++i) {
+    CAPTURE(i);
+    {
+      const std::jthread failing([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(3 * i));
+        test::rail_is_down = true;
+      });
+      run_program(6u << 20);
+    }
+    run_program(8000);
+    CHECK(remote.session().medium() == "TCP");
+    test::rail_is_down = false;
+    remote.cut_all();
+    run_program(6u << 20);
+    CHECK(remote.session().medium().rfind("RDMA", 0) == 0);
+  }
+}
+
+TEST_CASE("a session that takes nothing but RDMA waits until the rail is up again") {
+  if (!go_by_rdma()) return;
+  const Resuming resuming;
+  const ByRdma only(true);
+  test::RemoteContext remote(with_lanes(0));
+  test::rail_is_down = true;
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    const std::jthread mending([] {
+      std::this_thread::sleep_for(6s);  // longer than a client is waited for that has closed its connection in order
+      test::rail_is_down = false;
+    });
+    run_program(20'000);
+  }
+  CHECK(std::chrono::steady_clock::now() - begin >= 5s);
+  CHECK(remote.returns > 0);
 }
 
 TEST_CASE("a client that does not come back loses its session when the time is over") {
@@ -308,7 +389,7 @@ struct Answer {
 };
 Answer claim(server::Resumption& resumption, std::uint32_t epoch, std::span<const std::byte> secret) {
   auto [near, far] = make_memory_channel();
-  std::thread worker([&, far = std::shared_ptr<Channel>(std::move(far))] { resumption.claim(far); });
+  std::thread worker([&, far = std::move(far)]() mutable { resumption.claim(std::move(far)); });
   send_control(*near, 2, [&](wire::Control::Builder control) {
     auto resume = control.initResume();
     resume.setEpoch(epoch);

@@ -76,7 +76,7 @@ class Host {
     const auto wish = serving_ ? serving_->peers().read(message) : std::nullopt;
     lock.unlock();
     if (!wish) throw ChannelClosed("there is no session that takes it");
-    if (wish->rdma) connection = server::go_on_by_rdma(std::move(connection), open_ucx(false));
+    if (wish->rdma) connection = rdma::hand_over(*connection, open_ucx(false), {}).go_on(std::move(connection));
     lock.lock();
     if (serving_) serving_->peers().take(std::move(connection), *wish);
   }

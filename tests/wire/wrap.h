@@ -15,7 +15,7 @@
 namespace fargpu::test {
 
 /// Makes the client's end of the next sessions; nothing if it stays as it is. Where client and worker share memory,
-/// from when they do.
+/// from when they do, and where they are joined by RDMA, from then on.
 extern std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_channel;
 
 /// Where the worker of the next sessions keeps images; with the session if it is empty.
@@ -25,6 +25,9 @@ extern std::filesystem::path content_folder;
 
 /// For how long the worker of the next sessions waits for a client whose connection broke; zero: not at all.
 extern std::chrono::milliseconds resume_time;
+
+/// Whether clients of the next sessions that go by RDMA take nothing else.
+extern bool only_rdma;
 
 /// Sets wrap_channel for as long as it lives.
 struct Wrapping {

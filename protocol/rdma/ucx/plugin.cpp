@@ -26,6 +26,7 @@ struct Context {
   ucp_context_h ucp = nullptr;
   std::vector<Line*> lines;          // under the list's mutex
   std::atomic<bool> gave_up{false};  // UCX, on a line that it has
+  std::atomic<unsigned> lost{0};     // such lines: what UCX has of them stays
   bool tells_failures = true;  // UCX's shared memory does not; a process of this machine that ends is noticed elsewhere
 };
 
@@ -36,6 +37,7 @@ struct Memory {
 namespace {
 
 constexpr unsigned message_id = 1;
+constexpr unsigned lost_max = 16;  // lines of a context on which UCX may have given up
 
 // --- what UCX says of its failures
 // -------------------------------------------------------------------------------------
@@ -253,6 +255,7 @@ bool take_down(Line* line) {
   line->events = {};
   if (line->ask([&] { take_down_by_ucx(line); })) return true;
   line->context->gave_up = true;
+  ++line->context->lost;
   return false;
 }
 
@@ -306,6 +309,10 @@ Line* open_line(Context* context, std::size_t ring_bytes, const Events* events, 
   *said = 0;
   const Inside inside(list().gate);
   if (is_over(inside, why)) return nullptr;
+  if (context->lost >= lost_max) {
+    std::snprintf(why, why_bytes, "UCX has given up on %u connections of this process", lost_max);
+    return nullptr;
+  }
   Line* const line = new (std::nothrow) Line;
   if (!line) {
     tell(why, "no memory", UCS_ERR_NO_MEMORY);

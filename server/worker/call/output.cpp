@@ -2,7 +2,10 @@
 
 #include <array>
 #include <cstring>
+#include <optional>
 #include <utility>
+
+#include "protocol/program_memory.h"
 
 namespace fargpu::server {
 
@@ -108,6 +111,8 @@ bool Output::pump() {
       part = part.subspan(step);
       skip -= step;
     }
+    std::optional<OwnMemory> own;
+    if (parts[1].empty()) own.emplace();
     const std::size_t sent = channel_.send_some(parts);
     if (sent == 0) {
       piece.waited = true;

@@ -11,15 +11,6 @@
 #include "protocol/text.h"
 
 namespace fargpu::server {
-namespace {
-
-std::unique_ptr<Channel> channel_after(rdma::HandedOver handed, std::unique_ptr<Channel> connection) {
-  if (!handed.end) return connection;
-  return std::move(*handed.end).open(std::move(connection));
-}
-
-}  // namespace
-
 PeerConnection hear_target(std::unique_ptr<Channel> connection, const std::shared_ptr<rdma::OpenedDevices>& devices) {
   PeerConnection link{std::move(connection), false};
   const auto hear = [&] { return receive_control(*link.channel, limits::connect_timeout); };
@@ -29,7 +20,7 @@ PeerConnection hear_target(std::unique_ptr<Channel> connection, const std::share
     if (const auto control = reader.root<wire::Control>(); control.isRdma()) {
       auto handed = rdma::hand_over(*link.channel, devices, {}, control.getRdma());
       link.rdma = handed.end.has_value();
-      link.channel = channel_after(std::move(handed), std::move(link.channel));
+      link.channel = std::move(handed).go_on(std::move(link.channel));
       message = hear();
     }
   }
@@ -39,12 +30,6 @@ PeerConnection hear_target(std::unique_ptr<Channel> connection, const std::share
   const auto failure = control.getLaneAnswer();
   if (failure.getReason() != wire::Failure::Reason::NONE) throw ChannelClosed(printable(failure.getText().cStr(), 512));
   return link;
-}
-
-std::unique_ptr<Channel> go_on_by_rdma(std::unique_ptr<Channel> connection,
-                                       const std::shared_ptr<rdma::OpenedDevices>& devices) {
-  auto handed = rdma::hand_over(*connection, devices, {});
-  return channel_after(std::move(handed), std::move(connection));
 }
 
 }  // namespace fargpu::server

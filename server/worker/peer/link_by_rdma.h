@@ -1,6 +1,6 @@
 #pragma once
-// What a connection of a link goes on by, before it carries anything: RDMA, if both ends have it for this connection.
-// docs/internals/rdma.md has the order of what is said.
+// What a connection of a link goes on by, before it carries anything, as its source hears it: RDMA, if both ends have
+// it for this connection. docs/internals/rdma.md has the order of what is said.
 
 #include <memory>
 
@@ -10,14 +10,9 @@
 
 namespace fargpu::server {
 
-/// At the source, whose `lane` has said whether there are `devices`: the target's answer, and what the connection has
+/// `lane` of this end has said whether there are `devices`: the target's answer, and what the connection has
 /// become. Throws ChannelClosed with the target's reason if it does not take the connection, and if it is lost, and
 /// ProtocolError. Takes as long as the target likes, within limits::connect_timeout and limits::rdma_timeout.
 PeerConnection hear_target(std::unique_ptr<Channel> connection, const std::shared_ptr<rdma::OpenedDevices>& devices);
-
-/// At the target, if the source wants RDMA and this end has `devices`: the channel by RDMA, or the connection as it was
-/// if the ends do not meet so. The answer to `lane` goes by what this returns. Throws ChannelClosed and ProtocolError.
-std::unique_ptr<Channel> go_on_by_rdma(std::unique_ptr<Channel> connection,
-                                       const std::shared_ptr<rdma::OpenedDevices>& devices);
 
 }  // namespace fargpu::server

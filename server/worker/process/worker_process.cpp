@@ -17,6 +17,7 @@
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/limits.h"
+#include "protocol/rdma/handover.h"
 #include "protocol/version.h"
 #include "sandbox.h"
 #include "sanitized.h"
@@ -24,7 +25,6 @@
 #include "server/sm_groups.h"
 #include "server/worker/base/driver_library.h"
 #include "server/worker/base/partition.h"
-#include "server/worker/peer/link_by_rdma.h"
 #include "server/worker/session/facts.h"
 #include "server/worker/session/lane_requests.h"
 #include "server/worker_link.h"
@@ -415,7 +415,7 @@ void WorkerProcess::meet_peer(Descriptor descriptor, const PeerWish& wish) {
                                                     key.subspan(limits::lane_name_bytes))
                                     : make_socket_channel(number, peer);
       if (const auto devices = wish.rdma ? rdma_of_link(number) : nullptr)
-        channel = go_on_by_rdma(std::move(channel), devices);
+        channel = rdma::hand_over(*channel, devices, {}).go_on(std::move(channel));
       running_.take_peer(pace(std::move(channel), bandwidth_, /*first=*/false), wish);
     } catch (const std::exception&) {  // it was not that worker after all, or it is gone
     } catch (const kj::Exception&) {}
@@ -423,29 +423,31 @@ void WorkerProcess::meet_peer(Descriptor descriptor, const PeerWish& wish) {
   }).detach();
 }
 
-// Meeting by RDMA takes as long as the other end likes, and nothing waits for it here.
-void WorkerProcess::hand_lane_over(std::unique_ptr<Channel> lane, const LaneWish& wish) {
-  if (lanes_handed_over_ >= limits::lanes_max) return;
-  ++lanes_handed_over_;
-  std::thread([this, wish, connection = std::move(lane)]() mutable {
-    if (auto by_rdma = lane_by_rdma(std::move(connection), *attach_.rdma))
-      running_.take_lane(pace(std::move(by_rdma), bandwidth_, false), wish);
-    --lanes_handed_over_;
+// By RDMA both ends meet first, and a client that comes back says more. That takes as long as it likes, so it is waited
+// for elsewhere: this may be the thread that hears the broker.
+void WorkerProcess::give_lane(std::unique_ptr<Channel> lane, const LaneWish& wish) {
+  const bool by_rdma = wish.known && attach_.rdma->taken;
+  if (!wish.resumes && !by_rdma) return running_.take_lane(paced(std::move(lane), wish), wish);
+  if (!wish.known || (wish.resumes && !attach_.session.resumption) || lanes_met_ > limits::lanes_max) return;
+  ++lanes_met_;
+  std::thread([this, wish, by_rdma, lane = std::move(lane)]() mutable {
+    if (wish.resumes) {
+      attach_.session.resumption->claim(std::move(lane), [&](Channel& connection) -> GoOn {
+        GoOn go_on = by_rdma ? meet_by_rdma(connection, *attach_.rdma) : GoOn();
+        return [this, wish, go_on](std::unique_ptr<Channel> met) {
+          return paced(go_on ? go_on(std::move(met)) : std::move(met), wish);
+        };
+      });
+    } else if (auto taken = lane_by_rdma(std::move(lane), *attach_.rdma)) {
+      running_.take_lane(paced(std::move(taken), wish), wish);
+    }
+    --lanes_met_;
   }).detach();
 }
 
-// A connection by which the client comes back says more, which is waited for elsewhere: this may be the thread that
-// hears the broker.
-void WorkerProcess::give_lane(std::unique_ptr<Channel> lane, const LaneWish& wish) {
-  if (wish.known && !wish.resumes && attach_.rdma->taken) return hand_lane_over(std::move(lane), wish);
-  if (!lane->passes_descriptors()) lane = pace(std::move(lane), bandwidth_, wish.resumes && wish.channel == 0);
-  if (!wish.resumes) return running_.take_lane(std::move(lane), wish);
-  if (!wish.known || !attach_.session.resumption || claims_ > limits::lanes_max) return;
-  ++claims_;
-  std::thread([this, lane = std::shared_ptr<Channel>(std::move(lane))] {
-    attach_.session.resumption->claim(lane);
-    --claims_;
-  }).detach();
+std::unique_ptr<Channel> WorkerProcess::paced(std::unique_ptr<Channel> lane, const LaneWish& wish) {
+  if (lane->passes_descriptors()) return lane;
+  return pace(std::move(lane), bandwidth_, /*first=*/wish.resumes && wish.channel == 0);
 }
 
 void WorkerProcess::tell_resuming(const Resumption::Break* what, const std::string& peer) {

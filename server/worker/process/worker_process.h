@@ -105,7 +105,7 @@ class WorkerProcess {
   /// The devices by which a link's connection may go on; null: by none.
   std::shared_ptr<rdma::OpenedDevices> rdma_of_link(int connection) const;
   void give_lane(std::unique_ptr<Channel> lane, const LaneWish& wish);
-  void hand_lane_over(std::unique_ptr<Channel> lane, const LaneWish& wish);
+  std::unique_ptr<Channel> paced(std::unique_ptr<Channel> lane, const LaneWish& wish);
   void tell_resuming(const Resumption::Break* what, const std::string& peer);
   void describe_absence(wire::Resuming::Builder told) const;
   /// Of a thread of its own. Never returns.
@@ -126,7 +126,6 @@ class WorkerProcess {
   std::vector<std::byte> attach_message_;
   AttachOptions attach_;
   std::optional<EncryptedLanes> encrypted_lanes_;  // if the session speaks TLS
-  std::atomic<unsigned> lanes_handed_over_{0};     // to RDMA, at this moment
   NextBroker next_broker_;
   std::vector<std::byte> record_;  // of the session, for the next broker
   static constexpr std::chrono::steady_clock::time_point broker_there{};
@@ -141,7 +140,7 @@ class WorkerProcess {
   BrokerDoor door_;
   std::atomic<unsigned> peers_met_{0};  // connections of links with other hosts, just now
   RunningSession running_;
-  std::atomic<unsigned> claims_{0};  // connections that say whose they are just now
+  std::atomic<unsigned> lanes_met_{0};  // connections of the session that are not taken yet, just now
 };
 
 }  // namespace fargpu::server

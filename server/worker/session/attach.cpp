@@ -207,12 +207,12 @@ struct ByRdma {
     }
     auto [end, text] = rdma::hand_over(connection, options.rdma->devices, {});
     if (!end) return;  // which the client knows by now
-    channel = std::move(*end).open(std::shared_ptr<Channel>(&connection, [](Channel*) {}));
-    if (options.wrap) channel = options.wrap(std::move(channel));
+    auto by_rdma = std::move(*end).open(std::shared_ptr<Channel>(&connection, [](Channel*) {}));
+    channel = options.wrap ? options.wrap(std::move(by_rdma)) : std::move(by_rdma);
     options.rdma->taken = true;
   }
 
-  std::unique_ptr<Channel> channel;
+  std::shared_ptr<Channel> channel;
   std::string refusal;
 };
 
@@ -256,16 +256,19 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     std::optional<SharedRings> shared;
     if (shares_memory) shared.emplace(channel);
     ByRdma by_rdma(channel, attach.getRdma() && !shares_memory, options);
-    // Between processes of one machine a connection ends with one of them. One by RDMA is not resumed.
-    std::shared_ptr<Channel> resumed;
-    if (!attach.getResumes() || shares_memory || by_rdma.channel) wanted.resumption = nullptr;
-    if (wanted.resumption)
-      resumed = wanted.resumption->wrap(std::shared_ptr<Channel>(&channel, [](Channel*) {}), /*number=*/0);
-    Channel& frames = shared ? *shared->channel : by_rdma.channel ? *by_rdma.channel : resumed ? *resumed : channel;
+    // Between processes of one machine a connection ends with one of them.
+    if (!attach.getResumes() || shares_memory) wanted.resumption = nullptr;
+    std::shared_ptr<Channel> line = by_rdma.channel;
+    if (!line) line = std::shared_ptr<Channel>(shared ? shared->channel.get() : &channel, [](Channel*) {});
+    if (wanted.resumption) line = wanted.resumption->wrap(std::move(line), /*number=*/0);
+    Channel& frames = *line;
+    // A channel by RDMA uses the connection until it is closed, and is kept for longer.
+    const auto close = [](Channel* channel) { channel->close(); };
+    const std::unique_ptr<Channel, decltype(close)> closing(by_rdma.channel ? &frames : nullptr, close);
     auto session = std::make_unique<Session>(frames, driver, wanted);
     if (session->credit_bytes() == 0) return refuse(channel, no_room());
     welcome(channel, driver, options, *common_version(our_versions, versions_of(attach)), session->credit_bytes(),
-            shares_memory, resumed != nullptr, by_rdma.refusal);
+            shares_memory, wanted.resumption != nullptr, by_rdma.refusal);
     if (shared) shared->hand_over(channel);
     if (options.running) options.running(session.get());
     const std::string why = run_session(*session);
@@ -278,7 +281,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     // end.
     if (!wanted.one_process) {
       (void)session.release();
-      (void)by_rdma.channel.release();
+      if (by_rdma.channel) (void)new std::shared_ptr<Channel>(by_rdma.channel);  // its threads may use it
     }
     return why;
   } catch (const kj::Exception& error) {

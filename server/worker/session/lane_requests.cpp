@@ -50,11 +50,17 @@ void take_lane(Session* session, std::unique_ptr<Channel> channel, const LaneWis
 
 std::unique_ptr<Channel> lane_by_rdma(std::unique_ptr<Channel> connection, const RdmaOffer& offer) noexcept {
   try {
-    auto [end, text] = rdma::hand_over(*connection, offer.devices, offer.why_none);
-    if (end) return std::move(*end).open(std::move(connection));
+    auto handed = rdma::hand_over(*connection, offer.devices, offer.why_none);
+    if (handed.end) return std::move(handed).go_on(std::move(connection));
   } catch (const std::exception&) {  // the client is gone, or was none
   } catch (const kj::Exception&) {}
   return nullptr;
+}
+
+GoOn meet_by_rdma(Channel& connection, const RdmaOffer& offer) {
+  const auto handed = std::make_shared<rdma::HandedOver>(
+      rdma::hand_over(connection, offer.devices, offer.why_none, {}, limits::connect_timeout));
+  return [handed](std::unique_ptr<Channel> met) { return std::move(*handed).go_on(std::move(met)); };
 }
 
 std::unique_ptr<Channel> accept_by_key(int descriptor, const std::string& peer, std::span<const std::byte> name,

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "protocol/channel.h"
+#include "protocol/meeting.h"
 #include "rdma_offer.h"
 
 namespace fargpu::server {
@@ -28,6 +29,10 @@ void take_lane(Session* session, std::unique_ptr<Channel> channel, const LaneWis
 /// The lane that takes the connection's place, for a session that goes by RDMA: both ends have to meet by it. Null if
 /// they do not. Takes as long as the other end likes, within limits::rdma_timeout.
 std::unique_ptr<Channel> lane_by_rdma(std::unique_ptr<Channel> connection, const RdmaOffer& offer) noexcept;
+
+/// What a connection of such a session becomes that comes back: itself, if the ends do not meet by RDMA any more. The
+/// other end has limits::connect_timeout for each word. Throws ChannelClosed and ProtocolError.
+GoOn meet_by_rdma(Channel& connection, const RdmaOffer& offer);
 
 /// The server's end of a connection that goes on with TLS by a key that its client was given, under this name. Throws
 /// as accept_tls().

@@ -87,9 +87,11 @@ std::string Resumption::refusal(const Link& link, wire::Resume::Reader resume) c
   return "the session was resumed by another connection since, or this is not its client";
 }
 
-void Resumption::claim(std::shared_ptr<Channel> connection) noexcept {
+void Resumption::claim(std::unique_ptr<Channel> connection, const Meet& meet) noexcept {
   std::shared_ptr<ResumableChannel> channel;
+  std::shared_ptr<Channel> met;
   try {
+    const GoOn go_on = meet ? meet(*connection) : GoOn();
     const auto message = receive_control(*connection, limits::connect_timeout);
     MessageReader reader(message);
     const auto control = reader.root<wire::Control>();
@@ -123,15 +125,16 @@ void Resumption::claim(std::shared_ptr<Channel> connection) noexcept {
       to.setReceived(received);
     });
     if (found->first == 0) watch_connection(*connection);
-    channel->resume(connection, epoch, resume.getReceived());
-    if (found->first == 0) options_.tell(nullptr, connection->peer());
+    met = go_on ? go_on(std::move(connection)) : std::move(connection);
+    channel->resume(met, epoch, resume.getReceived());
+    if (found->first == 0) options_.tell(nullptr, met->peer());
   } catch (const ProtocolError& error) {
     if (channel) channel->give_up(std::string("protocol error: ") + error.what());
     return;
   } catch (...) {  // it is gone: the client comes again
     return;
   }
-  channel->catch_up(connection);
+  channel->catch_up(met);
 }
 
 }  // namespace fargpu::server

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "control.capnp.h"
+#include "protocol/meeting.h"
 #include "protocol/resumable_channel.h"
 
 namespace fargpu::server {
@@ -38,8 +39,9 @@ class Resumption {
   /// a number that was given before, or that is too high.
   std::shared_ptr<ResumableChannel> wrap(std::shared_ptr<Channel> connection, std::uint32_t number);
 
-  /// A connection by which the client says it is back; who it is shows by what it says now. Waits for that.
-  void claim(std::shared_ptr<Channel> connection) noexcept;
+  /// A connection by which the client says it is back; who it is shows by what it says now. Waits for that. `meet`:
+  /// what the connection becomes then; null for itself.
+  void claim(std::unique_ptr<Channel> connection, const Meet& meet = {}) noexcept;
 
  private:
   using Secret = std::vector<std::byte>;

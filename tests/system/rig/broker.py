@@ -30,7 +30,7 @@ class Broker:
                  wrapper=(), keep=()):
         # Nothing of the machine's own settings file counts, and no folder is shared with other tests.
         folder = () if "--image-folder" in options else ("--image-folder", "")
-        if paths.TRANSPORT == "ucx":
+        if paths.TRANSPORT == "ucx" and "--rdma-transports" not in options:
             options = (*paths.UCX_BROKER, *options)
         self.process = Process([*wrapper, paths.FARGPUD, "--driver", driver, "--listen", listen or f"127.0.0.1:{port}",
                                 *folder, "--log-level", "debug", "--config", config, *options], env=env,
