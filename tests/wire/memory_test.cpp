@@ -10,6 +10,7 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/call/stats.h"
@@ -211,6 +212,24 @@ TEST_CASE("running out of memory is an error, and what is kept for reuse counts 
   CHECK(cuMemAlloc_v2(&rest, std::size_t{1} << 45) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(cuMemAlloc_v2(&rest, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemAlloc_v2(nullptr, 1) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("what was freed while the GPU works counts as free") {
+  RemoteContext remote;
+  std::size_t before = 0, after = 0, total = 0;
+  CUdeviceptr block = 0, used = 0;
+  REQUIRE(cuMemAlloc_v2(&used, 4096) == CUDA_SUCCESS);
+  REQUIRE(cuMemGetInfo_v2(&before, &total) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&block, 64u << 20) == CUDA_SUCCESS);
+  test::Paused paused;
+  REQUIRE(cuMemsetD8Async(used, 1, 4096, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
+  auto works = std::async(std::launch::async, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    paused.end();
+  });
+  REQUIRE(cuMemGetInfo_v2(&after, &total) == CUDA_SUCCESS);
+  CHECK(after == before);
 }
 
 TEST_CASE("copies outside of what the program holds are refused") {
