@@ -6,6 +6,8 @@
 #include <future>
 #include <stdexcept>
 
+#include "calls_memory.capnp.h"
+#include "client/call/remote_call.h"
 #include "cuda_facts.h"
 #include "making_room.h"
 #include "protocol/handshake.h"
@@ -357,11 +359,12 @@ RemoteContext::RemoteContext(client::Config config, std::vector<std::uint64_t> m
 }
 
 void RemoteContext::hear_out() const {
-  std::size_t free = 0, total = 0;
   CUresult answer = CUDA_ERROR_UNKNOWN;
   std::thread([&] {
     answer = cuCtxSetCurrent(context);
-    if (answer == CUDA_SUCCESS) answer = cuMemGetInfo_v2(&free, &total);
+    if (answer != CUDA_SUCCESS) return;
+    client::RemoteCall<wire::CuMemGetInfoV2> call(client::Thread::current());  // which waits for nothing else
+    answer = call ? call.wait() : call.error();
   }).join();
   if (answer != CUDA_SUCCESS) throw std::runtime_error("no answer");
 }
