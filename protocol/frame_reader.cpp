@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "errors.h"
-#include "program_memory.h"
 
 namespace fargpu {
 namespace {
@@ -38,7 +37,6 @@ bool FrameReader::pump(unsigned frames_max) {
       received = receive_missing();
       missing_ = missing_.subspan(received);
     } else if (padding_missing_ > 0) {
-      const OwnMemory own;
       asked = padding_missing_;
       received = channel_.receive_some(std::span(padding_).first(padding_missing_));
       padding_missing_ -= received;
@@ -48,7 +46,6 @@ bool FrameReader::pump(unsigned frames_max) {
         end_ -= begin_;
         begin_ = 0;
       }
-      const OwnMemory own;
       asked = buffer_.size() - end_;
       received = channel_.receive_some(std::span(buffer_).subspan(end_));
       end_ += received;

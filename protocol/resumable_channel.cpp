@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "errors.h"
-#include "program_memory.h"
 #include "words.h"
 
 namespace fargpu {
@@ -401,7 +400,6 @@ bool ResumableChannel::fill_raw(Channel& connection) {
     std::memmove(raw_.data(), raw_.data() + raw_begin_, raw_end_ - raw_begin_);
     raw_end_ -= std::exchange(raw_begin_, 0);
   }
-  const OwnMemory own;
   const std::size_t got = connection.receive_some(std::span(raw_).subspan(raw_end_));
   raw_end_ += got;
   if (got > 0) heard_.store(true, std::memory_order_release);

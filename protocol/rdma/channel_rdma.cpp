@@ -196,6 +196,7 @@ class RdmaChannel final : public Channel, public StraightSender {
       return 0;
     }
     const std::size_t straight = std::min(got, ring_bytes_ - begin);
+    // Asks the kernel also for memory of ours: where the process ends meanwhile, the ring goes with UCX.
     if (!write_program_memory(in_ring_ + begin, buffer.data(), straight) ||
         (got > straight && !write_program_memory(in_ring_, buffer.data() + straight, got - straight))) {
       if (came) sleepers_.wake();
