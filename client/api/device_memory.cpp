@@ -60,9 +60,8 @@ CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
   if (session.host_pools.knows(dptr)) return session.host_pools.free(thread, dptr, nullptr);
   if (!session.graph_memory.knows(dptr)) {
     // A driver waits for the context. Where nothing comes to the host by itself, only later work could notice.
-    if (const auto region = session.map.find(dptr); region && region->allocated() && region->context->active) {
-      if (const CUresult bad = session.waits.put_before_all(thread, *region->context); bad != CUDA_SUCCESS) return bad;
-    }
+    if (const auto region = session.map.find(dptr); region && region->allocated() && region->context->active)
+      session.waits.put_before_all(thread, *region->context);
     return session.device_memory.free(thread, dptr);
   }
   // Memory that a launch has left allocated: the launch may be under way yet, and programs rely on this call as a wait.

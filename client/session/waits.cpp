@@ -125,7 +125,7 @@ CUresult Waits::put_before_all(Thread& thread, Stream& stream, const Given& give
   return CUDA_SUCCESS;
 }
 
-CUresult Waits::put_before_all(Thread& thread, Context& context) {
+void Waits::put_before_all(Thread& thread, Context& context) {
   const std::vector<Context*> greens = parts_.contexts.greens(context);
   std::vector<Stream*> streams;
   const auto look = [&](Stream& stream) {
@@ -141,10 +141,9 @@ CUresult Waits::put_before_all(Thread& thread, Context& context) {
     const std::uint64_t given = stream->submitted.load();
     RemoteCall<wire::CuStreamSynchronize> call(thread, stream->context);
     call.in().setHStream(stream->wire());
-    if (const CUresult bad = call.post(); bad != CUDA_SUCCESS) return bad;
+    call.tell();
     raise(stream->ordered, given);
   }
-  return CUDA_SUCCESS;
 }
 
 }  // namespace fargpu::client

@@ -62,7 +62,7 @@ class Waits final : public Settler {
     parts_.managed.settle_changes(thread);
   }
   /// What the context's streams have been given comes before all that they are given from now on. Nobody waits.
-  CUresult put_before_all(Thread& thread, Context& context);
+  void put_before_all(Thread& thread, Context& context);
   /// The program has waited for work.
   void after_wait(Thread& thread) {
     parts_.device_memory.synchronized(thread);
