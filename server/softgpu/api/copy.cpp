@@ -11,7 +11,8 @@ namespace {
 DeviceAddress as_address(const void* host) { return reinterpret_cast<DeviceAddress>(host); }
 
 /// When a copy that was asked for has to be over: synchronous calls wait unless both ends are on
-/// the device; any copy to pageable memory is complete on return.
+/// the device (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: then too); any copy to pageable memory is complete
+/// on return.
 enum class Synchrony { synchronous, asynchronous };
 
 void refuse_to_wait(const Stream& stream) {
@@ -26,7 +27,8 @@ void run_copy(std::unique_ptr<CopyOperation> copy, const std::shared_ptr<Stream>
   copy->node_context = stream->context()->handle();
   if (synchrony == Synchrony::synchronous) refuse_to_wait(*stream);
   bool is_captured = stream_is_captured(*stream);
-  bool must_wait = synchrony == Synchrony::synchronous ? copy->touches_host() : copy->writes_pageable() && !is_captured;
+  bool must_wait = synchrony == Synchrony::synchronous ? copy->touches_host() || copy->touches_synchronizing()
+                                                       : copy->writes_pageable() && !is_captured;
   if (synchrony == Synchrony::asynchronous && copy->reads_pageable() && !is_captured && !must_wait) copy->stage();
   if (must_wait) submit_and_wait(stream, std::move(copy));
   else submit(stream, std::move(copy));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 
 #include "driver/failure.h"
 
@@ -160,7 +161,7 @@ void AddressSpace::release_range(std::map<DeviceAddress, std::shared_ptr<MemoryR
       unmap_host_pages(*range);
       munmap(range->host, round_up(range->bytes, small_page_bytes));
       return;
-    case MemoryKind::host_registered: return unmap_host_pages(*range);
+    case MemoryKind::host_registered: registered_.erase(range->base); return unmap_host_pages(*range);
     case MemoryKind::mapped: return;  // only cuMemUnmap ends these
   }
 }
@@ -232,6 +233,29 @@ void AddressSpace::register_host(int device, uint64_t context_id, void* address,
   bool overlaps = (next != ranges_.end() && next->first < begin + bytes) || range_at(begin) != nullptr;
   require(!overlaps, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
   add_host_range(MemoryKind::host_registered, device, context_id, static_cast<std::byte*>(address), bytes, flags);
+  registered_.insert(begin);
+}
+
+void AddressSpace::replace_unmapped_host() {
+  std::lock_guard lock(mutex_);
+  for (auto it = registered_.begin(); it != registered_.end();) {
+    const DeviceAddress base = *it;
+    const MemoryRange& range = *ranges_.at(base);
+    const DeviceAddress page = base / small_page_bytes * small_page_bytes;
+    const uint64_t bytes = round_up(base + range.bytes, small_page_bytes) - page;
+    if (msync(reinterpret_cast<void*>(page), bytes, MS_ASYNC) == 0 || errno != ENOMEM) {
+      ++it;
+      continue;
+    }
+    void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    require(pages != MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
+    auto changed = std::make_shared<MemoryRange>(range);
+    changed->replacement = {static_cast<std::byte*>(pages), [bytes](std::byte* first) { munmap(first, bytes); }};
+    changed->host = static_cast<std::byte*>(pages) + (base - page);
+    map_on_devices(page, static_cast<std::byte*>(pages), bytes, -1);
+    ranges_[base] = std::move(changed);
+    it = registered_.erase(it);
+  }
 }
 
 void AddressSpace::unregister_host(void* address) {

@@ -36,6 +36,7 @@ struct MemoryRange {
   uint64_t context_id = 0;  // that it ends with; zero for none
   std::byte* host = nullptr;
   std::shared_ptr<PhysicalMemory> physical;  // null for host memory
+  std::shared_ptr<std::byte> replacement;    // of pages that the program has unmapped
   uint64_t physical_offset = 0;
   uint64_t serial = 0;  // unique over the life of the process
   unsigned flags = 0;   // of the call that made it
@@ -82,6 +83,9 @@ class AddressSpace {
   void* allocate_host(int device, uint64_t context_id, uint64_t bytes, unsigned flags);
   void register_host(int device, uint64_t context_id, void* address, uint64_t bytes, unsigned flags);
   void unregister_host(void* address);
+  /// Pages that are registered stay with the GPU where the program unmaps them. Here they cannot:
+  /// those that are gone are replaced by others, with nothing in them. To be called before work runs.
+  void replace_unmapped_host();
   void free_host(void* address);
 
   // ---- virtual memory management -----------------------------------------------------------------------------------
@@ -152,6 +156,7 @@ class AddressSpace {
   std::vector<std::shared_ptr<MemoryAccount>> accounts_;
   std::vector<std::unique_ptr<PageTable>> page_tables_;
   std::map<DeviceAddress, std::shared_ptr<MemoryRange>> ranges_;
+  std::set<DeviceAddress> registered_;  // of ranges_, what is the program's own
   std::map<DeviceAddress, std::unique_ptr<Slab>> slabs_;
   std::map<DeviceAddress, Reservation> reservations_;
   /// Whether any device may use the mapping; under the lock.

@@ -172,6 +172,12 @@ bool CopyOperation::is_host(const CopyEnd& end) {
   return range == nullptr ? addresses().is_plain_host(end.address) : range->is_host();
 }
 
+bool CopyOperation::is_synchronizing(const CopyEnd& end) {
+  if (end.array != nullptr) return false;
+  auto range = addresses().find(end.address);
+  return range != nullptr && range->sync_memops;
+}
+
 void CopyOperation::check() const {
   if (is_empty()) return;
   for (const CopyEnd* end : {&to_, &from_}) {

@@ -40,6 +40,8 @@ class CopyOperation : public Operation {
   bool writes_pageable() const { return is_pageable(to_); }
   /// True if either end is memory of the host, pageable or not.
   bool touches_host() const { return is_host(from_) || is_host(to_); }
+  /// Memory of which the program wants that synchronous copies are over when they return.
+  bool touches_synchronizing() const { return is_synchronizing(from_) || is_synchronizing(to_); }
   /// True if the program may change the source by itself.
   bool reads_what_host_writes() const;
   /// Takes the bytes out of such memory now, because the program may change it once the call
@@ -53,6 +55,7 @@ class CopyOperation : public Operation {
  private:
   static bool is_pageable(const CopyEnd& end);
   static bool is_host(const CopyEnd& end);
+  static bool is_synchronizing(const CopyEnd& end);
   bool run() const;
 
   CopyEnd to_, from_;

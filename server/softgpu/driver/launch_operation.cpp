@@ -150,9 +150,10 @@ std::shared_ptr<Task> KernelOperation::make_task(const std::shared_ptr<Context>&
                         shape.cluster.count();
     DeviceAddress workspace = 0;
     try {
+      addresses().replace_unmapped_host();
       if (shape.is_cooperative) workspace = context->take_grid_workspace();
     } catch (const Failure& failure) {
-      context->fail(failure.code(), "no memory for a cooperative launch");
+      context->fail(failure.code(), "no memory for what a launch needs");
       return finish();
     }
     launch.workspace = workspace;
