@@ -115,7 +115,11 @@ class TlsChannel final : public Channel {
         piece = piece.subspan(part);
       }
     }
-    if (skip > 0) throw ChannelClosed("connection to " + peer_ + " lost: bytes that were being sent are gone");
+    // The caller shows less than before, as one does that may send only so much at a time.
+    if (skip > 0) {
+      owed_ = skip;
+      return done - skip;
+    }
     return settle(done, encrypted);
   }
 

@@ -26,6 +26,8 @@ class ChunkCount {
       ++count_;
     }
   }
+  /// Whether a number lies less far ahead than that.
+  bool near(std::uint32_t low) const { return whole(low) <= count_ + gaps_max_; }
   /// All numbers up to this one have come.
   std::uint64_t count() const { return count_; }
   bool reached(std::uint32_t low) const { return whole(low) <= count_; }

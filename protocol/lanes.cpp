@@ -203,6 +203,8 @@ void Lanes::send(Chunk chunk, std::size_t bytes, Gather gather, Told told, Sendi
 void Lanes::say(const ContentWord& word) {
   const std::lock_guard lock(mutex_);
   if (closed_) return;
+  // No honest peer has so many words unanswered.
+  if (words_.size() >= limits::content_words_max) throw ProtocolError("words about contents that nobody takes");
   words_.push_back(word);
   wake(1);
 }
@@ -234,7 +236,11 @@ void Lanes::note_sent(std::uint64_t bytes, std::chrono::nanoseconds took, bool w
 
 void Lanes::note_taken(std::uint32_t ordinal) {
   {
-    const std::lock_guard lock(taken_mutex_);
+    std::unique_lock lock(taken_mutex_);
+    // Ahead of a lane that stalls, or is being resumed. The lane that brings what is missing does not wait here,
+    // because numbers rise within a lane.
+    taken_changed_.wait(lock, [&] { return given_up_ || taken_.near(ordinal); });
+    if (given_up_) return;
     taken_.add(ordinal);
   }
   taken_changed_.notify_all();
@@ -294,7 +300,9 @@ class Lanes::Lent {
   }
   void tell_confirmed() {
     while (!jobs_.empty() && !needs(jobs_.front())) {
-      jobs_.front().told.sent();
+      const Job& job = jobs_.front();
+      if (resumed_ && resumed_->lost(job.bytes) && job.told.unreadable) job.told.unreadable();
+      job.told.sent();
       jobs_.pop_front();
     }
   }

@@ -43,10 +43,20 @@ class Counted {
   const bool waits_;
 };
 
+// Whether the other end's kernel has been silent for so long about what was sent. TCP_USER_TIMEOUT of the kernel does
+// not do: it ends also connections whose other end says that it has no room, as one does that is busy for long.
+bool is_silent(const Channel& connection) {
+  constexpr std::uint32_t silent_ms = 3000;
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  return ::getsockopt(connection.descriptor(), IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_unacked > 0 &&
+         info.tcpi_last_ack_recv >= silent_ms && info.tcpi_last_data_recv >= silent_ms;
+}
+
 }  // namespace
 
 void watch_connection(const Channel& connection) {
-  constexpr int on = 1, idle_s = 1, interval_s = 1, probes = 3, unacknowledged_ms = 3000;
+  constexpr int on = 1, idle_s = 1, interval_s = 1, probes = 3;
   const int descriptor = connection.descriptor();
   const auto set = [&](int level, int option, int value) {
     (void)::setsockopt(descriptor, level, option, &value, sizeof(value));  // fails where it is no TCP, harmlessly
@@ -55,7 +65,6 @@ void watch_connection(const Channel& connection) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, idle_s);
   set(IPPROTO_TCP, TCP_KEEPINTVL, interval_s);
   set(IPPROTO_TCP, TCP_KEEPCNT, probes);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, unacknowledged_ms);
 }
 
 ResumableChannel::ResumableChannel(std::shared_ptr<Channel> connection, std::size_t log_bytes, Hooks hooks)
@@ -303,7 +312,18 @@ bool ResumableChannel::needs(Bytes bytes) {
 
 void ResumableChannel::copy_lent() {
   const std::lock_guard sending(send_mutex_);
-  log_.copy_loans();
+  copy_loans();
+}
+
+void ResumableChannel::copy_loans() {
+  log_.copy_loans([this](Bytes bytes) { lost_.push_back(bytes); });
+}
+
+bool ResumableChannel::lost(Bytes bytes) {
+  const std::lock_guard sending(send_mutex_);
+  return std::erase_if(lost_, [&](Bytes one) {
+           return one.data() < bytes.data() + bytes.size() && bytes.data() < one.data() + one.size();
+         }) > 0;
 }
 
 // What the last connection did not bring.
@@ -319,7 +339,7 @@ void ResumableChannel::send_missing(Channel& connection) {
       taken = send_record(connection, log_.from(sent_));
     } catch (const SystemError&) {  // the program has taken away what it had lent
       if (!log_.lends()) throw;
-      log_.copy_loans();
+      copy_loans();
       continue;
     }
     sent_ += taken;
@@ -525,6 +545,21 @@ Channel::Interest ResumableChannel::wait_for_connection(Timeout timeout, Waker* 
   return {};  // the thread that waits looks again
 }
 
+// A connection whose other end is silent breaks here, sooner or later: threads wait again and again.
+Channel::Interest ResumableChannel::wait_on(const std::shared_ptr<Channel>& connection, Interest interest,
+                                            Timeout timeout, Waker* waker) {
+  constexpr Timeout longest = std::chrono::seconds(1);
+  const Timeout slice = timeout < Timeout::zero() ? longest : std::min(timeout, longest);
+  const Interest ready = connection->wait(interest, slice, waker);
+  if (ready.readable || ready.writable) return ready;
+  const auto now = Clock::now().time_since_epoch();
+  if (now - looked_at_.load(std::memory_order_relaxed) < longest) return ready;
+  looked_at_.store(now, std::memory_order_relaxed);
+  if (is_silent(*connection))
+    broke(connection, "connection to " + peer_ + " lost: it does not confirm what is sent", /*ended=*/false);
+  return ready;
+}
+
 Channel::Interest ResumableChannel::wait(Interest interest, Timeout timeout, Waker* waker) {
   if (phase_.load() == Phase::over) return interest;
   if (interest.readable && inbox_bytes_.load(std::memory_order_acquire) > 0) return {.readable = true};
@@ -553,7 +588,7 @@ Channel::Interest ResumableChannel::wait(Interest interest, Timeout timeout, Wak
       sleeper.emplace(sleepers_, waker);
       if (has_room()) timeout = Timeout::zero();
     }
-    ready = connection->wait(asked, timeout, sleeper ? &sleeper->waker() : waker);
+    ready = wait_on(connection, asked, timeout, sleeper ? &sleeper->waker() : waker);
   }
   if (due && ready.writable) settle_acknowledgement();
   if (!full) return {.readable = interest.readable && ready.readable, .writable = interest.writable && ready.writable};

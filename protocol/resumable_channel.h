@@ -80,6 +80,9 @@ class ResumableChannel final : public Channel {
   bool needs(Bytes bytes);
   /// Copies what may have to be sent again.
   void copy_lent();
+  /// Whether some of these bytes, which were lent, could not be read when they were to be sent again or copied: then
+  /// the other end has zeros in their place. Says so once.
+  bool lost(Bytes bytes);
 
   std::size_t send_some(std::span<const Bytes> pieces) override;
   std::size_t receive_some(std::span<std::byte> buffer) override;
@@ -125,6 +128,8 @@ class ResumableChannel final : public Channel {
   void settle_acknowledgement();
   void receive_ahead(const std::shared_ptr<Channel>& connection);
   Interest wait_for_connection(Timeout timeout, Waker* waker);
+  Interest wait_on(const std::shared_ptr<Channel>& connection, Interest interest, Timeout timeout, Waker* waker);
+  void copy_loans();
 
   const std::string peer_;
   const std::size_t log_bytes_;
@@ -134,9 +139,10 @@ class ResumableChannel final : public Channel {
   // under the last two.
   std::mutex send_mutex_;
   SentLog log_;
-  Bytes lent_;              // what is sent of these stays as it is
-  bool more_ = false;       // and is not copied
-  std::uint64_t sent_ = 0;  // of the log, by this connection
+  std::vector<Bytes> lost_;  // of what was lent
+  Bytes lent_;               // what is sent of these stays as it is
+  bool more_ = false;        // and is not copied
+  std::uint64_t sent_ = 0;   // of the log, by this connection
   std::array<std::byte, sizeof(ResumableHeader)> header_{};
   std::size_t header_left_ = 0, record_left_ = 0;  // of the record that is being sent
   std::atomic<std::uint64_t> told_{0};             // consumed, as the other end was told
@@ -156,9 +162,10 @@ class ResumableChannel final : public Channel {
   std::atomic<std::uint64_t> consumed_{0};
   std::atomic<std::uint64_t> peer_consumed_{0};
   std::atomic<bool> heard_{false};
-  std::atomic<unsigned> readers_{0};       // threads that wait for something to receive
-  std::atomic<unsigned> room_waiters_{0};  // and for room in the log
-  Sleepers sleepers_;                      // these
+  std::atomic<unsigned> readers_{0};                                 // threads that wait for something to receive
+  std::atomic<unsigned> room_waiters_{0};                            // and for room in the log
+  Sleepers sleepers_;                                                // these
+  std::atomic<Clock::duration> looked_at_{Clock::duration::zero()};  // at whether the other end is silent
 
   mutable std::mutex state_mutex_;
   std::atomic<Phase> phase_{Phase::whole};  // changes under the lock
@@ -170,7 +177,8 @@ class ResumableChannel final : public Channel {
   Waker changed_;  // signalled but while there is no connection
 };
 
-/// Has the kernel give up a connection by TCP whose other end does not take what is sent, within about five seconds.
+/// Has the kernel give up a connection by TCP that is idle and whose other end does not answer, within about five
+/// seconds.
 void watch_connection(const Channel& connection);
 
 }  // namespace fargpu

@@ -50,11 +50,13 @@ class SentLog {
       return loan.bytes.data() < bytes.data() + bytes.size() && bytes.data() < loan.bytes.data() + loan.bytes.size();
     });
   }
-  /// Nothing is lent any more.
-  void copy_loans() {
+  /// Nothing is lent any more. Calls `lost(bytes)` for what was lent and cannot be read any more: zeros take its place.
+  template <class Lost>
+  void copy_loans(Lost&& lost) {
     for (const Loan& loan : loans_) {
       const auto gone = static_cast<std::size_t>(std::max(begin_, loan.begin) - loan.begin);
-      write(loan.begin + gone, loan.bytes.subspan(gone), /*foreign=*/true);
+      const std::span<const std::byte> kept = loan.bytes.subspan(gone);
+      if (!write(loan.begin + gone, kept, /*foreign=*/true)) lost(kept);
     }
     loans_.clear();
   }
@@ -89,16 +91,23 @@ class SentLog {
     std::span<const std::byte> bytes;
   };
 
-  void write(std::uint64_t to, std::span<const std::byte> bytes, bool foreign) {
+  // False if some cannot be read.
+  bool write(std::uint64_t to, std::span<const std::byte> bytes, bool foreign) {
+    bool readable = true;
     while (!bytes.empty()) {
       const std::size_t at = static_cast<std::size_t>(to % capacity_);
       const std::size_t part = std::min(bytes.size(), capacity_ - at);
       // What cannot be read any more was read a moment ago, and the program has taken it away while it was being sent.
-      if (!foreign) std::memcpy(ring_.get() + at, bytes.data(), part);
-      else if (!read_program_memory(bytes.data(), ring_.get() + at, part)) std::memset(ring_.get() + at, 0, part);
+      if (!foreign) {
+        std::memcpy(ring_.get() + at, bytes.data(), part);
+      } else if (!read_program_memory(bytes.data(), ring_.get() + at, part)) {
+        std::memset(ring_.get() + at, 0, part);
+        readable = false;
+      }
       to += part;
       bytes = bytes.subspan(part);
     }
+    return readable;
   }
 
   // Before anything is lent.

@@ -50,7 +50,7 @@ std::string seconds_since(Clock::time_point begin) {
 }  // namespace
 
 std::shared_ptr<Channel> Resumption::wrap(std::shared_ptr<Channel> connection, std::uint32_t number) {
-  if (number == 0) watch_connection(*connection);
+  watch_connection(*connection);
   const auto channel = std::make_shared<ResumableChannel>(
       std::move(connection), number == 0 ? limits::resume_log_bytes : limits::resume_lane_log_bytes,
       ResumableChannel::Hooks{.broke =
@@ -173,7 +173,7 @@ void Resumption::connect_again(ResumableChannel& channel, std::uint32_t number) 
     if (error.cause == TlsError::Cause::not_tls) throw Refused("there is no such session there");
     throw;
   }
-  if (number == 0) watch_connection(*connection);
+  watch_connection(*connection);
   const auto hear = [&](auto&& use) {
     const auto message = receive_control(*connection, limits::connect_timeout);
     MessageReader reader(message);

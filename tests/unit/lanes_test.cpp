@@ -3,9 +3,12 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <chrono>
 #include <map>
+#include <thread>
 #include <vector>
 
 #include "frames.h"
@@ -206,6 +209,37 @@ TEST_CASE("what does not belong on a lane ends it") {
     send_all(*left, std::span(&piece, 1));
   } catch (const ChannelClosed&) {}
   CHECK_FALSE(kept.wait_lost().empty());
+}
+
+TEST_CASE("a lane that stalls is waited for, however much the others bring") {
+  constexpr std::uint32_t chunks = limits::lane_gaps_max + 200;
+  Kept kept(8);
+  Lanes lanes(kept);
+  auto [slow, slow_end] = sockets();
+  auto [fast, fast_end] = sockets();
+  lanes.add(std::move(slow_end), 0, 0);
+  lanes.add(std::move(fast_end), 0, 0);
+  const auto send = [](Channel& channel, std::uint32_t sequence, std::uint32_t ordinal) {
+    FrameHeader header;
+    header.kind = FrameKind::data;
+    header.sequence = sequence;
+    header.subject = 2;  // which nobody wants
+    header.detail = ordinal;
+    header.bulk_bytes = 8;
+    std::array<std::byte, sizeof header + 8> frame{};
+    std::memcpy(frame.data(), &header, sizeof header);
+    const Channel::Bytes piece(frame);
+    send_all(channel, std::span(&piece, 1));
+  };
+  // The first chunk is on its way on the slow lane, while the other one brings all the rest.
+  std::thread sender([&, &channel = *fast] {
+    for (std::uint32_t n = 2; n <= chunks; ++n) send(channel, n - 1, n);
+  });
+  CHECK_FALSE(lanes.wait_taken(1, std::chrono::milliseconds(200)));
+  send(*slow, 1, 1);
+  CHECK(lanes.wait_taken(chunks, std::chrono::seconds(10)));
+  sender.join();
+  lanes.close();
 }
 
 TEST_CASE("the end of a connection is told") {

@@ -1,5 +1,7 @@
 // Channels that outlive their connections: whatever breaks, and whenever, each byte comes once and in its place.
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -211,6 +213,45 @@ TEST_CASE("what was lent may change when it is not needed any more, or was copie
   CHECK(breaks > 100);
   CHECK(confirmed > 100);
   CHECK(copied > 100);
+}
+
+TEST_CASE("what was lent and cannot be read when it is to be sent again is told, and comes as zeros") {
+  std::mt19937 random(1);
+  constexpr std::size_t endless = std::size_t{1} << 40, few = 100;
+  auto [left_end, right_end] = make_memory_channel(pipe_bytes);
+  End left(std::make_shared<Fragile>(std::move(left_end), endless, endless), 1),
+      right(std::make_shared<Fragile>(std::move(right_end), endless, few), 2);
+  constexpr std::size_t bytes = 64 << 10;
+  auto* const memory =
+      static_cast<std::byte*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  REQUIRE(memory != MAP_FAILED);
+  std::memset(memory, 7, bytes);
+  const Channel::Bytes lent(memory, bytes);
+  std::size_t sent = 0;
+  while (sent < bytes / 2) {
+    left.channel->lend(lent, true);
+    const Channel::Bytes piece = lent.subspan(sent);
+    const std::size_t taken = left.channel->send_some(std::span(&piece, 1));
+    if (taken == 0) break;
+    sent += taken;
+  }
+  REQUIRE(sent > 0);
+  CHECK(left.channel->needs(lent));
+  CHECK_FALSE(left.channel->lost(lent));
+  auto [near, far] = connection(random, true);
+  const std::uint64_t near_has = left.channel->fence(), far_has = right.channel->fence();
+  REQUIRE(::munmap(memory, bytes) == 0);
+  right.channel->resume(far, 1, near_has);
+  right.channel->catch_up(far);
+  left.channel->resume(near, 1, far_has);
+  left.channel->catch_up(near);
+  REQUIRE(far_has < sent);
+  CHECK(left.channel->lost(lent));
+  CHECK_FALSE(left.channel->lost(lent));  // once
+  Bytes got(sent);
+  std::size_t received = 0;
+  while (received < sent) received += right.channel->receive_some(std::span(got).subspan(received));
+  for (std::size_t i = far_has; i < sent; ++i) REQUIRE(got[i] == std::byte{0});
 }
 
 TEST_CASE("threads that send and receive go on over breaks") {

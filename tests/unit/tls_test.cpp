@@ -153,6 +153,31 @@ TEST_CASE("tls: a full socket, and a thread that waits for what does not come") 
   waiting.join();
 }
 
+TEST_CASE("tls: a sender may show less than before, as one does whose rate is bounded") {
+  Met met = meet_by_key(key_of("s"), key_of("s"));
+  REQUIRE(met.client);
+  const auto all = noise(8'000'000, 5);
+  auto got = std::async(std::launch::async, [&] {
+    std::this_thread::sleep_for(50ms);  // until the socket is full
+    return receive(*met.server, all.size());
+  });
+  std::mt19937 random(5);
+  unsigned less = 0;
+  for (std::size_t sent = 0, shown = 0; sent < all.size();) {
+    const std::size_t most = random() % 2 ? 1u << 20 : 1 + random() % 5000;
+    const std::size_t now = std::min(most, all.size() - sent);
+    if (sent + now < shown) ++less;
+    shown = std::max(shown, sent + now);
+    const Channel::Bytes piece = std::span(all).subspan(sent, now);
+    const std::size_t taken = met.client->send_some(std::span(&piece, 1));
+    REQUIRE(taken <= now);
+    sent += taken;
+    if (taken == 0) met.client->wait({.writable = true}, 10ms);
+  }
+  CHECK((got.get() == all));
+  CHECK(less > 0);
+}
+
 TEST_CASE("tls: what was received to its end leaves nothing to wait for") {
   Met met = meet_by_key(key_of("s"), key_of("s"));
   REQUIRE(met.client);

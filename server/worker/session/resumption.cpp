@@ -37,8 +37,8 @@ std::shared_ptr<ResumableChannel> Resumption::wrap(std::shared_ptr<Channel> conn
   if (number > limits::lanes_max || links_.contains(number))
     throw ProtocolError("a connection of the session has a number that it cannot have");
   ResumableChannel::Hooks hooks;
+  watch_connection(*connection);
   if (own) {
-    watch_connection(*connection);
     hooks.broke = [this](const Break& what) { options_.tell(&what, ""); };
     hooks.impatience = [this](const Break& what) { return impatience(what); };
   } else {
@@ -124,7 +124,7 @@ void Resumption::claim(std::unique_ptr<Channel> connection, const Meet& meet) no
       to.setSecret({reinterpret_cast<const kj::byte*>(link.secret.data()), link.secret.size()});
       to.setReceived(received);
     });
-    if (found->first == 0) watch_connection(*connection);
+    watch_connection(*connection);
     met = go_on ? go_on(std::move(connection)) : std::move(connection);
     channel->resume(met, epoch, resume.getReceived());
     if (found->first == 0) options_.tell(nullptr, met->peer());
