@@ -19,6 +19,12 @@ struct Record {
 };
 constexpr std::uint64_t magic = 0x3174636361676661;  // "afgacct1"
 
+std::optional<Used> read_record(int file) {
+  Record record;
+  if (::pread(file, &record, sizeof record, 0) != sizeof record || record.magic != magic) return std::nullopt;
+  return record.used;
+}
+
 /// The account's file, locked for as long as this lives. Nobody holds it for longer than a full count of the folder
 /// takes.
 class Locked {
@@ -34,12 +40,7 @@ class Locked {
     if (file_ >= 0) ::close(file_);
   }
 
-  std::optional<Used> read() const {
-    Record record;
-    if (!usable_ || ::pread(file_, &record, sizeof record, 0) != sizeof record || record.magic != magic)
-      return std::nullopt;
-    return record.used;
-  }
+  std::optional<Used> read() const { return usable_ ? read_record(file_) : std::nullopt; }
   void write(Used used) const {
     if (!usable_) return;
     const Record record{magic, used};
@@ -62,10 +63,15 @@ std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
 
 }  // namespace
 
+// Without the lock, which a worker may keep: whole records are written.
 std::optional<Used> FolderAccount::read() const {
-  std::error_code error;
-  if (!std::filesystem::exists(path_, error)) return std::nullopt;  // looking makes none
-  return Locked(path_).read();
+  const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0) return std::nullopt;
+  struct stat status {};
+  const bool regular = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
+  const auto used = regular ? read_record(file) : std::nullopt;
+  ::close(file);
+  return used;
 }
 
 bool FolderAccount::charge(Used more, Used limit) const {

@@ -29,7 +29,7 @@ class FolderAccount {
   /// workers wait.
   void recount(Used limit, const std::function<Used()>& count) const;
 
-  /// What it says; nothing where it is missing or damaged.
+  /// What it says; nothing where it is missing or damaged. Does not wait for workers.
   std::optional<Used> read() const;
 
   static constexpr const char* file_name = ".account";

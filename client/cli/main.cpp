@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "client/connect/dial_error.h"
 #include "commands.h"
 #include "help.h"
 
@@ -263,8 +264,8 @@ int main(int argc, char** argv) {
               << "; see `" << help << " --help`\n";
     return cli::exit_own_error;
   }
-  for (std::string* const own : {&run.pool, &list.pool, &top.pool, &policy.host, &quota.host, &end.host, &drain.host,
-                                 &cache.host, &smi.pool, &doctor.pool, &pool_tenant.host})
+  for (std::string* const own : {&run.pool, &list.pool, &top.pool, &policy.host, &quota.host, &end.host, &evict.host,
+                                 &drain.host, &cache.host, &smi.pool, &doctor.pool, &pool_tenant.host})
     if (own->empty()) *own = pool;
   const auto command = [&] {
     if (run_command->parsed()) return cli::run(run);
@@ -292,6 +293,9 @@ int main(int argc, char** argv) {
     const int code = command();
     if (!std::cout.flush()) throw std::runtime_error("the output cannot be written; is the disk full?");
     return code;
+  } catch (const DialError& error) {
+    std::cerr << "fargpu: " << error.what() << "\n";
+    return error.reason == fargpu::wire::Failure::Reason::DENIED ? cli::exit_denied : cli::exit_own_error;
   } catch (const std::exception& error) {
     std::cerr << "fargpu: " << error.what() << "\n";
     return cli::exit_own_error;

@@ -180,6 +180,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       while (co_await read_frame()) {
         MessageReader reader(message_);
         const auto control = reader.root<wire::Control>();
+        const bool promised = ticket_.has_value();  // it has had its time from then on
         switch (control.which()) {
           case wire::Control::HELLO:
             if (welcome) throw ProtocolError("a second hello");
@@ -234,7 +235,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
           default: throw ProtocolError("a control message that a client does not send here");
         }
         if (lease_) deadline_.cancel();  // it lasts as long as this connection
-        else expire_after(ticket_ ? handshake_time() : control_idle_max);
+        else if (!promised) expire_after(ticket_ ? handshake_time() : control_idle_max);
         if (pending_) broker_.pending_.spoke(place_);
       }
       if (lease_ && broke_) co_await outlast();

@@ -58,12 +58,20 @@ std::uint64_t Leases::held(const Lease& lease, std::size_t device) const {
   return std::max(lease.memory_bytes, lease.account->held(lease.id, static_cast<int>(device)));
 }
 
+// What a worker says that it holds counts for others as far as its tenant may hold it.
+std::uint64_t Leases::withheld(const Lease& lease, std::size_t device) const {
+  if (lease.memory_bytes != 0) return lease.memory_bytes;
+  const Tenant* const tenant = tenants_.find(lease.tenant);
+  const std::uint64_t bytes = held(lease, device);
+  return tenant && tenant->memory_bytes != 0 ? std::min(bytes, tenant->memory_bytes) : bytes;
+}
+
 std::uint64_t Leases::free_bytes(unsigned device) const {
   auto free = static_cast<std::uint64_t>(static_cast<double>(capacity_.at(device)) * oversubscription_);
   for (const auto& lease : all()) {
     const auto place = std::find(lease->devices.begin(), lease->devices.end(), device);
     if (place != lease->devices.end())
-      free = left_of(free, held(*lease, static_cast<std::size_t>(place - lease->devices.begin())));
+      free = left_of(free, withheld(*lease, static_cast<std::size_t>(place - lease->devices.begin())));
   }
   return free;
 }
@@ -109,10 +117,10 @@ std::shared_ptr<TenantAccount> Leases::account_of(const std::string& tenant) {
 void Leases::divide(const std::string& name) {
   const auto account = accounts_[name].lock();
   const Tenant* const tenant = tenants_.find(name);
-  if (!account) return;
-  account->set_host_max(tenant && tenant->host_bytes != 0 ? tenant->host_bytes : TenantAccount::no_limit);
-  account->set_bandwidth(tenant && tenant->bandwidth != 0 ? tenant->bandwidth : TenantAccount::no_limit);
-  if (!tenant || tenant->memory_bytes == 0) {
+  if (!account || !tenant) return;  // sessions of a tenant that is no more keep the limits that they had
+  account->set_host_max(tenant->host_bytes != 0 ? tenant->host_bytes : TenantAccount::no_limit);
+  account->set_bandwidth(tenant->bandwidth != 0 ? tenant->bandwidth : TenantAccount::no_limit);
+  if (tenant->memory_bytes == 0) {
     account->set_unreserved_max(TenantAccount::no_limit);
     return;
   }

@@ -205,6 +205,7 @@ class Leases {
   std::vector<Waiter*> those_before(const Waiter* place, const std::string& tenant) const;
   std::vector<unsigned> allowed(const Tenant& tenant) const;
   std::uint64_t held(const Lease& lease, std::size_t device) const;
+  std::uint64_t withheld(const Lease& lease, std::size_t device) const;
   std::shared_ptr<TenantAccount> account_of(const std::string& tenant);
   /// What leases of the tenant without memory of their own may hold, after a change.
   void divide(const std::string& tenant);

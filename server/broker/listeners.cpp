@@ -39,7 +39,7 @@ std::string kept_name(std::string address) {
 }  // namespace
 
 Listeners::Listeners(asio::io_context& io, const Settings& settings, const ServiceManager& manager, Heard heard)
-    : io_(io), settings_(settings), manager_(manager), heard_(std::move(heard)), pause_(io) {}
+    : io_(io), settings_(settings), manager_(manager), heard_(std::move(heard)) {}
 
 void Listeners::all_open() {
   for (const std::string& name : given_.close_rest()) {
@@ -187,9 +187,9 @@ void Listeners::accept(Acceptor& acceptor, Transport transport) {
     if (error) {  // which does not change at once
       EventLog::warn("cannot accept", {{"reason", error.message()}});
       heard_.trouble();
-      pause_.expires_after(accept_pause);
-      pause_.async_wait([this, &acceptor, transport](const asio::error_code& stopped) {
-        if (!stopped) accept(acceptor, transport);
+      const auto pause = std::make_shared<asio::steady_timer>(io_, accept_pause);  // others may pause as well
+      pause->async_wait([this, pause, &acceptor, transport](const asio::error_code& stopped) {
+        if (!stopped && acceptor.is_open()) accept(acceptor, transport);
       });
       return;
     }

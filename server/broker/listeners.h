@@ -63,7 +63,6 @@ class Listeners {
   std::list<asio::ip::tcp::acceptor> acceptors_;
   std::vector<Endpoint> open_;  // as they were bound
   std::list<asio::local::stream_protocol::acceptor> local_acceptors_;
-  asio::steady_timer pause_;
 };
 
 }  // namespace fargpu::server

@@ -286,7 +286,10 @@ void Scheduler::update_turns(Time now) {
         // It has company now, and will say what it does.
         turn.quiet = false;
         lease.started = now;
-        if (limited) turn.until = after(now, policy_->length(lease.use, others_wait));
+      }
+      if (limited && turn.until == never) {  // also one whose share was changed
+        lease.started = now;
+        turn.until = after(now, policy_->length(lease.use, others_wait));
       }
       turn.ahead = lease.use.share.critical() && turn.until == never ? never
                    : above(lease)                                    ? ahead_shallow

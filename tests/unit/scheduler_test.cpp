@@ -500,6 +500,17 @@ TEST_CASE("scheduler: another policy and other shares hold from now on") {
   CHECK_THROWS(world.scheduler.set_rules({.policy = "chance"}, world.now));
 }
 
+TEST_CASE("scheduler: a percentage that is set while a turn has no end is kept at once") {
+  World world("fixed");
+  Tenant& a = world.add({});
+  world.add({.batch = 1, .begins = 1000s});  // idle, so that the other one has company
+  world.run(2s);
+  world.scheduler.change(a.lease, {.devices = {0}, .percent = 30}, world.now);
+  const Time before = a.used;
+  world.run(12s);
+  CHECK(static_cast<double>((a.used - before).count()) / 10e9 == Approx(0.3).epsilon(0.1));
+}
+
 TEST_CASE("scheduler: a lease that leaves in its turn lets the next go on") {
   World world(Rules{.policy = "exclusive", .quantum = 10s});
   Tenant& a = world.add({});
