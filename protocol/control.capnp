@@ -447,6 +447,8 @@ struct Deliver {
   # Always sent before the reply or `passed` that tells of the completion of the work that produced it.
   address @0 :UInt64;
   part @1 :UInt64;                # not 0: `address` is an offset within the packed rows of this memory of a graph
+  copy @2 :UInt32;                # not 0: the bytes are of the copy that was given this number (CopyOut.delivery)
+  over @3 :Bool;                  # and there are none, for none come of it any more
 }
 
 struct Wanted {

@@ -268,6 +268,7 @@ struct CopyOut {
   stream @0 :UInt64;
   copy @1 :Copy;
   leads @2 :Bool;                 # as in CopyIn
+  delivery @3 :UInt32;            # to a block: the number by which the client knows what is delivered; 0: none
 }
 
 struct CopyDevice {

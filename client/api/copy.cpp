@@ -31,7 +31,13 @@ bool goes_between(const Stream& stream, Copy& copy, Between::Sides& sides) {
     return holder;
   };
   sides = {.source = place(copy.source), .target = place(copy.target)};
-  return (sides.source && sides.source != own) || (sides.target && sides.target != own);
+  if ((sides.source && sides.source != own) || (sides.target && sides.target != own)) return true;
+  if (copy.synchronous || stream.capture.load()) return false;
+  const auto has_its_time = [&](const Session* holder, const CopySide& side, bool written) {
+    return !holder && !side.in_array() && pool->between.has_its_time(*own, side, written);
+  };
+  return (sides.source && has_its_time(sides.target, copy.target, true)) ||
+         (sides.target && has_its_time(sides.source, copy.source, false));
 }
 
 // Waits for all work of the contexts that hold the sides, then copies: as every synchronous copy between devices.

@@ -59,8 +59,12 @@ CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
   if (session.shared_memory.imported(dptr)) return session.shared_memory.close(thread, dptr, /*of_pool=*/true);
   if (session.host_pools.knows(dptr)) return session.host_pools.free(thread, dptr, nullptr);
   if (!session.graph_memory.knows(dptr)) {
-    // A driver waits for the context. Where nothing comes to the host by itself, only later work could notice.
-    if (const auto region = session.map.find(dptr); region && region->allocated() && region->context->active)
+    // A driver waits for the context. Where nothing comes to the host by itself, only later work could notice;
+    // elsewhere the memory's end waits. Nothing may be put behind a function of the program: it may need memory of the
+    // GPU.
+    const auto region = session.map.find(dptr);
+    const bool allocated = region && region->allocated() && region->context->active;
+    if (allocated && region->context->host_visible.load() <= region->context->completed.load())
       session.waits.put_before_all(thread, *region->context);
     return session.device_memory.free(thread, dptr);
   }

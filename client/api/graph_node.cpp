@@ -119,6 +119,19 @@ bool surely_accepted(Session& session, Handle exec, CUgraphNode node, std::uint6
          session.graphs.change_known(exec, handle_of(node), change);
 }
 
+// Copies of an executable graph that the worker does not attend to name pinned memory as kernels do.
+CUresult map_pinned_sides(Thread& thread, const CUDA_MEMCPY3D& copy) {
+  Session& session = session_of(thread);
+  for (const auto& side : {source_of(copy), target_of(copy)}) {
+    if (!side || side->in_array()) continue;
+    const auto region = session.map.find(side->begin());
+    std::uint64_t ignored;
+    if (!region || !region->on_host()) continue;
+    if (const CUresult bad = session.host_memory.map(thread, side->begin(), ignored); bad != CUDA_SUCCESS) return bad;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult change_node(Thread& thread, Handle exec, CUgraphNode node, const CUgraphNodeParams& params) {
   if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
   if (params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || params.type == CU_GRAPH_NODE_TYPE_MEM_FREE)
@@ -129,6 +142,9 @@ CUresult change_node(Thread& thread, Handle exec, CUgraphNode node, const CUgrap
   auto in = call.in();
   in.setExec(exec.value());
   in.setNode(handle_of(node).value());
+  if (exec && params.type == CU_GRAPH_NODE_TYPE_MEMCPY && !session_of(thread).graphs.attended(exec)) {
+    if (const CUresult bad = map_pinned_sides(thread, params.memcpy.copyParams); bad != CUDA_SUCCESS) return bad;
+  }
   if (const CUresult bad = write_node(thread, params, in.initParameters(), parts); bad != CUDA_SUCCESS) return bad;
   Session& session = session_of(thread);
   if (params.type == CU_GRAPH_NODE_TYPE_GRAPH) session.graphs.forget_changes();

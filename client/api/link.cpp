@@ -114,7 +114,7 @@ CUresult cuLinkDestroy(Thread& thread, CUlinkState state) {
   if (!call) return call.error();
   call.in().setState(handle_of(state).value());
   const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) session_of(thread).links.remove(handle_of(state));
+  if (call.done()) session_of(thread).links.remove(handle_of(state));
   return result;
 }
 

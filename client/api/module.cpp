@@ -248,7 +248,7 @@ CUresult unload(Thread& thread, Handle owner, RemoteCall<Request>& call) {
   const std::vector<Region> variables =
       session.variables.take([&](const Region& r) { return r.owner == owner.value(); });
   const CUresult result = call.wait();
-  if (result != CUDA_SUCCESS) {
+  if (!call.done()) {
     if (call.number() == 0)
       session.variables.give_back(thread,
                                   variables);  // else they are unknown to the worker too until they are asked for

@@ -158,6 +158,9 @@ CUresult write_memset(Thread& thread, const CUDA_MEMSET_NODE_PARAMS_v2& p, wire:
   Session& session = session_of(thread);
   std::uint64_t address = p.dst;
   const auto region = session.map.find(address);
+  if (region) {
+    if (const CUresult bad = session.host_memory.keep_promise(thread, *region); bad != CUDA_SUCCESS) return bad;
+  }
   const bool on_host = region && region->on_host();
   if (!(on_host ? session.map.usable(address, extent) : session.map.covered(address, extent)))
     return CUDA_ERROR_INVALID_VALUE;
@@ -213,11 +216,16 @@ CUresult write_copy(Thread& thread, const CUDA_MEMCPY_NODE_PARAMS& p, wire::Copy
   out.setContext(handle_of(p.copyCtx).value());
   const auto source = source_of(p.copyParams), target = target_of(p.copyParams);
   if (!source || !target) return CUDA_ERROR_INVALID_VALUE;
-  const Session& session = session_of(thread);
+  Session& session = session_of(thread);
   const Pool* const pool = process().pool();
-  for (const auto& side : {source, target})
-    if (pool && !side->in_array() && pool->elsewhere(session, side->begin()))
+  for (const auto& side : {source, target}) {
+    if (side->in_array()) continue;
+    if (pool && pool->elsewhere(session, side->begin()))
       return refuse_use("a graph with a copy from or to another host");
+    if (const auto region = session.map.find(side->begin())) {
+      if (const CUresult bad = session.host_memory.keep_promise(thread, *region); bad != CUDA_SUCCESS) return bad;
+    }
+  }
   const ProgramMemory memory{session.map, session.host_memory, session.terms.device_window, session.terms.driver_band};
   return write_copy(memory, shape_of(p.copyParams), *source, *target, out.initCopy(), parts);
 }

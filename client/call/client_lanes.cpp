@@ -23,7 +23,7 @@ bool ClientLanes::takes(std::uint64_t bytes, bool awaited, bool to_worker) {
         lanes_.add(open_(), 1, 1);
       }
       ready_ = true;
-    } catch (const std::exception& error) {
+    } catch (const std::exception& error) {  // the worker may have one more than came about here, and would use it
       if (!ended()) log::warn("large copies go by one connection: {}", error.what());
     }
   });

@@ -40,7 +40,10 @@ FrameHeader RemoteCallBase::header(std::uint32_t flags) const {
 // What must hold before the call may leave: no failure to be told first, a capture that is whole, credit on the stream.
 CUresult RemoteCallBase::prepare(Stream* stream) {
   if (error_ != CUDA_SUCCESS) return error_;
-  if (const CUresult late = thread_.take_late_error(); late != CUDA_SUCCESS) return late;
+  if (const CUresult late = thread_.take_late_error(); late != CUDA_SUCCESS) {
+    if (!destroys_) return late;
+    late_ = late;
+  }
   if (context_ && needs_context_) {
     if (const CUresult failure = context_->failure.load(std::memory_order_relaxed); failure != CUDA_SUCCESS)
       return failure;
@@ -91,7 +94,7 @@ CUresult RemoteCallBase::post(Stream* stream) {
         stats::of(opcode_).leaves(bytes);
       });
   trace::sent(thread_, stream, opcode_, message, bytes);
-  return CUDA_SUCCESS;
+  return late_;
 }
 
 void RemoteCallBase::tell() {
@@ -137,7 +140,7 @@ CUresult RemoteCallBase::wait(Stream* stream) {
     for (const Opcode stale : forgotten_after(opcode_)) calls_.replies.forget(stale, subject_);
   else log::debug("{} answered {}", opcode_name(static_cast<std::uint16_t>(opcode_)), result_name(pending_.result));
   if (context_ && ends_context(pending_.result)) calls_.contexts.fail(context_->device, pending_.result);
-  return pending_.result;
+  return late_ != CUDA_SUCCESS ? late_ : pending_.result;
 }
 
 CUresult RemoteCallBase::wait_with_room() {

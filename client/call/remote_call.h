@@ -63,12 +63,18 @@ class RemoteCallBase {
 
   /// Number of the call in the session's order, once it is sent.
   std::uint64_t number() const { return number_; }
+  /// After wait(): whether the worker has done what it was asked, also where wait() told of an earlier failure.
+  bool done() const { return number_ != 0 && pending_.result == CUDA_SUCCESS; }
   std::size_t arrived_bytes() const { return pending_.arrived_bytes; }
 
  protected:
   /// `may_be_held`: the worker may have to keep it, so that it takes credit.
   RemoteCallBase(Thread& thread, Opcode opcode, bool may_be_held, ContextNeed need);
   RemoteCallBase(Calls& calls, Thread& thread, Opcode opcode, bool may_be_held, Context* context);
+
+  /// An object is gone after the call, which is sent also where it tells of an earlier failure: the program does not
+  /// ask again.
+  bool destroys_ = false;
 
   template <class Request>
   typename Request::Builder request() {
@@ -103,6 +109,7 @@ class RemoteCallBase {
   std::optional<MessageReader> reader_;
   std::uint64_t number_ = 0;
   bool needs_context_ = true;
+  CUresult late_ = CUDA_SUCCESS;  // an earlier failure that the call tells of when it has been sent
   bool host_visible_ = false;
   bool taken_ = false;
   std::uint64_t subject_ = 0;
@@ -122,14 +129,20 @@ class RemoteCall : public RemoteCallBase {
   using Reply = typename Traits::Reply;
 
   explicit RemoteCall(Thread& thread, ContextNeed need = Traits::context)
-      : RemoteCallBase(thread, Traits::opcode, Traits::may_be_held, need) {}
+      : RemoteCallBase(thread, Traits::opcode, Traits::may_be_held, need) {
+    destroys_ = Traits::destroys;
+  }
   /// In another context than the current one; null for none.
   RemoteCall(Thread& thread, Context* context)
       : RemoteCallBase(context ? Calls::of(context) : Calls::of(thread), thread, Traits::opcode, Traits::may_be_held,
-                       context) {}
+                       context) {
+    destroys_ = Traits::destroys;
+  }
   /// By parts that know their worker; `context` may be null.
   RemoteCall(Calls& calls, Thread& thread, Context* context = nullptr)
-      : RemoteCallBase(calls, thread, Traits::opcode, Traits::may_be_held, context) {}
+      : RemoteCallBase(calls, thread, Traits::opcode, Traits::may_be_held, context) {
+    destroys_ = Traits::destroys;
+  }
 
   typename Request::Builder in() { return request<Request>(); }
   auto out() { return reply<Reply>(); }

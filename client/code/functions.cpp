@@ -42,6 +42,9 @@ void Function::reset() {
   legacy = {};
   for (auto& size : cluster) size = 0;
   for (auto& known : launched) known = 0;
+  next_launched = 0;
+  looked_at = false;
+  whole_system = false;
 }
 
 Function::Attributes Function::read(wire::FunctionAttributesReply::Reader reply) {

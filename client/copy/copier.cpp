@@ -40,10 +40,8 @@ CUresult Copier::run() {
   // Pages that are opened from here on may be old when the copy is given.
   const Counted given = parts_.whole_system_work.giving();
   source_ = look_up(copy.source);
-  send_changes_to(copy.source, source_);
-  Memory source = memory_of(copy.source, source_);
   target_ = look_up(copy.target);
-  send_changes_to(copy.target, target_);
+  Memory source = memory_of(copy.source, source_);
   const Memory target = memory_of(copy.target, target_);
   if (source == Memory::unusable || target == Memory::unusable) return CUDA_ERROR_INVALID_VALUE;
   for (const Known* const known : {&source_, &target_}) {
@@ -51,6 +49,9 @@ CUresult Copier::run() {
     if (const CUresult bad = parts_.host_memory.keep_promise(job_.thread, *known->region); bad != CUDA_SUCCESS)
       return bad;
   }
+  // Also those of memory that has just become usable.
+  send_changes_to(copy.source, source_);
+  send_changes_to(copy.target, target_);
   job_.host_sees_target = target_.seen_by_host();
   const bool captured = job_.stream.capture.load() != nullptr;
   if (target == Memory::device && !captured && use_own_pages_of_source()) source = Memory::pageable;
@@ -209,11 +210,16 @@ bool Copier::goes_through_staging(const CopySide& host) const {
 CUresult Copier::to_device(Memory memory) {
   Copy& copy = job_.copy;
   if (!copy.target.in_array()) copy.target.kind = CopySide::Kind::device;
-  // What runs in this process before the copy may write its source.
-  if (copy.done_on_return() && parts_.writers.any()) {
+  // What the copy comes behind may write its source, in this process or by copies to it. When that is over, nothing
+  // that still may is ordered before the copy.
+  const bool pinned = memory == Memory::pinned;
+  const bool settled = copy.done_on_return() &&
+                       (parts_.writers.any() ||
+                        (pinned && parts_.host_memory.expects(copy.source.begin(), copy.source.extent(copy.shape))));
+  if (settled) {
     if (const CUresult bad = parts_.waits.settle_before_work(job_.thread, job_.stream); bad != CUDA_SUCCESS) return bad;
   }
-  const SourceBytes source(parts_.host_memory, parts_.writers, copy, memory == Memory::pinned);
+  const SourceBytes source(parts_.host_memory, parts_.writers, copy, pinned, settled);
   // And so may an earlier copy, of which nobody has the bytes yet.
   if (source.pinned() && !copy.reads_pinned_in_order() && source.all(copy.source, copy.shape) != Newest::here &&
       parts_.host_memory.newest(copy.source.begin(), copy.source.extent(copy.shape)).newest ==

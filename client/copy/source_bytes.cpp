@@ -11,6 +11,7 @@ std::optional<Newest> SourceBytes::all(const CopySide& rows, const CopyShape& sh
 
 SourceBytes::Run SourceBytes::first_run(std::uint64_t address, std::uint64_t bytes) const {
   if (memory_.mapped(address)) return {bytes, Newest::at_worker};
+  if (settled_) return {bytes, Newest::here};
   if (copy_.reads_pinned_in_order() && (writers_.any() || writers_.kernels()))
     return {bytes, Newest::later};  // behind copies that have written there, too
   const HostMemory::Part part = memory_.newest(address, bytes);

@@ -42,8 +42,9 @@ enum class Newest {
 /// Pinned memory may differ from row to row, and within a row.
 class SourceBytes {
  public:
-  SourceBytes(const HostMemory& memory, const PendingWriters& writers, const Copy& copy, bool pinned)
-      : memory_(memory), writers_(writers), copy_(copy), pinned_(pinned) {}
+  /// `settled`: the work that the copy comes behind is over.
+  SourceBytes(const HostMemory& memory, const PendingWriters& writers, const Copy& copy, bool pinned, bool settled)
+      : memory_(memory), writers_(writers), copy_(copy), pinned_(pinned), settled_(settled) {}
 
   bool pinned() const { return pinned_; }
   /// Where all of them are, if one answer holds.
@@ -61,6 +62,7 @@ class SourceBytes {
   const PendingWriters& writers_;
   const Copy& copy_;
   const bool pinned_;
+  const bool settled_;
 };
 
 }  // namespace fargpu::client

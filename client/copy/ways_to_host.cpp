@@ -111,7 +111,7 @@ bool LaneReply::fetch(const CopyPart& part, CUresult& result) {
 bool LaneDelivery::ask_for(const CopyPart& part, CUresult& result) {
   const LaneRows rows(part.target, part.shape, unsure);
   const std::uint64_t begin = rows.begin(), end = rows.end();
-  if (!memory.expect_by_lanes(begin, end)) return false;
+  if (!memory.expect_by_lanes(*job.stream.context, begin, end)) return false;
   const auto done = [&memory = memory, begin, end, thread = job.thread.id()](bool written) {
     memory.arrived_by_lanes(begin, end);
     if (written) return;
@@ -141,11 +141,12 @@ bool LaneDelivery::ask_for(const CopyPart& part, CUresult& result) {
 
 CUresult Delivery::ask_for(const CopyPart& part) {
   const std::uint64_t bytes = part.shape.bytes();
-  memory.expect_delivery(job.thread, part.target.place, bytes);
+  const std::uint32_t delivery = memory.expect_delivery(job.thread, *job.stream.context, part.target.place, bytes);
   CopyOutCall call(job, part.shape, part.source, {.kind = CopySide::Kind::block, .place = part.target.place});
+  call.in().setDelivery(delivery);
   call.host_visible();
   const CUresult result = call.post(job.stream);
-  if (result != CUDA_SUCCESS) memory.cancel_delivery(part.target.place, bytes);
+  if (result != CUDA_SUCCESS) memory.cancel_delivery(delivery);
   return result;
 }
 

@@ -217,14 +217,21 @@ std::uint32_t DeviceMemory::spares_for(int device, SpareMemory& memory, std::uin
 }
 
 CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* stream) {
-  const auto region = parts_.map.remove_if(address, [](const Region& r) { return r.allocated(); });
-  if (!region) return CUDA_ERROR_INVALID_VALUE;
-  if (region->kind == Region::Kind::managed) parts_.managed_dropped(address);
+  auto region = parts_.map.remove_if(address, [](const Region& r) { return r.allocated() && !r.managed(); });
+  const bool managed = !region;
+  if (managed) region = parts_.map.find(address);
+  if (!region || region->base != address || !region->allocated()) return CUDA_ERROR_INVALID_VALUE;
   Context& context = *region->context;
-  // Programs rely on cuMemFree as a synchronisation where results come to the host by themselves.
+  // Programs rely on cuMemFree as a synchronisation where results come to the host by themselves. Until that is over
+  // managed memory is there: functions of the program may use it.
   CUresult outcome = CUDA_SUCCESS;
-  if (!stream && context.active && context.host_visible.load() > context.completed.load())
+  if (!stream && context.active && (managed || context.host_visible.load() > context.completed.load()))
     outcome = parts_.waits.settle(thread, context);
+  if (managed) {
+    if (!parts_.map.remove_if(address, [&](const Region& r) { return r.buffer_id == region->buffer_id; }))
+      return CUDA_ERROR_INVALID_VALUE;  // another thread has freed it meanwhile
+    parts_.managed_dropped(address);
+  }
   free_block(thread, address, region->device, stream);
   return outcome;
 }

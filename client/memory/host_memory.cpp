@@ -241,7 +241,8 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
         return refuse_use("kernel access to host memory of which a graph copies a part together with other memory");
     if (!block->owned && !take_alias(*region, *block)) return CUDA_ERROR_OUT_OF_MEMORY;
     const std::uint64_t seen_at = block->owned ? block->base : block->alias;
-    RemoteCall<wire::OpenHostBlock> call(thread);
+    // The worker's memory is of the context that the program's is of.
+    RemoteCall<wire::OpenHostBlock> call(thread, region->context);
     auto in = call.in();
     in.setAddress(block->base);
     const bool paged = block->owned && (compares_no_more_ || block->bytes > compared_bytes_max ||
@@ -389,14 +390,31 @@ void HostMemory::graph_has(Thread& thread, const NewParts& parts) {
 // What copies have written to the worker's copy of a block comes here before that is replaced by what kernels see; and
 // no lane may be reading pages that are taken away then.
 CUresult HostMemory::settle_deliveries(Thread& thread, const Region& region) {
-  const bool expected = expects(region.base, region.bytes);
+  for (Context* const context : delivering_to(region))
+    if (const CUresult bad = parts_.waits.settle(thread, *context); bad != CUDA_SUCCESS) return bad;
   {
     const std::lock_guard lock(mutex_);
     const bool read = parts_.lanes.uses(region.base, region.base + region.bytes);
     const bool copied = parts_.graphs.any_launched() && !parts_.graph_parts.within(region.base, region.bytes).empty();
-    if (!expected && !read && !copied) return CUDA_SUCCESS;
+    if (!read && !copied) return CUDA_SUCCESS;
   }
   return parts_.waits.settle(thread, *region.context);
+}
+
+// Any context may copy to the memory, not only the one that it is of.
+std::vector<Context*> HostMemory::delivering_to(const Region& region) {
+  std::set<const Context*> wanted;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Expected& range : expected_)
+      if (range.begin < region.base + region.bytes && region.base < range.end) wanted.insert(range.context);
+  }
+  std::vector<Context*> found;
+  if (!wanted.empty())
+    parts_.contexts.for_active([&](Context& context) {
+      if (wanted.contains(&context)) found.push_back(&context);
+    });
+  return found;
 }
 
 CUresult HostMemory::reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call) {
@@ -479,9 +497,12 @@ std::vector<HostMemory::Change> HostMemory::take_changes(Block& block) {
   return changes;
 }
 
-void HostMemory::expect_delivery(Thread& thread, std::uint64_t address, std::uint64_t bytes) {
+std::uint32_t HostMemory::expect_delivery(Thread& thread, Context& context, std::uint64_t address,
+                                          std::uint64_t bytes) {
+  const auto region = parts_.map.find(address);
   const std::lock_guard order(order_);
   Block* opened = nullptr;
+  std::uint32_t number = 0;
   {
     const std::lock_guard lock(mutex_);
     if (Block* const block = find(address, bytes); block && !block->opened) {
@@ -489,31 +510,38 @@ void HostMemory::expect_delivery(Thread& thread, std::uint64_t address, std::uin
       opened = block;
     }
     // Into a paged block the copy goes at the worker.
-    if (const Block* const block = find(address, bytes); !block || !block->paged)
-      expected_.push_back({address, address + bytes, /*by_lanes=*/false});
+    if (const Block* const block = find(address, bytes); !block || !block->paged) {
+      number = next_expected_;
+      next_expected_ = std::max(next_expected_ + 1, 1u);
+      expected_.push_back({address, address + bytes, number, &context});
+    }
   }
-  if (opened) open(thread, *opened);
+  if (opened) open(thread, region ? *region->context : context, *opened);
+  return number;
 }
 
-void HostMemory::cancel_delivery(std::uint64_t address, std::uint64_t bytes) {
+void HostMemory::cancel_delivery(std::uint32_t number) {
+  if (number == 0) return;
   const std::lock_guard lock(mutex_);
-  std::erase(expected_, Expected{address, address + bytes, /*by_lanes=*/false});
+  std::erase_if(expected_, [&](const Expected& range) { return range.number == number; });
 }
 
-bool HostMemory::expect_by_lanes(std::uint64_t begin, std::uint64_t end) {
+bool HostMemory::expect_by_lanes(Context& context, std::uint64_t begin, std::uint64_t end) {
   const std::lock_guard lock(mutex_);
   // Bytes on the lanes could overtake those that come otherwise.
   const auto otherwise = [&](const Expected& range) {
-    return !range.by_lanes && range.begin < end && begin < range.end;
+    return !range.by_lanes() && range.begin < end && begin < range.end;
   };
   if (std::any_of(expected_.begin(), expected_.end(), otherwise)) return false;
-  expected_.push_back({begin, end, /*by_lanes=*/true});
+  expected_.push_back({begin, end, /*number=*/0, &context});
   return true;
 }
 
 void HostMemory::arrived_by_lanes(std::uint64_t begin, std::uint64_t end) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::find(expected_.begin(), expected_.end(), Expected{begin, end, /*by_lanes=*/true});
+  const auto found = std::find_if(expected_.begin(), expected_.end(), [&](const Expected& range) {
+    return range.by_lanes() && range.begin == begin && range.end == end;
+  });
   if (found != expected_.end()) expected_.erase(found);
 }
 
@@ -521,11 +549,12 @@ HostMemory::Part HostMemory::newest(std::uint64_t address, std::uint64_t bytes) 
   const std::lock_guard lock(mutex_);
   Part part{bytes, Newest::here};
   const std::uint64_t end = address + bytes;
-  for (const auto& [begin, stop, by_lanes] : expected_) {
+  for (const Expected& range : expected_) {
+    const std::uint64_t begin = range.begin, stop = range.end;
     if (begin <= address && address < stop) {
       part.bytes = std::min(part.bytes, std::min(stop, end) - address);
       // Where some come by the lanes, the worker's copy does not have all.
-      part.newest = by_lanes || part.newest == Newest::coming ? Newest::coming : Newest::at_worker;
+      part.newest = range.by_lanes() || part.newest == Newest::coming ? Newest::coming : Newest::at_worker;
     } else if (begin > address && begin < end) {
       part.bytes = std::min(part.bytes, begin - address);
     }
@@ -562,9 +591,13 @@ void HostMemory::note_lost(const Block& block, std::uint64_t address) {
 }
 
 // The bytes came somewhere else: a worker that sends them slowly must not write to memory that is another's by then.
-void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> bytes) {
+void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> bytes, std::uint32_t copy, bool over) {
   const std::lock_guard lock(mutex_);
   ++deliveries_;
+  if (over) {
+    std::erase_if(expected_, [&](const Expected& range) { return copy != 0 && range.number == copy; });
+    return;
+  }
   if (bytes.empty()) return;
   if (Block* const block = find(address, bytes.size()); block && block->opened && !block->paged && !block->shared &&
                                                         (block->owned || !is_unmapped(address, bytes.size()))) {
@@ -580,15 +613,17 @@ void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> byt
     }
     copy_untorn(at(address), bytes);
   }
-  // Deliveries of one copy come in order, so each takes the beginning off an expected range.
-  const std::uint64_t end = address + bytes.size();
-  for (Expected& range : expected_) {
-    if (!range.by_lanes && range.begin == address && range.end >= end) {
-      range.begin = end;
-      break;
-    }
-  }
-  std::erase_if(expected_, [](const Expected& range) { return range.begin >= range.end; });
+  note_delivered(address, address + bytes.size(), copy);
+}
+
+// Deliveries of one copy come in order, so each takes the beginning off an expected range.
+void HostMemory::note_delivered(std::uint64_t begin, std::uint64_t end, std::uint32_t copy) {
+  const auto found = std::find_if(expected_.begin(), expected_.end(), [&](const Expected& range) {
+    return !range.by_lanes() && (copy == 0 || range.number == copy) && range.begin == begin && range.end >= end;
+  });
+  if (found == expected_.end()) return;
+  found->begin = end;
+  if (found->begin == found->end) expected_.erase(found);
 }
 
 void HostMemory::context_closed(Thread& thread, Context& context) {
@@ -604,8 +639,8 @@ HostMemory::Block* HostMemory::find(std::uint64_t address, std::uint64_t bytes) 
   return offset <= block->bytes && block->bytes - offset >= bytes ? block : nullptr;
 }
 
-void HostMemory::open(Thread& thread, const Block& block) {
-  RemoteCall<wire::OpenHostBlock> call(thread);
+void HostMemory::open(Thread& thread, Context& owner, const Block& block) {
+  RemoteCall<wire::OpenHostBlock> call(thread, &owner);
   auto in = call.in();
   in.setAddress(block.base);
   in.setBytes(block.bytes);

@@ -124,13 +124,14 @@ class HostMemory {
   bool at_worker(std::uint64_t address) const;
   HostPages& pages() { return pages_; }
 
-  /// A copy out to [address, address + bytes) is about to be asked for: from now on the worker's copy is newer.
-  void expect_delivery(Thread& thread, std::uint64_t address, std::uint64_t bytes);
+  /// A copy out to [address, address + bytes), which this context will make, is about to be asked for: from now on the
+  /// worker's copy is newer. Returns the number of what will be delivered; 0 if nothing will be.
+  std::uint32_t expect_delivery(Thread& thread, Context& context, std::uint64_t address, std::uint64_t bytes);
   /// Takes the expectation back: the copy could not be asked for.
-  void cancel_delivery(std::uint64_t address, std::uint64_t bytes);
+  void cancel_delivery(std::uint32_t number);
   /// Expects a delivery whose bytes come by the lanes, and not by way of a copy that the worker keeps. False if other
   /// bytes for the same memory come otherwise.
-  bool expect_by_lanes(std::uint64_t begin, std::uint64_t end);
+  bool expect_by_lanes(Context& context, std::uint64_t begin, std::uint64_t end);
   void arrived_by_lanes(std::uint64_t begin, std::uint64_t end);
 
   /// The first part of [address, address + bytes) for which one answer holds: how long it is, and where its newest
@@ -154,8 +155,10 @@ class HostMemory {
   bool awaits(std::uint64_t address, std::size_t bytes) const;
   /// The worker has found that the GPU has changed this word as well as the program.
   void lost(std::uint64_t address) const;
-  /// They have arrived; no bytes if they were not awaited.
-  void delivered(std::uint64_t address, std::span<const std::byte> bytes);
+  /// They have arrived; no bytes if they were not awaited. `copy`: the number that expect_delivery() gave. 0: none, for
+  /// the worker has found that the GPU changed these bytes, or is of a release that tells no numbers. `over`: none come
+  /// of the copy any more.
+  void delivered(std::uint64_t address, std::span<const std::byte> bytes, std::uint32_t copy, bool over);
 
   /// The context is gone, and with it the blocks made in it.
   void context_closed(Thread& thread, Context& context);
@@ -180,6 +183,8 @@ class HostMemory {
   CUresult take_window(std::uint64_t bytes, std::uint64_t& base);
   void give_window(std::uint64_t base, std::uint64_t bytes);
   CUresult settle_deliveries(Thread& thread, const Region& region);
+  std::vector<Context*> delivering_to(const Region& region);
+  void note_delivered(std::uint64_t begin, std::uint64_t end, std::uint32_t copy);  // under mutex_
   CUresult page(Thread& thread, const Region& region, Block& block, std::unique_lock<std::mutex>& lock);
   bool is_to_be_paged(const Block& block) const { return compares_no_more_ && block.owned && block.compared(); }
   struct Change {
@@ -192,7 +197,7 @@ class HostMemory {
   Block* find(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_
   Block* next_compared(std::uint64_t after) const;                // under mutex_
   std::vector<Change> take_changes(Block& block);                 // under mutex_
-  void open(Thread& thread, const Block& block);                  // under order_
+  void open(Thread& thread, Context& owner, const Block& block);  // under order_
   void close(Thread& thread, std::uint64_t base, bool awaited = false);
   void name_parts(Thread& thread, const Block& block);  // under order_
   void drop(Thread& thread, std::uint64_t base, bool gone_at_worker = false, Fences* fences = nullptr);
@@ -209,10 +214,13 @@ class HostMemory {
   std::map<std::uint64_t, std::unique_ptr<Block>> blocks_;
   struct Expected {
     std::uint64_t begin, end;  // still to be delivered
-    bool by_lanes;
-    bool operator==(const Expected&) const = default;
+    std::uint32_t number;      // 0: by lanes
+    const Context* context;    // whose work delivers it; may be gone
+
+    bool by_lanes() const { return number == 0; }
   };
   std::vector<Expected> expected_;
+  std::uint32_t next_expected_ = 1;
   std::uint64_t deliveries_ = 0;  // that have come
   std::atomic<bool> compares_no_more_{false};
   std::uint64_t compared_bytes_ = 0;  // of the blocks of the window that are compared

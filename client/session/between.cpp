@@ -203,6 +203,18 @@ bool Between::pinned(const CopySide& side) const {
   return region && region->on_host();
 }
 
+bool Between::has_its_time(const Session& own, const CopySide& side, bool written) const {
+  const Session* const owner = knowing_(side.begin());
+  if (!owner || owner == &own) return false;
+  const auto region = owner->map.find(side.begin());
+  if (!region || !region->on_host()) return false;
+  if (written || owner->host_memory.expects_any() || owner->host_memory.mapped(side.begin())) return true;
+  const auto writes = [](const Session& session) {
+    return session.callbacks.any_waiting() || session.stream_waits.any() || session.graphs.any_launched();
+  };
+  return writes(own) || writes(*owner);
+}
+
 // The context in which a side is copied.
 Context* Between::context_of(Session& session, const CopySide& side, Context* named) {
   if (named && named->session == &session && named->active) return named;
@@ -421,6 +433,15 @@ CUresult Between::perform(Thread& thread, const Copy& copy, Sides sides) {
     return relay(thread, copy, *source, *target);
   }
   Stream& only = source ? *source : *target;
+  // Of pinned memory of another session, what its GPU wrote there is to be found by this thread.
+  for (const CopySide* const side : {&copy.source, &copy.target}) {
+    Session* const owner = side->in_array() ? nullptr : knowing_(side->begin());
+    if (owner && owner != only.context->session)
+      (void)within(*owner, [&] {
+        owner->waits.after_work(thread);
+        return CUDA_SUCCESS;
+      });
+  }
   const CUresult result = CopyJob{thread, only, copy}.for_parts(Relay::piece_bytes, [&](const CopyPart& part) {
     return run(thread, only, part.shape, part.source, part.target);
   });

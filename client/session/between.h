@@ -50,6 +50,9 @@ class Between {
   CUresult copy_now(Thread& thread, const Copy& copy, Sides sides);
   /// Whether the copy can be made; what copy() and copy_now() begin with.
   CUresult check(Thread& thread, const Copy& copy, Sides sides);
+  /// Whether a side of a copy on a stream of `own` is pinned memory of another session, and has its time in the stream:
+  /// it is written, or may be written until the stream gets there.
+  bool has_its_time(const Session& own, const CopySide& side, bool written) const;
   /// Waits for all work of the session.
   CUresult finish(Thread& thread, Session& session);
   /// Waits for what is under way so far, of the session or of all: memory is about to go.

@@ -40,14 +40,19 @@ std::shared_ptr<Link> Links::between(Session& from, Session& to) {
                 link->to.terms.host, why);
     {
       const std::lock_guard made(mutex_);
-      if (why.empty()) pair.link = link;
+      if (!why.empty()) pair.link = nullptr;
       pair.refused = !why.empty();
       pair.making = false;
+      if (why.empty() && link->lost.load()) {
+        close(link->from, *link);
+        close(link->to, *link);
+      }
     }
     changed_.notify_all();
   };
   maker_.run(std::move(make_link));
   pair.making = true;  // it looks at this under the mutex, when it is done
+  pair.link = link;    // which may be lost as soon as one of its ends has it
   ++pair.made;
   changed_.wait(lock, [&] { return !pair.making; });
   return pair.link && !pair.link->lost ? pair.link : nullptr;
@@ -111,7 +116,7 @@ void Links::lost(const Session& session) noexcept {
   const std::lock_guard lock(mutex_);
   for (auto& [ends, pair] : pairs_) {
     if ((ends.first != &session && ends.second != &session) || !pair.link || pair.link->lost.exchange(true)) continue;
-    close(ends.first == &session ? *ends.second : *ends.first, *pair.link);
+    if (!pair.making) close(ends.first == &session ? *ends.second : *ends.first, *pair.link);
   }
 }
 

@@ -36,7 +36,9 @@ void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     case wire::Control::DELIVER:
       if (push.getDeliver().getPart() != 0)
         deliver_part(push.getDeliver().getPart(), push.getDeliver().getAddress(), bulk);
-      else parts_.host_memory.delivered(push.getDeliver().getAddress(), bulk);
+      else
+        parts_.host_memory.delivered(push.getDeliver().getAddress(), bulk, push.getDeliver().getCopy(),
+                                     push.getDeliver().getOver());
       return;
     case wire::Control::WANTED: {
       const auto wanted = push.getWanted();
@@ -147,10 +149,8 @@ void Pushes::on_late_error(wire::LateError::Reader error) {
 
 void Pushes::answer_pull(std::uint64_t pull, std::uint64_t address, std::uint64_t bytes) {
   const auto region = parts_.map.find(address);
-  if (!region || !region->on_host() || !region->contains(address, bytes)) {
-    parts_.calls.events.lose("the worker asked for memory that is not pinned");
-    return;
-  }
+  // The program may have freed or unregistered it since.
+  if (!region || !region->on_host() || !region->contains(address, bytes)) return say_gone(pull);
   send_pulled(pull, {reinterpret_cast<const std::byte*>(address), bytes});
 }
 
@@ -160,14 +160,18 @@ void Pushes::answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint6
     parts_.calls.events.lose("the worker asked for memory that is part of no graph");
     // What a conditional node may copy to is asked for as well. Its body may copy to pinned memory only.
   } else if (!still_there(*memory) || (!memory->source && !pinned(*memory))) {
-    tell_worker([&](wire::Control::Builder control) {
-      auto pulled = control.initPulled();
-      pulled.setPull(pull);
-      pulled.setGone(true);
-    });
+    say_gone(pull);
   } else {
     send_pulled(pull, memory->gather());
   }
+}
+
+void Pushes::say_gone(std::uint64_t pull) {
+  tell_worker([&](wire::Control::Builder control) {
+    auto pulled = control.initPulled();
+    pulled.setPull(pull);
+    pulled.setGone(true);
+  });
 }
 
 void Pushes::send_pulled(std::uint64_t pull, std::span<const std::byte> rest) {

@@ -67,6 +67,7 @@ class Pushes final : public PushHandler {
   void answer_pull(std::uint64_t pull, std::uint64_t address, std::uint64_t bytes);
   void answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint64_t bytes);
   void send_pulled(std::uint64_t pull, std::span<const std::byte> rest);
+  void say_gone(std::uint64_t pull);
   bool still_there(const GraphParts::Memory& memory) const;
   bool pinned(const GraphParts::Memory& memory) const;
   void deliver_part(std::uint64_t part, std::uint64_t offset, std::span<const std::byte> bytes);

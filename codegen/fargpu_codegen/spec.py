@@ -201,10 +201,15 @@ class Call:
         return [a for a in self.arguments if self.may_defer and a.creates]
 
     @property
+    def destroys(self) -> bool:
+        """An object is gone after it, whatever it returns: it is sent also where it tells of an earlier failure."""
+        return any(a.destroys for a in self.arguments)
+
+    @property
     def after_held(self) -> bool:
         """It must not overtake work that the worker still holds back: it destroys what that work may need, if nothing
         else is said."""
-        return any(a.destroys for a in self.arguments) if self.after_held_said is None else self.after_held_said
+        return self.destroys if self.after_held_said is None else self.after_held_said
 
     @property
     def may_be_held(self) -> bool:

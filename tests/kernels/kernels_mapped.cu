@@ -129,6 +129,44 @@ class Stream {
   CUstream stream_ = nullptr;
 };
 
+/// Holds a stream by a function until this thread opens it, or for five seconds.
+class Gate {
+ public:
+  explicit Gate(CUstream stream) { OK(cuLaunchHostFunc(stream, wait, this)); }
+  void open() { open_ = true; }
+  bool in_vain() const { return in_vain_; }
+
+ private:
+  static void CUDA_CB wait(void* pointer) {
+    auto* const gate = static_cast<Gate*>(pointer);
+    for (int i = 0; i < 5000 && !gate->open_; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    gate->in_vain_ = !gate->open_;
+  }
+  std::atomic<bool> open_{false}, in_vain_{false};
+};
+
+/// A second context on the device, which is current while this lives.
+class OtherContext {
+ public:
+  OtherContext() {
+    CUdevice device;
+    OK(cuCtxGetCurrent(&before_));
+    OK(cuCtxGetDevice(&device));
+    OK(cuCtxCreate(&context_, nullptr, 0, device));
+  }
+  ~OtherContext() {
+    OK(cuCtxDestroy(context_));
+    OK(cuCtxSetCurrent(before_));
+  }
+  OtherContext(const OtherContext&) = delete;
+  OtherContext& operator=(const OtherContext&) = delete;
+  void leave() const { OK(cuCtxSetCurrent(before_)); }
+  void enter() const { OK(cuCtxSetCurrent(context_)); }
+
+ private:
+  CUcontext before_ = nullptr, context_ = nullptr;
+};
+
 void launch_step(const Kernels& kernels, CUstream stream, CUdeviceptr values, long long stride, int count) {
   OK(kernels.try_launch("step", {blocks_for(count)}, {block_size}, 0, stream, values, stride, count));
 }
@@ -258,6 +296,194 @@ CASE(registered_by_its_attributes) {
     OK(cuCtxSynchronize());
     HOLDS(values[0] == 11 && values[1024] == 13);
     HOLDS(memory.mapped() == address);
+  }
+}
+
+// The address is used by a copy first, as source or target, by a memset or by a graph.
+CASE(registered_and_copied_first) {
+  Kernels kernels;
+  constexpr size_t bytes = 1 * mib, count = bytes / sizeof(int);
+  Buffer<int> device(count);
+  std::vector<int> source(count, 9);
+  for (int way = 0; way < 6; ++way) {
+    Registered memory(bytes, MAP_PRIVATE);
+    int* const values = memory.get();
+    for (size_t i = 0; i < count; ++i) values[i] = static_cast<int>(i) + way + 1;
+    CUdeviceptr address = 0;
+    OK(cuPointerGetAttribute(&address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, reinterpret_cast<CUdeviceptr>(values)));
+    device.clear();
+    Stream stream;
+    switch (way) {
+      case 0: OK(cuMemcpyDtoD(device.address(), address, bytes)); break;
+      case 1: OK(cuMemcpyAsync(device.address(), address, bytes, stream)); break;
+      case 2: OK(cuMemcpyHtoD(address, source.data(), bytes / 2)); break;
+      case 3: OK(cuMemsetD32Async(address, 9, count / 2, stream)); break;
+      default: {
+        CUgraph graph;
+        CUgraphNode node;
+        CUgraphExec launched;
+        OK(cuGraphCreate(&graph, 0));
+        CUDA_MEMSET_NODE_PARAMS set{};
+        set.dst = address;
+        set.value = 9;
+        set.elementSize = 4;
+        set.width = count / 2;
+        set.height = 1;
+        CUDA_MEMCPY3D copy{};
+        copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+        copy.srcDevice = address;
+        copy.dstDevice = device.address();
+        copy.WidthInBytes = bytes;
+        copy.Height = copy.Depth = 1;
+        CUcontext context;
+        OK(cuCtxGetCurrent(&context));
+        if (way == 4) OK(cuGraphAddMemsetNode(&node, graph, nullptr, 0, &set, context));
+        else OK(cuGraphAddMemcpyNode(&node, graph, nullptr, 0, &copy, context));
+        OK(cuGraphInstantiate(&launched, graph, 0));
+        OK(cuGraphLaunch(launched, stream));
+        OK(cuStreamSynchronize(stream));
+        OK(cuGraphExecDestroy(launched));
+        OK(cuGraphDestroy(graph));
+      }
+    }
+    OK(cuCtxSynchronize());
+    const bool read = way < 2 || way == 5;
+    const auto got = device.get();
+    for (size_t i = 0; i < count; ++i) {
+      const int before = static_cast<int>(i) + way + 1;
+      HOLDS(values[i] == (!read && i < count / 2 ? 9 : before));
+      HOLDS(!read || got[i] == before);
+    }
+  }
+}
+
+// A synchronous copy does not come behind the work of a stream that does not synchronise with the default one: it reads
+// what the program has in the memory, whatever is still to be written there.
+CASE(source_with_a_copy_to_it_held) {
+  Kernels kernels;
+  for (const size_t bytes : {size_t{4096}, size_t{1} << 20}) {
+    Buffer<int> from(bytes / 4), to(bytes / 4);
+    OK(cuMemsetD32(from.address(), 5, bytes / 4));
+    Pinned memory(bytes);
+    Registered registered(bytes, MAP_PRIVATE);
+    for (int* const values : {memory.get(), registered.get()}) {
+      Stream stream;
+      Gate gate(stream);
+      OK(cuMemcpyDtoHAsync(values, from.address(), bytes, stream));
+      for (size_t i = 0; i < bytes / 4; ++i) values[i] = 1;
+      OK(cuMemcpyHtoD(to.address(), values, bytes));
+      gate.open();
+      const auto got = to.get();
+      HOLDS(std::count(got.begin(), got.end(), 1) == static_cast<long>(bytes / 4));
+      OK(cuStreamSynchronize(stream));
+      HOLDS(!gate.in_vain());
+      for (size_t i = 0; i < bytes / 4; ++i) HOLDS(values[i] == 5);
+    }
+  }
+}
+
+// Copies to the same memory, of which the later one is done first, and one that the driver refuses.
+CASE(copies_to_one_place_out_of_order) {
+  Kernels kernels;
+  Buffer<int> from(100), to(100);
+  Pinned memory(4096);
+  for (int round = 1; round < 4; ++round) {
+    OK(cuMemsetD32(from.address(), static_cast<unsigned>(round), 100));
+    Stream first, second;
+    {
+      Gate gate(first);
+      OK(cuMemcpyDtoHAsync(memory.get(), from.address(), 400, first));
+      OK(cuMemcpyDtoHAsync(memory.get(), from.address(), 200, second));
+      OK(cuStreamSynchronize(second));
+      gate.open();
+      OK(cuStreamSynchronize(first));
+      HOLDS(!gate.in_vain());
+    }
+    for (int i = 0; i < 100; ++i) HOLDS(memory[i] == round);
+    for (int i = 0; i < 100; ++i) memory[i] = 70 + i;
+    OK(cuMemcpyHtoD(to.address(), memory.get(), 400));
+    const auto got = to.get();
+    for (int i = 0; i < 100; ++i) HOLDS(got[i] == 70 + i);
+  }
+}
+
+// A kernel is the first to use memory to which another context copies.
+CASE(used_while_another_context_copies) {
+  Kernels kernels;
+  constexpr size_t bytes = 64 << 10;
+  Pinned memory(bytes);
+  memory.number(1);
+  {
+    OtherContext other;
+    CUdeviceptr from;
+    OK(cuMemAlloc(&from, bytes));
+    OK(cuMemsetD32(from, 20, bytes / 4));
+    CUstream there;
+    CUevent done;
+    OK(cuStreamCreate(&there, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING));
+    OK(cuLaunchHostFunc(
+        there, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }, nullptr));
+    OK(cuMemcpyDtoHAsync(memory.get(), from, bytes, there));
+    OK(cuEventRecord(done, there));
+    other.leave();
+    Stream here;
+    OK(cuStreamWaitEvent(here, done, 0));
+    launch_step(kernels, here, reinterpret_cast<CUdeviceptr>(memory.get()), 1, static_cast<int>(bytes / 4));
+    OK(cuStreamSynchronize(here));
+    for (size_t i = 0; i < bytes / 4; ++i) HOLDS(memory[i] == 41);
+    other.enter();
+  }
+}
+
+// Pinned memory goes with the context in which it was made, and with no other that has used it.
+CASE(used_first_by_a_context_that_goes) {
+  Kernels kernels;
+  constexpr size_t bytes = 64 << 10;
+  for (int way = 0; way < 2; ++way) {
+    Pinned memory(bytes, CU_MEMHOSTALLOC_PORTABLE);
+    Buffer<int> device(bytes / 4);
+    OK(cuMemsetD32(device.address(), 3, bytes / 4));
+    {
+      OtherContext other;
+      if (way == 0) {
+        Kernels there;
+        launch_step(there, nullptr, reinterpret_cast<CUdeviceptr>(memory.get()), 1, 100);
+        OK(cuCtxSynchronize());
+      } else {
+        CUdeviceptr from;
+        OK(cuMemAlloc(&from, bytes));
+        OK(cuMemcpyDtoHAsync(memory.get(), from, bytes, nullptr));
+      }
+      OK(cuCtxSynchronize());
+    }
+    memory.number(2);
+    OK(cuMemcpyDtoHAsync(memory.get(), device.address(), 4096, nullptr));
+    OK(cuCtxSynchronize());
+    HOLDS(memory[0] == 3 && memory[1023] == 3 && memory[1024] == 2 + 1024);
+    launch_step(kernels, nullptr, reinterpret_cast<CUdeviceptr>(memory.get()), 1, 2048);
+    OK(cuCtxSynchronize());
+    HOLDS(memory[0] == 7 && memory[1024] == 2 * (2 + 1024) + 1);
+  }
+}
+
+// Managed memory is there until the work that the free waits for is over, and so for functions of the program.
+CASE(managed_freed_behind_a_function) {
+  Kernels kernels;
+  for (int round = 0; round < 5; ++round) {
+    CUdeviceptr memory;
+    OK(cuMemAllocManaged(&memory, 1 * mib, CU_MEM_ATTACH_GLOBAL));
+    Stream stream;
+    launch_step(kernels, stream, memory, 1024, 100);
+    OK(cuLaunchHostFunc(
+        stream,
+        [](void* pointer) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          for (int i = 0; i < 1000; ++i) static_cast<int*>(pointer)[i] = i;
+        },
+        reinterpret_cast<void*>(memory)));
+    OK(cuMemFree(memory));
+    OK(cuStreamSynchronize(stream));
   }
 }
 

@@ -238,14 +238,26 @@ CASE(attached_to_streams) {
 CASE(both_add) {
   Kernels kernels;
   constexpr int threads = 64, rounds = 50, own = 1000, added = 8, launches = 5;
-  for (const auto kind : {Common::managed, Common::pinned, Common::registered}) {
+  // The CUDA runtime launches kernels of libraries.
+  CUlibrary library;
+  CUkernel kernel;
+  CUfunction of_library;
+  OK(cuLibraryLoadData(&library, kernel_image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  OK(cuLibraryGetKernel(&kernel, library, "add_to_all"));
+  OK(cuKernelGetFunction(&of_library, kernel));
+  const CUfunction functions[] = {kernels.get("add_to_all"), of_library};
+  for (int way = 0; way < 6; ++way) {
+    const auto kind = way % 3 == 0 ? Common::managed : way % 3 == 1 ? Common::pinned : Common::registered;
     Common words(kind, 1024);
+    CUdeviceptr address = words.address();
+    int added_by_kernels = added, rounds_of_kernels = rounds;
+    void* arguments[] = {&address, &added_by_kernels, &rounds_of_kernels};
     std::thread adds([&] {
       for (int round = 0; round < own; ++round)
         for (int i = 0; i < added; ++i) __atomic_fetch_add(&words.get()[i], 1, __ATOMIC_SEQ_CST);
     });
     for (int launch = 0; launch < launches; ++launch)
-      OK(kernels.try_launch("add_to_all", {2}, {threads / 2}, 0, nullptr, words.address(), added, rounds));
+      OK(cuLaunchKernel(functions[way / 3], 2, 1, 1, threads / 2, 1, 1, 0, nullptr, arguments, nullptr));
     for (int round = 0; round < own; ++round)
       for (int i = 0; i < added; ++i) __atomic_fetch_add(&words.get()[i], 1, __ATOMIC_SEQ_CST);
     adds.join();
@@ -257,6 +269,7 @@ CASE(both_add) {
     if (kind == Common::registered) HOLDS(right_or_told(waited, right));
     else HOLDS(waited == CUDA_SUCCESS && right);
   }
+  OK(cuLibraryUnload(library));
 }
 
 // Program and kernel write at moments that they tell each other: other words, one word, and bytes of one word. With one

@@ -91,6 +91,22 @@ void nap(CUstream stream) {
       stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
 }
 
+/// Holds a stream by a function until this thread opens it, or for five seconds.
+class Gate {
+ public:
+  explicit Gate(CUstream stream) { OK(cuLaunchHostFunc(stream, wait, this)); }
+  void open() { open_ = true; }
+  bool in_vain() const { return in_vain_; }
+
+ private:
+  static void CUDA_CB wait(void* pointer) {
+    auto* const gate = static_cast<Gate*>(pointer);
+    for (int i = 0; i < 5000 && !gate->open_; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    gate->in_vain_ = !gate->open_;
+  }
+  std::atomic<bool> open_{false}, in_vain_{false};
+};
+
 /// One thread, whose end the launch itself records.
 CUresult launch_recording(CUevent event, CUfunction function, CUstream stream, void** arguments) {
   CUlaunchAttribute attribute{};
@@ -1106,6 +1122,126 @@ CASE(function_before_a_wait_that_is_held) {
   }
 }
 
+// A stream is waited for, and not what later work on it would come behind.
+CASE(stream_waited_for_beside_the_default_one) {
+  Kernels kernels;
+  Buffer<int> value(1);
+  for (int way = 0; way < 2; ++way) {
+    Stream stream;
+    OK(kernels.try_launch("wait_microseconds", {}, {1}, 0, stream, 20000ll));
+    OK(kernels.try_launch("set", {}, {1}, 0, stream, value.address(), 1 + way));
+    Gate gate(nullptr);
+    if (way == 0) OK(cuStreamSynchronize(stream));
+    else
+      while (cuStreamQuery(stream) == CUDA_ERROR_NOT_READY && !gate.in_vain()) std::this_thread::yield();
+    gate.open();
+    OK(cuStreamSynchronize(nullptr));
+    HOLDS(!gate.in_vain());
+    HOLDS(value_at(value.address()) == 1 + way);
+  }
+}
+
+// A context is waited for, and nothing of another one.
+CASE(context_waited_for_beside_another) {
+  Kernels kernels;
+  Buffer<int> value(1);
+  CUcontext first, second;
+  OK(cuCtxGetCurrent(&first));
+  CUdevice device;
+  OK(cuCtxGetDevice(&device));
+  OK(cuCtxCreate(&second, nullptr, 0, device));
+  CUstream stream;
+  CUevent event;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  Gate gate(stream);
+  OK(cuEventDestroy(event));
+  OK(cuCtxSetCurrent(first));
+  OK(kernels.try_launch("set", {}, {1}, 0, nullptr, value.address(), 3));
+  OK(cuCtxSynchronize());
+  HOLDS(value_at(value.address()) == 3);
+  gate.open();
+  OK(cuCtxSetCurrent(second));
+  OK(cuStreamSynchronize(stream));
+  HOLDS(!gate.in_vain());
+  OK(cuCtxDestroy(second));
+  OK(cuCtxSetCurrent(first));
+}
+
+// Many objects come and go while the ends of some are still to be carried out.
+CASE(events_and_streams_beside_held_work) {
+  Kernels kernels;
+  Buffer<int> value(1);
+  Stream stream(CU_STREAM_NON_BLOCKING);
+  Gate gate(stream);
+  for (int i = 0; i < 2500; ++i) {
+    CUevent event;
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    if (i % 100 == 0) OK(cuEventRecord(event, stream));
+    OK(cuEventDestroy(event));
+  }
+  OK(kernels.try_launch("set", {}, {1}, 0, stream, value.address(), 4));
+  gate.open();
+  OK(cuStreamSynchronize(stream));
+  HOLDS(!gate.in_vain());
+  HOLDS(value_at(value.address()) == 4);
+}
+
+// A stream has as much work as may be given to the GPU, while bytes for it are still on their way.
+CASE(copy_behind_much_work) {
+  Kernels kernels;
+  constexpr size_t count = 16 << 20;
+  Buffer<int> large(count), out(3);
+  int* source;
+  OK(cuMemHostAlloc(reinterpret_cast<void**>(&source), count * sizeof(int), 0));
+  for (int round = 1; round < 4; ++round) {
+    for (size_t i = 0; i < count; ++i) source[i] = round * 1000000 + static_cast<int>(i & 0xFFFF);
+    out.clear();
+    Stream stream(CU_STREAM_NON_BLOCKING);
+    OK(kernels.try_launch("wait_microseconds", {}, {1}, 0, stream, 50000ll));
+    for (int i = 0; i < 850; ++i) OK(kernels.try_launch("add", {}, {1}, 0, stream, out.address() + 8, 1));
+    OK(cuMemcpyHtoDAsync(large.address(), source, count * sizeof(int), stream));
+    for (int i = 0; i < 2; ++i)
+      OK(kernels.try_launch("copy_value", {}, {1}, 0, stream, large.address() + (count / (2 - i) - 1) * sizeof(int),
+                            out.address() + i * sizeof(int)));
+    OK(cuStreamSynchronize(stream));
+    const auto got = out.get();
+    HOLDS(got[0] == source[count / 2 - 1] && got[1] == source[count - 1] && got[2] == 850);
+  }
+  OK(cuMemFreeHost(source));
+}
+
+// Memory is given out again behind what a stream was given before it joined a capture.
+CASE(freed_while_a_stream_is_captured) {
+  Kernels kernels;
+  constexpr size_t bytes = 1 << 20;
+  Stream captured(CU_STREAM_NON_BLOCKING), joining(CU_STREAM_NON_BLOCKING), other(CU_STREAM_NON_BLOCKING);
+  Event fork(CU_EVENT_DISABLE_TIMING), join(CU_EVENT_DISABLE_TIMING);
+  auto relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+  OK(cuThreadExchangeStreamCaptureMode(&relaxed));
+  for (int round = 0; round < 3; ++round) {
+    CUdeviceptr memory, again;
+    OK(cuMemAlloc(&memory, bytes));
+    OK(kernels.try_launch("wait_microseconds", {}, {1}, 0, joining, 50000ll));
+    OK(kernels.try_launch("set", {}, {1}, 0, joining, memory, 1));
+    OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuEventRecord(fork, captured));
+    OK(cuStreamWaitEvent(joining, fork, 0));
+    OK(cuMemFree(memory));
+    OK(cuMemAlloc(&again, bytes));
+    OK(cuMemsetD32Async(again, 7, bytes / 4, other));
+    OK(cuEventRecord(join, joining));
+    OK(cuStreamWaitEvent(captured, join, 0));
+    CUgraph made;
+    OK(cuStreamEndCapture(captured, &made));
+    OK(cuGraphDestroy(made));
+    OK(cuStreamSynchronize(other));
+    OK(cuStreamSynchronize(joining));
+    HOLDS(value_at(again) == 7);
+    OK(cuMemFree(again));
+  }
+}
+
 // What waits for a context waits for what a stream was given before it was captured.
 CASE(waited_for_during_a_capture) {
   Kernels kernels;
@@ -1217,6 +1353,81 @@ CASE(graph_launches_in_order) {
     HOLDS(value_at(value.address() + sizeof(int)) == 2);
     OK(cuStreamSynchronize(first));
   }
+}
+
+// An event in a graph, behind a copy to the program: the bytes are there when it has happened. And a copy from the
+// program behind a wait for an event, which reads what a copy before that has written.
+CASE(graph_with_copies_and_events) {
+  Kernels kernels;
+  constexpr size_t count = 4 << 20, bytes = count * sizeof(int);
+  Buffer<int> from(count), to(count);
+  int* pinned;
+  OK(cuMemHostAlloc(reinterpret_cast<void**>(&pinned), bytes, 0));
+  std::vector<int> plain(count);
+  CUcontext context;
+  OK(cuCtxGetCurrent(&context));
+  Event event(CU_EVENT_DISABLE_TIMING);
+  Stream stream(CU_STREAM_NON_BLOCKING), other(CU_STREAM_NON_BLOCKING);
+  const auto copy_between = [&](CUdeviceptr target, CUdeviceptr source) {
+    CUDA_MEMCPY3D copy{};
+    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+    copy.srcDevice = source;
+    copy.dstDevice = target;
+    copy.WidthInBytes = bytes;
+    copy.Height = copy.Depth = 1;
+    return copy;
+  };
+  for (int* const memory : {plain.data(), pinned}) {
+    const auto host = reinterpret_cast<CUdeviceptr>(memory);
+    OK(cuMemsetD32(from.address(), 7, count));
+    std::fill(memory, memory + count, 1);
+    CUgraph made;
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(cuMemcpyAsync(host, from.address(), bytes, stream));
+    OK(cuEventRecordWithFlags(event, stream, CU_EVENT_RECORD_EXTERNAL));
+    OK(kernels.try_launch("wait_microseconds", {}, {1}, 0, stream, 200000ll));
+    OK(cuStreamEndCapture(stream, &made));
+    Graph graph(made);
+    OK(cuGraphLaunch(graph.executable(), stream));
+    OK(cuEventSynchronize(event));
+    HOLDS(std::count(memory, memory + count, 7) == static_cast<long>(count));
+    OK(cuStreamSynchronize(stream));
+  }
+  {
+    std::fill(pinned, pinned + count, 1);
+    Graph graph;
+    CUgraphNode wait, node;
+    const auto copy = copy_between(to.address(), reinterpret_cast<CUdeviceptr>(pinned));
+    OK(cuGraphAddEventWaitNode(&wait, graph, nullptr, 0, event));
+    OK(cuGraphAddMemcpyNode(&node, graph, &wait, 1, &copy, context));
+    graph.executable();
+    OK(kernels.try_launch("wait_microseconds", {}, {1}, 0, other, 50000ll));
+    OK(cuMemcpyDtoHAsync(pinned, from.address(), bytes, other));
+    OK(cuEventRecord(event, other));
+    graph.launch(stream);
+    const auto got = to.get();
+    HOLDS(std::count(got.begin(), got.end(), 7) == static_cast<long>(count));
+  }
+  // The source of a copy in an executable graph becomes memory that kernels have not used.
+  {
+    int* small;
+    OK(cuMemHostAlloc(reinterpret_cast<void**>(&small), 4096, 0));
+    std::fill(small, small + 1024, 3);
+    std::fill(pinned, pinned + count, 4);
+    auto copy = copy_between(to.address(), reinterpret_cast<CUdeviceptr>(small));
+    copy.WidthInBytes = 4096;
+    Graph graph;
+    CUgraphNode node;
+    OK(cuGraphAddMemcpyNode(&node, graph, nullptr, 0, &copy, context));
+    graph.launch(stream);
+    HOLDS(value_at(to.address()) == 3);
+    copy.srcDevice = reinterpret_cast<CUdeviceptr>(pinned);
+    OK(cuGraphExecMemcpyNodeSetParams(graph.executable(), node, &copy, context));
+    graph.launch(stream);
+    HOLDS(value_at(to.address()) == 4);
+    OK(cuMemFreeHost(small));
+  }
+  OK(cuMemFreeHost(pinned));
 }
 
 CASE(capture_errors) {

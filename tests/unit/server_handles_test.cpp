@@ -29,8 +29,42 @@ TEST_CASE("a handle that the client gave stands for what it was adopted for") {
   CHECK(entry->value == 0xABC0);
   CHECK(entry->context == 42);
   CHECK_FALSE(handles.adoptable(HandleKind::stream, stream));
-  // Another generation of a live index is as little free.
-  CHECK_FALSE(handles.adoptable(HandleKind::stream, client_handle(HandleKind::stream, 5, 2)));
+}
+
+TEST_CASE("an index may be given again before the end of its object is carried out") {
+  Handles handles;
+  const Handle first = client_handle(HandleKind::event, 5, 1), second = client_handle(HandleKind::event, 5, 2);
+  handles.adopt(first, 0xABC0, 42);
+  REQUIRE(handles.adoptable(HandleKind::event, second));
+  handles.adopt(second, 0xDEF0, 43);
+  REQUIRE(handles.find(HandleKind::event, first));
+  CHECK(handles.find(HandleKind::event, first)->value == 0xABC0);
+  CHECK(handles.find(HandleKind::event, second)->value == 0xDEF0);
+  CHECK_FALSE(handles.adoptable(HandleKind::event, first));
+  CHECK_FALSE(handles.adoptable(HandleKind::event, second));
+  CHECK(handles.known(HandleKind::event, 0xABC0) == first);
+  std::set<std::uint64_t> seen;
+  handles.for_each(HandleKind::event, [&](Handle, Handles::Entry& entry) { seen.insert(entry.value); });
+  CHECK(seen == std::set<std::uint64_t>{0xABC0, 0xDEF0});
+
+  handles.forget(HandleKind::event, first);
+  CHECK(handles.find(HandleKind::event, first) == nullptr);
+  CHECK(handles.find(HandleKind::event, second));
+  CHECK(handles.known(HandleKind::event, 0xABC0) == Handle());
+  handles.forget(HandleKind::event, second);
+  CHECK(handles.find(HandleKind::event, second) == nullptr);
+  CHECK(handles.adoptable(HandleKind::event, client_handle(HandleKind::event, 5, 3)));
+
+  // There is an end to it.
+  std::uint32_t index = 1;
+  for (; index < 200'000; ++index) {
+    handles.adopt(client_handle(HandleKind::event, index, 1), 0x1000 + index, 1);
+    const Handle next = client_handle(HandleKind::event, index, 2);
+    if (!handles.adoptable(HandleKind::event, next)) break;
+    handles.adopt(next, 0x1000000 + index, 1);
+  }
+  CHECK(index > 60'000);
+  CHECK(index < 70'000);
 }
 
 TEST_CASE("only the client's half can be adopted, and only handles of the kind") {

@@ -43,7 +43,7 @@ TEST_CASE("while nothing is held everything goes at once") {
   f.work(f.a, "a");
   f.work(f.legacy(), "legacy");
   f.order.after_all([&] { f.log += "all "; });
-  f.order.after_stream(f.a, [&] { f.log += "stream "; });
+  f.order.after(f.order.before(f.a, 0), [&] { f.log += "stream "; });
   f.order.after_record(
       77, [&] { f.log += "record "; }, false);
   CHECK(f.log == "a legacy all stream record ");
@@ -145,7 +145,7 @@ TEST_CASE("what comes after everything held waits for all of it, and for nothing
   Fixture f;
   const auto first = f.order.hold(f.a), second = f.order.hold(f.free);
   f.order.after_all([&] { f.log += "all "; });
-  f.order.after_stream(f.a, [&] { f.log += "stream "; });
+  f.order.after(f.order.before(f.a, 0), [&] { f.log += "stream "; });
   const auto later = f.order.hold(f.b);
   f.order.release(first);
   CHECK(f.log == "stream ");
@@ -397,4 +397,43 @@ TEST_CASE("a wait for all that was made by what runs does not stand for that") {
   CHECK(f.log == "inner ");
   f.order.release(held);
   CHECK(f.log == "inner outer ");
+}
+
+TEST_CASE("a stream that is held once more forgets nothing of what is held there") {
+  Fixture f;
+  const auto bytes = f.order.hold(f.a);  // still to come
+  f.work(f.a, "1");
+  const auto full = f.order.hold(f.a);  // too much work
+  f.work(f.a, "2");
+  SECTION("released in its order") {
+    f.order.release(bytes);
+    CHECK(f.log == "1 ");
+    f.order.release(full);
+  }
+  SECTION("or before what came before it") {
+    f.order.release(full);
+    CHECK(f.log.empty());
+    f.order.release(bytes);
+  }
+  CHECK(f.log == "1 2 ");
+  CHECK_FALSE(f.order.any());
+  CHECK(f.a.last_item == 0);
+}
+
+TEST_CASE("what a stream was given is not what later work on it comes behind") {
+  Fixture f;
+  CHECK(f.order.given(f.a).empty());
+  const auto legacy = f.order.hold(f.legacy());
+  CHECK(f.order.given(f.a).empty());
+  CHECK(f.order.before(f.a, 0) == std::vector{legacy});
+  CHECK(f.order.given(f.legacy()) == std::vector{legacy});
+  f.work(f.a, "a");
+  CHECK(f.order.given(f.a).size() == 1);
+  CHECK(f.order.given(f.b).empty());
+  f.order.release(legacy);
+  CHECK(f.log == "a ");
+  CHECK(f.order.given(f.a).empty());
+  const auto own = f.order.hold(f.b);
+  CHECK(f.order.given(f.legacy()) == std::vector{own});
+  f.order.release(own);
 }

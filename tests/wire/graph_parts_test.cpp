@@ -775,6 +775,33 @@ TEST_CASE("nothing is left of graphs that are gone") {
   CHECK(soon([&] { return !g.session().graphs.any_launched(); }));
 }
 
+TEST_CASE("what another copy or function of a node takes the place of does not stay") {
+  Graphs g;
+  unsigned words[2] = {1, 2};
+  int called = 0;
+  Function count = [&] { ++called; };
+  const CUgraphNode in = g.add(g.in(g.memory, &words[0], 4));
+  const CUgraphNode function = g.add(count, {in});
+  const CUgraphExec exec = g.instantiate();
+  const CUDA_HOST_NODE_PARAMS host{call, &count};
+  constexpr int rounds = 40;
+  for (int round = 0; round < rounds; ++round) {
+    CUDA_MEMCPY3D copy = g.in(g.memory, &words[round % 2], 4);
+    REQUIRE(cuGraphExecMemcpyNodeSetParams(exec, in, &copy, g.context) == CUDA_SUCCESS);
+    REQUIRE(cuGraphExecHostNodeSetParams(exec, function, &host) == CUDA_SUCCESS);
+    REQUIRE(cuGraphMemcpyNodeSetParams(in, &copy) == CUDA_SUCCESS);
+    REQUIRE(cuGraphHostNodeSetParams(function, &host) == CUDA_SUCCESS);
+    g.run(exec);
+    CHECK(g.word(g.memory) == words[round % 2]);
+  }
+  CHECK(called == rounds);
+  const CUgraphExec anew = g.instantiate();
+  g.run(anew);
+  CHECK(g.word(g.memory) == words[(rounds - 1) % 2]);
+  CHECK(called == rounds + 1);
+  CHECK(soon([&] { return g.session().graph_parts.within(0, ~std::uint64_t{0}).size() < 6; }));
+}
+
 TEST_CASE("a failed context runs no functions of graphs, and nobody waits for ever") {
   Graphs g;
   CUmodule module = nullptr;

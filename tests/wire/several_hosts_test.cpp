@@ -1,6 +1,8 @@
 // Two sessions in one process, with two workers over the fake driver: which call goes to which, and what becomes of the
 // one when the other is lost.
 
+#include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include "calls_stream.capnp.h"
@@ -120,6 +122,56 @@ TEST_CASE("copies and waits go between sessions in the order of their streams") 
   CHECK(word_at(other.memory + 64 + 60) == 4);
   CHECK(word_at(one.memory) == 5);
   CHECK(cuMemcpyAsync(other.memory, one.memory + Side::bytes, 64, one.stream) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("copies of one session from and to pinned memory of another have their time in the stream") {
+  Several several;
+  const Side one(several, 0), other(several, other_device);
+  constexpr std::size_t bytes = 4096;
+  REQUIRE(cuCtxSetCurrent(one.context) == CUDA_SUCCESS);
+  void* memory = nullptr;
+  REQUIRE(cuMemHostAlloc(&memory, bytes, 0) == CUDA_SUCCESS);
+  auto* const words = static_cast<unsigned*>(memory);
+  std::fill_n(words, bytes / 4, 1);
+  CHECK(cuMemsetD32_v2(one.memory, 2, bytes / 4) == CUDA_SUCCESS);
+  CHECK(cuCtxSetCurrent(other.context) == CUDA_SUCCESS);
+  {
+    Paused paused;
+    CHECK(cuMemcpyDtoHAsync_v2(memory, one.memory, bytes, one.stream) == CUDA_SUCCESS);
+    CHECK(cuEventRecord(one.event, one.stream) == CUDA_SUCCESS);
+    CHECK(cuStreamWaitEvent(other.stream, one.event, 0) == CUDA_SUCCESS);
+    CHECK(cuMemcpyHtoDAsync_v2(other.memory, memory, bytes, other.stream) == CUDA_SUCCESS);
+  }
+  CHECK(cuStreamSynchronize(other.stream) == CUDA_SUCCESS);
+  CHECK(word_at(other.memory) == 2);
+  CHECK(word_at(other.memory + bytes - 4) == 2);
+  // A function of the program writes it, on either stream.
+  for (const CUstream stream : {one.stream, other.stream}) {
+    std::fill_n(words, bytes / 4, 3);
+    CHECK(cuLaunchHostFunc(
+              stream,
+              [](void* place) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                *static_cast<unsigned*>(place) = 4;
+              },
+              memory) == CUDA_SUCCESS);
+    CHECK(cuEventRecord(one.event, one.stream) == CUDA_SUCCESS);
+    CHECK(cuStreamWaitEvent(other.stream, one.event, 0) == CUDA_SUCCESS);
+    CHECK(cuMemcpyHtoDAsync_v2(other.memory, memory, bytes, other.stream) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(other.stream) == CUDA_SUCCESS);
+    CHECK(word_at(other.memory) == 4);
+    CHECK(word_at(other.memory + 4) == 3);
+  }
+  {
+    Paused paused;  // nobody waits for what is written
+    CHECK(cuMemsetD32Async(other.memory, 5, bytes / 4, other.stream) == CUDA_SUCCESS);
+    CHECK(cuMemcpyDtoHAsync_v2(memory, other.memory, bytes, other.stream) == CUDA_SUCCESS);
+    CHECK(words[1] == 3);
+  }
+  CHECK(cuStreamSynchronize(other.stream) == CUDA_SUCCESS);
+  CHECK(words[0] == 5);
+  CHECK(words[bytes / 4 - 1] == 5);
+  CHECK(cuMemFreeHost(memory) == CUDA_SUCCESS);
 }
 
 TEST_CASE("a session that is lost leaves the other as it is") {

@@ -186,6 +186,36 @@ TEST_CASE("a polled event may be destroyed before it happens") {
   CHECK(remote.driver->calls("cuEventDestroy_v2") >= 1);
 }
 
+TEST_CASE("what is destroyed is gone, also where the call tells of an earlier failure") {
+  RemoteContext remote;
+  const auto fail_earlier = [] {
+    client::Thread::deliver_error(client::Thread::current().id(), CUDA_ERROR_INVALID_VALUE);
+  };
+  const CUevent event = new_event();
+  CUgraph graph = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  CUDA_ARRAY_DESCRIPTOR shape{};
+  shape.Width = shape.Height = 4;
+  shape.Format = CU_AD_FORMAT_UNSIGNED_INT8;
+  shape.NumChannels = 1;
+  CUarray array = nullptr;
+  REQUIRE(cuArrayCreate_v2(&array, &shape) == CUDA_SUCCESS);
+  remote.hear_out();
+  const auto done = [&](const char* call) { return remote.driver->calls(call); };
+  const auto graphs = done("cuGraphDestroy"), arrays = done("cuArrayDestroy");
+  fail_earlier();
+  CHECK(cuEventDestroy_v2(event) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuEventQuery(event) == CUDA_ERROR_INVALID_HANDLE);
+  fail_earlier();
+  CHECK(cuGraphDestroy(graph) == CUDA_ERROR_INVALID_VALUE);
+  fail_earlier();
+  CHECK(cuArrayDestroy(array) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuArrayDestroy(array) == CUDA_ERROR_INVALID_HANDLE);
+  remote.hear_out();
+  CHECK(done("cuGraphDestroy") == graphs + 1);
+  CHECK(done("cuArrayDestroy") == arrays + 1);
+}
+
 TEST_CASE("waits end when the GPU is done, and other threads are served meanwhile") {
   RemoteContext remote;
   const CUdeviceptr memory = new_memory();

@@ -105,7 +105,7 @@ Outcome start_copy_out(Session& session, Call& call, wire::CopyOut::Reader in) {
     throw ProtocolError("a copy whose bytes nobody waits for");
   switch (target.kind) {
     case CopySide::Kind::frame: return std::make_shared<FrameTarget>(copy)->start();
-    case CopySide::Kind::block: return BlockTarget{copy}.start(*stream, target.place);
+    case CopySide::Kind::block: return BlockTarget{copy, in.getDelivery()}.start(*stream, target.place);
     case CopySide::Kind::lanes:
       return std::make_shared<LaneTarget>(copy, static_cast<std::uint32_t>(target.place))->start();
     case CopySide::Kind::peer:
@@ -133,6 +133,7 @@ void drop_copyOut(Session& session, Call& call) {
   const auto target = call.in<wire::CopyOut>().getCopy().getTarget().getPlace();
   if (target.isLanes()) session.client().end_transfer(target.getLanes());
   if (target.isPeer()) refuse_transfer(session, target.getPeer());
+  session.client().end_delivery(call.in<wire::CopyOut>().getDelivery());
 }
 
 std::vector<DeviceRange> memory_of_copyDevice(Call& call) {

@@ -188,13 +188,14 @@ void PeerTarget::end(CUresult result) {
 namespace {
 
 // In parts; the block's bytes stay where they are meanwhile.
-void deliver_block(Session& session, std::uint64_t address, std::uint64_t bytes) {
+void deliver_block(Session& session, std::uint64_t address, std::uint64_t bytes, std::uint32_t delivery) {
   while (bytes > 0) {
     const std::uint64_t part = std::min<std::uint64_t>(bytes, limits::bulk_bytes_max);
     const std::span<std::byte> memory = session.host_blocks().find(address, part);
     if (memory.empty()) return;  // closed meanwhile
     auto copy = std::make_shared<std::vector<std::byte>>(memory.begin(), memory.end());
-    session.client().deliver(address, *copy, [copy] {});
+    session.client().deliver(
+        address, *copy, [copy] {}, delivery);
     session.host_blocks().delivered(address, *copy);
     address += part;
     bytes -= part;
@@ -212,9 +213,11 @@ Outcome BlockTarget::start(StreamState& stream, std::uint64_t address) {
   if (result != CUDA_SUCCESS) return result;
   session.ordering().submitted(stream);
   if (session.host_blocks().shared(address, bytes)) return CUDA_SUCCESS;  // it is the client's own
-  session.completions().after(stream, Completions::Kind::delivery, [&session, address, bytes](CUresult done) {
-    if (done == CUDA_SUCCESS) deliver_block(session, address, bytes);
-  });
+  session.completions().after(stream, Completions::Kind::delivery,
+                              [&session, address, bytes, number = delivery](CUresult done) {
+                                if (done == CUDA_SUCCESS) deliver_block(session, address, bytes, number);
+                                else session.client().end_delivery(number);
+                              });
   return CUDA_SUCCESS;
 }
 

@@ -123,6 +123,7 @@ class PeerTarget final : public SentTarget {
 /// shared.
 struct BlockTarget {
   const CopyToHost& copy;
+  std::uint32_t delivery;  ///< the client's number of what is delivered; 0: none
 
   Outcome start(StreamState& stream, std::uint64_t address);
 };

@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "node_params.h"
 #include "server/worker/graph/graph_plan.h"
 #include "graph_run.h"
@@ -82,6 +84,32 @@ Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in, Known<Ha
   return result;
 }
 
+namespace {
+
+// The parts of a node that the graph keeps for it: the node is one of the graph's own, and of no graph within it.
+std::vector<std::uint64_t> parts_kept_for(Session& session, CUgraph graph, CUgraphNode node) {
+  DriverTable& driver = session.driver();
+  const GraphParts& parts = session.graph_parts();
+  std::vector<std::uint64_t> numbers;
+  CUgraphNodeType type{};
+  CUDA_HOST_NODE_PARAMS host{};
+  CUDA_MEMCPY3D copy{};
+  if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return {};
+  if (type == CU_GRAPH_NODE_TYPE_HOST && driver.cuGraphHostNodeGetParams(node, &host) == CUDA_SUCCESS)
+    numbers.push_back(parts.of(host));
+  if (type == CU_GRAPH_NODE_TYPE_MEMCPY && driver.cuGraphMemcpyNodeGetParams(node, &copy) == CUDA_SUCCESS)
+    for (const auto& side : {source_of(copy), target_of(copy)}) numbers.push_back(side ? parts.at(*side) : 0);
+  std::erase(numbers, 0);
+  if (numbers.empty()) return {};
+  std::size_t count = 0;
+  if (driver.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) return {};
+  std::vector<CUgraphNode> own(count);
+  if (driver.cuGraphGetNodes(graph, own.data(), &count) != CUDA_SUCCESS) return {};
+  return std::find(own.begin(), own.end(), node) != own.end() ? numbers : std::vector<std::uint64_t>{};
+}
+
+}  // namespace
+
 Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in, Known<HandleKind::node> node) {
   NodeParameters params(session);
   DriverTable& driver = session.driver();
@@ -95,11 +123,15 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in, Known<Ha
     if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
     if (params.params().type == CU_GRAPH_NODE_TYPE_GRAPH && params.params().graph.graph == graph)
       return CUDA_ERROR_INVALID_VALUE;
+    const std::vector<std::uint64_t> before = parts_kept_for(session, graph, node.cuda());
     if (const CUresult bad = params.keep_in(graph); bad != CUDA_SUCCESS) return bad;
     const CUresult result = driver.cuGraphNodeSetParams(node.cuda(), &params.params());
-    if (result != CUDA_SUCCESS) params.take_back();
-    else
-      for (const Handle gone : within) session.objects().forget(gone.kind(), gone.value());
+    if (result != CUDA_SUCCESS) {
+      params.take_back();
+      return result;
+    }
+    for (const Handle gone : within) session.objects().forget(gone.kind(), gone.value());
+    for (const std::uint64_t part : before) session.graph_parts().let_go(driver, graph, part);
     return result;
   }
   CUgraphExec exec{};
@@ -118,11 +150,14 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in, Known<Ha
     return driver.cuGraphExecNodeSetParams(exec, node.cuda(), &params.params());
   }
   if (const CUresult bad = attended->before_change(); bad != CUDA_SUCCESS) return bad;
+  const std::vector<std::uint64_t> before = parts_kept_for(session, attended->copy(), copy);
   if (const CUresult bad = params.keep_in(attended->copy()); bad != CUDA_SUCCESS) return bad;
   CUresult result = driver.cuGraphExecNodeSetParams(exec, node.cuda(), &params.params());
   if (result == CUDA_SUCCESS) {
     result = driver.cuGraphNodeSetParams(copy, &params.params());
     attended->changed();
+    if (result == CUDA_SUCCESS)
+      for (const std::uint64_t part : before) session.graph_parts().let_go(driver, attended->copy(), part);
   } else {
     params.take_back();
   }

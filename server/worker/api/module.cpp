@@ -122,6 +122,14 @@ bool is_limit(CUfunction_attribute attribute) {
          attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
 }
 
+// What a launch is made with, and may be changed from launch to launch.
+bool is_shape(CUfunction_attribute attribute) {
+  return attribute == CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH ||
+         attribute == CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT ||
+         attribute == CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH ||
+         attribute == CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE;
+}
+
 // Both names of one thing have the same limits: on the device of the current context a kernel is this function.
 CUfunction function_of(Session& session, CUkernel kernel, int device) {
   DriverTable& driver = session.driver();
@@ -383,7 +391,8 @@ Outcome takeLoaded(Session& session, Call&, wire::TakeLoaded::Reader in) {
 
 // The program may use the same memory while the kernel runs. Over a network each side then has a copy.
 Outcome examineKernel(Session& session, Call& call, wire::ExamineKernel::Reader in) {
-  const ImageHash* const hash = session.objects().image_of(Handle(in.getOwner()));
+  // A kernel's function goes with the kernel, and that with its library.
+  const ImageHash* const hash = session.objects().image_of(session.objects().handles().root_of(Handle(in.getOwner())));
   if (!hash) return CUDA_SUCCESS;  // a module behind a library, or one that is gone: no call of the program's
   const std::string name = in.getName().cStr();
   Code& code = session.code();
@@ -520,6 +529,9 @@ Outcome set_attribute(Session& session, Call& call, wire::SetFunctionAttribute::
                         get(&present, attribute) == CUDA_SUCCESS && in.getValue() < present;
     if (const auto later = session.ordering().sets_limit(call, {function, attribute}, in.getValue(), lowers))
       return *later;
+  }
+  if (is_shape(attribute)) {
+    if (const auto later = session.ordering().behind_all(call)) return *later;
   }
   return set(attribute, in.getValue());
 }

@@ -59,6 +59,8 @@ Outcome joinPeer(Session& session, Call& call, wire::JoinPeer::Reader in) {
         return CUDA_SUCCESS;
       },
       [&session, number, met](CUresult result, MessageWriter& writer) {
+        if (const auto link = session.peers().find(number); link && met->failure.empty())
+          met->failure = link->failure();
         if (!met->failure.empty()) session.peers().close(number);
         auto out = writer.root<wire::JoinPeerReply>();
         out.setFailure(met->failure);

@@ -133,11 +133,26 @@ void ClientRequests::end_transfer(std::uint32_t transfer) {
   want({.transfer = transfer, .over = true, .in_order = true});
 }
 
-std::uint64_t ClientRequests::deliver(std::uint64_t address, std::span<const std::byte> bytes,
-                                      Output::Release release) {
-  output_.control([&](wire::Control::Builder control) { control.initDeliver().setAddress(address); }, bytes,
-                  std::move(release));
+std::uint64_t ClientRequests::deliver(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release,
+                                      std::uint32_t copy) {
+  output_.control(
+      [&](wire::Control::Builder control) {
+        auto deliver = control.initDeliver();
+        deliver.setAddress(address);
+        deliver.setCopy(copy);
+      },
+      bytes, std::move(release));
   return ++deliveries_;
+}
+
+void ClientRequests::end_delivery(std::uint32_t copy) {
+  if (copy == 0) return;
+  output_.control([&](wire::Control::Builder control) {
+    auto deliver = control.initDeliver();
+    deliver.setCopy(copy);
+    deliver.setOver(true);
+  });
+  ++deliveries_;
 }
 
 void ClientRequests::deliver_part(std::uint64_t part, std::span<const std::byte> bytes) {

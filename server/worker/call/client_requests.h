@@ -57,9 +57,12 @@ class ClientRequests {
   /// No more chunks of a transfer to the client come.
   void end_transfer(std::uint32_t transfer);
 
-  /// Sends bytes for a host block of the client, from where they lie; `release` runs when they have left. The client
-  /// counts what comes: returns the number of this one, from 1 on.
-  std::uint64_t deliver(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release);
+  /// Sends bytes for a host block of the client, from where they lie; `release` runs when they have left. `copy`: that
+  /// the client gave this number; 0: none. The client counts what comes: returns the number of this one, from 1 on.
+  std::uint64_t deliver(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release,
+                        std::uint32_t copy = 0);
+  /// Nothing is delivered of a copy any more.
+  void end_delivery(std::uint32_t copy);
   /// Sends the bytes of a part of a graph, as they are now.
   void deliver_part(std::uint64_t part, std::span<const std::byte> bytes);
   /// Nothing needs this part of the client any more; 0 is none.

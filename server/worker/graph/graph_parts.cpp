@@ -59,9 +59,18 @@ CUresult GraphParts::add(DriverTable& driver, std::uint64_t number, const CopySh
   }
   (void)last.release();  // on_last has it
   const std::lock_guard lock(mutex_);
-  parts_[number] = {static_cast<std::byte*>(staging), shape, std::nullopt, context, std::move(*charge)};
+  parts_[number] = {static_cast<std::byte*>(staging), shape, std::nullopt, context, std::move(*charge), reference};
   if (staging) by_staging_[staging] = number;
   return result;
+}
+
+void GraphParts::let_go(DriverTable& driver, CUgraph graph, std::uint64_t number) {
+  CUuserObject object = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = parts_.find(number); found != parts_.end()) object = found->second.object;
+  }
+  if (object) driver.cuGraphReleaseUserObject(graph, object, 1);
 }
 
 std::span<std::byte> GraphParts::staging(std::uint64_t number) const {

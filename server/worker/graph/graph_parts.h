@@ -55,6 +55,9 @@ class GraphParts {
   void set_bodies(CUgraphNode node, std::vector<CUgraph> bodies);
   std::vector<CUgraph> bodies(CUgraphNode node) const;
 
+  /// The graph, which has kept the part for a node, needs it for that no more.
+  void let_go(DriverTable& driver, CUgraph graph, std::uint64_t number);
+
   /// Numbers of the parts whose last reference has gone; they are still there until erase().
   std::vector<std::uint64_t> gone();
   void erase(DriverTable& driver, std::uint64_t number);
@@ -70,6 +73,7 @@ class GraphParts {
     std::optional<CopySide> place;
     std::uint32_t context = 0;
     HostCharge charge;
+    CUuserObject object = nullptr;
   };
   // The driver tells of a last reference on a thread of its own, perhaps after the session has ended.
   struct Gone {

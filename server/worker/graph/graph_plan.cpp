@@ -14,6 +14,8 @@ struct Use {
   std::vector<std::uint64_t> reads;
   std::vector<GraphPlan::Write> writes;
   std::uint64_t function = 0;
+  bool records = false;  ///< an event
+  bool waits = false;    ///< for an event
 };
 
 template <typename T>
@@ -30,6 +32,7 @@ struct Node {
   std::unique_ptr<Layout> cut;  ///< of a child graph that must be cut itself
   std::size_t stage = 0;
   std::ptrdiff_t written = -1;  ///< last stage in which this node or one before it writes memory of the client
+  std::ptrdiff_t waited = -1;   ///< and waits for an event, behind which others may have
   bool on_device() const { return use.function == 0 && !cut; }
 };
 
@@ -48,6 +51,8 @@ struct Layout {
     for (const Node& node : nodes) {
       append(sum.reads, node.use.reads);
       append(sum.writes, node.use.writes);
+      sum.records = sum.records || node.use.records;
+      sum.waits = sum.waits || node.use.waits;
     }
     return sum;
   }
@@ -184,6 +189,7 @@ class PlanMaker {
         if (driver_.cuGraphEventRecordNodeGetEvent(node.node, &event) != CUDA_SUCCESS)
           return refuse("a graph that cannot be read");
         plan.recorded.push_back(event);
+        node.use.records = true;
         return true;
       }
       case CU_GRAPH_NODE_TYPE_WAIT_EVENT: {
@@ -191,6 +197,7 @@ class PlanMaker {
         if (driver_.cuGraphEventWaitNodeGetEvent(node.node, &event) != CUDA_SUCCESS)
           return refuse("a graph that cannot be read");
         plan.awaited.push_back(event);
+        node.use.waits = true;
         return true;
       }
       default: return true;
@@ -213,15 +220,21 @@ class PlanMaker {
   }
 
   // Device work comes in a later stage than what it depends on in the client. So does what reads memory of the client
-  // that something before it may have written: its bytes are fetched when its piece begins.
+  // that something before it may have written, or other work before an event that it waits for: its bytes are fetched
+  // when its piece begins. An event is recorded in a later stage than copies to the client before it, since their bytes
+  // are sent when their piece is over.
   void set_stage(Node& node, const std::vector<std::size_t>& before, const std::vector<Node>& nodes) {
     for (const std::size_t place : before) {
       const Node& other = nodes[place];
       node.stage = std::max(node.stage, other.stage + (node.on_device() && !other.on_device() ? 1 : 0));
       node.written = std::max(node.written, other.written);
+      node.waited = std::max(node.waited, other.waited);
     }
-    if (!node.use.reads.empty()) node.stage = std::max(node.stage, static_cast<std::size_t>(node.written + 1));
+    if (!node.use.reads.empty())
+      node.stage = std::max(node.stage, static_cast<std::size_t>(std::max(node.written, node.waited) + 1));
+    if (node.use.records) node.stage = std::max(node.stage, static_cast<std::size_t>(node.written + 1));
     if (!node.use.writes.empty() || !node.on_device()) node.written = static_cast<std::ptrdiff_t>(node.stage);
+    if (node.use.waits) node.waited = static_cast<std::ptrdiff_t>(node.stage);
   }
 
   bool add_piece(const Layout& layout, std::size_t stage, std::uint64_t flags, GraphPlan& plan) {

@@ -126,6 +126,7 @@ CUresult HostBlocks::page(std::uint64_t address) {
   block.shadow = {};
   block.unheard.clear();
   block.bytes = round_up(block.bytes);  // its memory is whole pages
+  block.charge.shrink(block.bytes);
   --compared_;
   return CUDA_SUCCESS;
 }

@@ -56,17 +56,27 @@ class Handles {
     const std::uint32_t slot = handle.index() & (Handle::worker_index_first - 1);
     if (slot >= table.size()) return nullptr;
     Entry& entry = table[slot];
-    return entry.live && entry.generation == handle.generation() ? &entry : nullptr;
+    if (entry.generation == handle.generation()) return entry.live ? &entry : nullptr;
+    if (lingering_.empty()) return nullptr;
+    const auto found = lingering_.find(handle.value());
+    return found == lingering_.end() ? nullptr : &found->second;
   }
 
-  /// Whether the client may give this handle to a new object.
+  /// Whether the client may give this handle to a new object. The object that had its index before may still live, for
+  /// its end comes behind what is held back.
   bool adoptable(HandleKind kind, Handle handle) {
-    return handle.well_formed(kind, origin_) && handle.index() < Handle::worker_index_first && handle.index() != 0 &&
-           !(slot_of(kind, handle).live);
+    if (!handle.well_formed(kind, origin_) || handle.index() >= Handle::worker_index_first || handle.index() == 0)
+      return false;
+    const Entry& entry = slot_of(kind, handle);
+    if (!entry.live) return !lingering_.contains(handle.value());
+    return entry.generation != handle.generation() && lingering_.size() < lingering_max &&
+           !lingering_.contains(handle.value());
   }
   /// Takes a handle that the client gave.
   void adopt(Handle handle, std::uint64_t value, std::uint32_t context) {
     Entry& entry = slot_of(handle.kind(), handle);
+    if (entry.live)
+      lingering_.emplace(Handle(handle.kind(), handle.index(), entry.generation, origin_).value(), std::move(entry));
     entry = {value, context, static_cast<std::uint16_t>(handle.generation()), true, nullptr, 0};
     by_value_[number(handle.kind())][value] = handle.id();
   }
@@ -180,6 +190,7 @@ class Handles {
       for (const Handle part : gone) forget(part.kind(), part);
     }
     unname(handle, *entry);
+    if (lingering_.erase(handle.value()) > 0) return;
     entry->live = false;
     entry->layout.reset();
     if (handle.index() >= Handle::worker_index_first) free_[number(kind)].push_back(handle.index());
@@ -189,6 +200,8 @@ class Handles {
   template <class Visit>
   void for_each(HandleKind kind, Visit&& visit) {
     for (auto& [value, entry] : visible_[number(kind)]) visit(Handle(value), entry);
+    for (auto& [value, entry] : lingering_)
+      if (Handle(value).kind() == kind) visit(Handle(value), entry);
     for (unsigned half = 0; half < 2; ++half) {
       auto& table = tables_[number(kind)][half];
       for (std::uint32_t slot = 0; slot < table.size(); ++slot) {
@@ -216,10 +229,13 @@ class Handles {
     return table[slot];
   }
 
+  static constexpr std::size_t lingering_max = 65536;
+
   const unsigned origin_;
   std::vector<Entry> tables_[handle_kind_max + 1][2];
   std::unordered_map<std::uint64_t, std::vector<Handle>> owned_;  // by their owner; some may be gone
   std::unordered_map<std::uint64_t, std::uint32_t> by_value_[handle_kind_max + 1];
+  std::unordered_map<std::uint64_t, Entry> lingering_;  // by handle: their index has been given to a newer object
   std::vector<std::uint32_t> free_[handle_kind_max + 1];
   std::unordered_map<std::uint64_t, Entry> visible_[handle_kind_max + 1];
 };

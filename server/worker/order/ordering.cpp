@@ -191,6 +191,13 @@ std::optional<Outcome> Ordering::behind_context(Call& call, ContextState& contex
   return park_behind(items, call);
 }
 
+std::optional<Outcome> Ordering::behind_all(Call& call) {
+  if (order_.running()) return std::nullopt;
+  const auto items = order_.items([](const StreamState*) { return true; });
+  if (items.empty()) return std::nullopt;
+  return call.id().never_held ? Outcome(CUDA_ERROR_NOT_SUPPORTED) : park_behind(items, call);
+}
+
 std::optional<Outcome> Ordering::behind_copies(Call& call) {
   if (order_.running()) return std::nullopt;
   const std::vector<std::uint64_t> items = order_.copies();
@@ -268,11 +275,13 @@ std::uint64_t Ordering::hold_for_copy(StreamState& stream, bool taken_for_done) 
   return held;
 }
 
-void Ordering::after_context(ContextState& context, Job job) {
+void Ordering::after_context(ContextState& context, Job job, bool others) {
   const auto all = contexts_.with_greens(context);
-  const auto before = order_.items([&](const StreamState* stream) {
-    return !stream || std::find(all.begin(), all.end(), stream->context) != all.end();
+  auto before = order_.items([&](const StreamState* stream) {
+    return stream ? std::find(all.begin(), all.end(), stream->context) != all.end() : others;
   });
+  for (const ContextState* const one : all)
+    if (!others && one->last_wait != 0) before.push_back(one->last_wait);
   order_.after(before, std::move(job));
 }
 

@@ -111,6 +111,8 @@ class Ordering {
   /// A stream is about to be captured: work that it was given before is no part of the capture, and would break it
   /// later.
   std::optional<Outcome> before_capture(Call& call, StreamState& stream);
+  /// What held launches have taken from their call is about to be changed: everything that is held back comes first.
+  std::optional<Outcome> behind_all(Call& call);
   /// Memory is about to be unmapped: copies into it that the program takes for done come first.
   std::optional<Outcome> behind_copies(Call& call);
   /// The call, with its bytes, which the session is charged for. None if there is no room to keep it.
@@ -128,6 +130,8 @@ class Ordering {
   /// Whether anything is held back in the session, or on a stream.
   bool holding() const { return order_.any(); }
   bool holding(const StreamState& stream) const { return order_.any() && !order_.before(stream, 0).empty(); }
+  /// Whether some of what the stream was given is: StreamOrder::given().
+  bool holds_given(const StreamState& stream) const { return !order_.given(stream).empty(); }
   /// Holds the stream from here on: later work on it waits until release(). Called by the work that holds it, when it
   /// runs.
   std::uint64_t hold(StreamState& stream) { return order_.hold(stream); }
@@ -142,10 +146,15 @@ class Ordering {
   std::uint64_t hold() { return order_.hold(); }
   void release(std::uint64_t item) { order_.release(item); }
 
-  /// Runs `job` when what is held back now is done, at once if nothing is: on a stream, on a context's streams, all of
-  /// it (work that waits for these events then waits for the job), or the record of an event.
-  void after_stream(const StreamState& stream, Job job) { order_.after_stream(stream, std::move(job)); }
-  void after_context(ContextState& context, Job job);
+  /// Runs `job` when what is held back now is done, at once if nothing is: what work on a stream would come behind,
+  /// what a stream or a context's streams were given, all of it (work that waits for these events then waits for the
+  /// job), or the record of an event.
+  void after_stream(const StreamState& stream, Job job) {
+    order_.after(order_.any() ? order_.before(stream, 0) : std::vector<std::uint64_t>{}, std::move(job));
+  }
+  void after_given(const StreamState& stream, Job job) { order_.after(order_.given(stream), std::move(job)); }
+  /// `others`: also what is held back on no stream.
+  void after_context(ContextState& context, Job job, bool others);
   void after_all(Job job, std::vector<std::uint64_t> recorded_events) {
     order_.after_all(std::move(job), std::move(recorded_events));
   }
@@ -243,6 +252,8 @@ inline bool Ordering::admit(const Service& service, Call& call) {
     else crew_.wait_for_all();
   }
   if (target) taken_copies_.catch_up(*target);
+  // A wait that may have the stream join a capture, of which the client awaits the answer.
+  if (target && service.awaited_event && call.id().wants_reply && captures_.any()) look_before_capture(*target);
   turns_.set_kind(service.needs_turn && !turns_.open()       ? kind_of(service, call)
                   : service.stream_of && !service.needs_turn ? 0
                                                              : Turns::unknown);

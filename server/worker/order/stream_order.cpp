@@ -23,6 +23,13 @@ std::vector<std::uint64_t> StreamOrder::before(const StreamState& stream, std::u
   return items;
 }
 
+std::vector<std::uint64_t> StreamOrder::given(const StreamState& stream) const {
+  if (!any()) return {};
+  if (&stream == stream.context->legacy.get()) return before(stream, 0);
+  const std::uint64_t last = stream.last_item;
+  return last != running_ && items_.contains(last) ? std::vector{last} : std::vector<std::uint64_t>{};
+}
+
 std::vector<std::uint64_t> StreamOrder::before_capture(const StreamState& stream) const {
   std::vector<std::uint64_t> items = before(stream, 0);
   std::erase_if(items, [&](std::uint64_t item) { return items_.at(item).of_program; });
@@ -145,12 +152,6 @@ std::vector<std::uint64_t> StreamOrder::copies() const {
   return held;
 }
 
-void StreamOrder::after_stream(const StreamState& stream, Job job) {
-  const auto items = any() ? before(stream, 0) : std::vector<std::uint64_t>{};
-  if (items.empty()) job();
-  else enqueue(items, nullptr, {}, std::move(job));
-}
-
 void StreamOrder::after_record(std::uint64_t event, Job job, bool awaits) {
   const auto record = records_.find(event);
   if (record == records_.end()) return job();
@@ -181,6 +182,14 @@ std::uint64_t StreamOrder::hold(StreamState& stream) {
   Item& item = items_[id];
   item.stream = &stream;
   item.holders = 1;
+  // What is held back there already, as when a stream becomes full while bytes for it are still to come, stays before
+  // later work.
+  if (const auto last = items_.find(stream.last_item); last != items_.end() && last->first != id) {
+    last->second.followers.push_back(id);
+    ++followers_;
+    ++item.waits_for;
+    item.job = [] {};
+  }
   stream.last_item = id;
   return id;
 }
@@ -214,7 +223,7 @@ void StreamOrder::resume(std::uint64_t id, Job job) {
   Item& item = items_.at(id);
   --item.holders;
   item.job = std::move(job);
-  ready_.insert(id);
+  if (item.waits_for == 0) ready_.insert(id);
   drain();
 }
 
@@ -227,7 +236,8 @@ std::uint64_t StreamOrder::hold() {
 void StreamOrder::release(std::uint64_t id) {
   const auto found = items_.find(id);
   if (found == items_.end() || found->second.holders == 0 || --found->second.holders > 0) return;
-  if (id != running_) finish(id);
+  // What still has to run ends then.
+  if (id != running_ && !found->second.job) finish(id);
   drain();
 }
 

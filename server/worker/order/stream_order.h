@@ -32,7 +32,10 @@ class StreamOrder {
 
   /// The items that work on this stream (waiting for this event, if not 0) must wait for. Empty: it may go at once.
   std::vector<std::uint64_t> before(const StreamState& stream, std::uint64_t awaited_event) const;
-  /// Those of them after which the stream is given something that must not be captured with what comes now.
+  /// The items that the stream was given by now: other than before(), none that only later work on it comes behind. Of
+  /// the legacy stream, all.
+  std::vector<std::uint64_t> given(const StreamState& stream) const;
+  /// Those of before() after which the stream is given something that must not be captured with what comes now.
   std::vector<std::uint64_t> before_capture(const StreamState& stream) const;
   /// Runs `job` when those items are done. `stream`: later work on it waits for this one; `recorded_events`: so does
   /// work that waits for one of those. `launched`: the executable graph that it launches, as this is now. Returns the
@@ -50,8 +53,6 @@ class StreamOrder {
   void after_all(Job job, std::vector<std::uint64_t> recorded_events = {});
   /// Runs `job` when an item is done; later work on all streams of the context waits for it. Returns the new item.
   std::uint64_t hold_context(ContextState& context, std::uint64_t item, Job job);
-  /// Runs `job` when what is held back now on one stream is done.
-  void after_stream(const StreamState& stream, Job job);
   /// Runs `job` when the last record of an event is done, if that is held back. `awaits`: later records of the event
   /// come behind it.
   void after_record(std::uint64_t event, Job job, bool awaits);
@@ -87,8 +88,8 @@ class StreamOrder {
   /// What is held back and comes before what is done now, by its stream, which may be null.
   std::vector<std::uint64_t> items(const std::function<bool(const StreamState*)>& which) const;
 
-  /// Holds the stream from here on: later work on it waits until release(). Called by the work that holds it, when it
-  /// runs.
+  /// Holds the stream from here on: later work on it waits until release(), and for what is held back on it already.
+  /// Called by the work that holds it, when it runs.
   std::uint64_t hold(StreamState& stream);
   /// Holds the stream while the program does something, which gives the stream nothing. `function`: for
   /// leave_out_functions().

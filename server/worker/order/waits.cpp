@@ -25,24 +25,39 @@ class Gather {
 
 }  // namespace
 
-void Waits::when_passed(StreamState& stream, Completions::Done done) {
-  ordering_.after_stream(stream, [this, handle = stream.handle, id = stream.context->id, done = std::move(done)] {
+Ordering::Job Waits::passing(const StreamState& stream, Completions::Done done) {
+  return [this, handle = stream.handle, id = stream.context->id, done = std::move(done)] {
     StreamState* const target = contexts_.stream(handle, id);
     if (!target) {  // destroyed meanwhile
       completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, done);
     } else if (!target->dirty() && target->handle != 1) {
       completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, done);
     } else if (captures_.capturing(*target)) {
-      completions_.soon(Completions::Kind::signal, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, done);
+      const auto refuse = [done](CUresult) { done(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); };
+      const auto& before = target->before_capture;
+      if (before && !before->over) before->waiting.push_back(refuse);
+      else completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, refuse);
     } else {
       contexts_.make_current(*target->context);
       completions_.after(*target, Completions::Kind::signal, done);
     }
-  });
+  };
+}
+
+void Waits::when_passed(StreamState& stream, Completions::Done done) {
+  ordering_.after_given(stream, passing(stream, std::move(done)));
+}
+
+void Waits::when_free(StreamState& stream, Completions::Done done) {
+  ordering_.after_stream(stream, passing(stream, std::move(done)));
 }
 
 void Waits::when_passed(ContextState& context, Completions::Done done) {
-  ordering_.after_context(context, [this, id = context.id, done = std::move(done)] {
+  when_passed(context, std::move(done), /*others=*/false);
+}
+
+void Waits::when_passed(ContextState& context, Completions::Done done, bool others) {
+  const auto look = [this, id = context.id, done = std::move(done)] {
     ContextState* const target = contexts_.find(id);
     auto gather = std::make_shared<Gather>(done);
     for (ContextState* const one : target ? contexts_.with_greens(*target) : std::vector<ContextState*>{}) {
@@ -61,14 +76,16 @@ void Waits::when_passed(ContextState& context, Completions::Done done) {
       }
     }
     completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, [gather](CUresult result) { gather->close(result); });
-  });
+  };
+  ordering_.after_context(context, look, others);
 }
 
 void Waits::when_all_passed(Completions::Done done) {
   auto gather = std::make_shared<Gather>(std::move(done));
   for (ContextState* const context : contexts_.all()) {
     gather->add();
-    when_passed(*context, [gather](CUresult result) { gather->close(result); });
+    when_passed(
+        *context, [gather](CUresult result) { gather->close(result); }, /*others=*/true);
   }
   completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, [gather](CUresult result) { gather->close(result); });
 }

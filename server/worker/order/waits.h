@@ -22,8 +22,14 @@ class Waits {
   void when_passed(StreamState& stream, Completions::Done done);
   void when_passed(ContextState& context, Completions::Done done);
   void when_all_passed(Completions::Done done);
+  /// And all that work on the stream would come behind if it were given now. Of a stream that is captured, what it was
+  /// given before.
+  void when_free(StreamState& stream, Completions::Done done);
 
  private:
+  Ordering::Job passing(const StreamState& stream, Completions::Done done);
+  void when_passed(ContextState& context, Completions::Done done, bool others);
+
   Ordering& ordering_;
   Contexts& contexts_;
   const Captures& captures_;
