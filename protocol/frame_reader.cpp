@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "device_bytes.h"
 #include "errors.h"
 
 namespace fargpu {
@@ -61,12 +62,20 @@ std::size_t FrameReader::receive_missing() {
   try {
     return channel_.receive_some(missing_);
   } catch (const SystemError&) {
+    throw_if_on_device(missing_.data());
     if (spoiled_) throw;
     spoiled_ = true;
     nowhere_.resize(missing_.size());
     missing_ = nowhere_;
     return channel_.receive_some(missing_);
   }
+}
+
+void FrameReader::unpack(std::span<std::byte> place) {
+  if (place.empty() || !DeviceBytes::contains(place.data())) return decompressor_.unpack(packed_, place);
+  std::vector<std::byte> unpacked(place.size());
+  decompressor_.unpack(packed_, unpacked);
+  copy_wherever(place.data(), unpacked.data(), unpacked.size());
 }
 
 // Advances by one state; false when more bytes (or room) are needed.
@@ -106,7 +115,7 @@ bool FrameReader::step() {
       }
       const auto here = buffered().subspan(head_bytes);
       const std::size_t part = std::min<std::size_t>(here.size(), header.bulk_bytes);
-      if (part > 0) std::memcpy(bulk_->data(), here.data(), part);
+      if (part > 0) copy_wherever(bulk_->data(), here.data(), part);
       if (here.size() < padded(header.bulk_bytes)) {
         missing_ = bulk_->subspan(part);
         padding_missing_ = padded(header.bulk_bytes) - std::max<std::size_t>(here.size(), header.bulk_bytes);
@@ -124,7 +133,7 @@ bool FrameReader::step() {
         blocked_ = true;
         return false;
       }
-      decompressor_.unpack(packed_, *place);
+      unpack(*place);
       bulk_ = place;
     }
   } else {

@@ -59,6 +59,7 @@ class FrameReader {
  private:
   bool step();
   std::size_t receive_missing();
+  void unpack(std::span<std::byte> place);
   std::span<const std::byte> buffered() const { return std::span(buffer_).subspan(begin_, end_ - begin_); }
 
   Channel& channel_;

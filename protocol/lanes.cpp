@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "device_bytes.h"
 #include "errors.h"
 #include "program_memory.h"
 #include "quiet_thread.h"
@@ -273,6 +274,8 @@ class Lanes::Lent {
       : resumed_(dynamic_cast<ResumableChannel*>(&channel)), straight_(dynamic_cast<StraightSender*>(&channel)) {}
 
   bool empty() const { return jobs_.empty(); }
+  /// Whether the bytes may lie in memory of a GPU.
+  bool takes_device_bytes() const { return resumed_ || (straight_ && straight_->takes_device_bytes()); }
   /// The bytes that are sent next: whether they may be `lent`, and whether `more` will be sent soon.
   void begin(Bytes bytes, bool lent, bool more) {
     if (!lent) bytes = {};
@@ -367,6 +370,13 @@ void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
         }
         job.bytes = gathered;
       }
+      const bool on_device = DeviceBytes::contains(job.bytes.data());
+      const bool unreachable = on_device && !lent.takes_device_bytes(), copied = job.gather || unreachable;
+      if (unreachable) {
+        gathered.resize(job.bytes.size());
+        copy_wherever(gathered.data(), job.bytes.data(), job.bytes.size());
+      }
+      const Bytes bytes = copied ? Bytes(gathered) : job.bytes;
       if (job.how.absent) bring_program_memory(job.bytes.data(), job.bytes.size());
       FrameHeader header;
       header.kind = FrameKind::data;
@@ -376,12 +386,13 @@ void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
       header.sequence = ++sequence;
       header.subject = job.chunk.transfer;
       header.thread = job.chunk.number;
-      const auto packed = compressor.pack(job.bytes, in_use());
+      // The processor reads what is to be packed.
+      const auto packed = on_device && !copied ? Bytes() : compressor.pack(bytes, in_use());
       if (!packed.empty()) mark_compressed(header, packed.size());
       const auto begin = std::chrono::steady_clock::now();
       bool waited = false;
-      lent.begin(job.bytes, packed.empty() && !job.gather, what.more);
-      send_frame(channel, header, packed.empty() ? job.bytes : packed, waited, job.told.unreadable);
+      lent.begin(job.bytes, packed.empty() && !copied, what.more);
+      send_frame(channel, header, packed.empty() ? bytes : packed, waited, job.told.unreadable);
       const auto end = std::chrono::steady_clock::now();
       compressor.sent(header.bulk_bytes, !packed.empty(), end - begin, waited);
       note_sent(header.bulk_bytes, end - begin, waited, end);
@@ -389,9 +400,9 @@ void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
       lent.sent(std::exchange(job, Job()));  // what it holds is not needed while the lane waits
     }
   } catch (const std::exception& error) {
+    if (!closed()) handler_.lost(words(error.what()));  // before the lane's other thread finds it closed
     channel.close();
     give_up();
-    if (!closed()) handler_.lost(words(error.what()));
   }
 }
 
@@ -401,9 +412,9 @@ void Lanes::receive_all(Channel& channel, std::uint32_t taken_before) {
     while (!closed())
       if (!arriving.pump()) channel.wait({.readable = true}, Channel::forever);
   } catch (const std::exception& error) {
+    if (!closed()) handler_.lost(words(error.what()));  // before the lane's other thread finds it closed
     channel.close();
     give_up();
-    if (!closed()) handler_.lost(words(error.what()));
   }
 }
 

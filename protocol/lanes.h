@@ -79,7 +79,7 @@ class Lanes {
     std::function<void()> unreadable;  ///< before that, if they cannot be read: zeros go in their place, and the other
                                        ///< side has none of these yet
   };
-  /// Sends a chunk, by whichever lane is free, from where it lies.
+  /// Sends a chunk, by whichever lane is free, from where it lies, which may be memory of a GPU (device_bytes.h).
   void send(Chunk chunk, Bytes bytes, Told told, Sending how = {});
   /// Sends a chunk of so many bytes that `gather` brings together on the lane's thread, in memory of the lane. False:
   /// they cannot be read.

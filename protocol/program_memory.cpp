@@ -9,12 +9,15 @@
 #include <cstdint>
 #include <cstring>
 
+#include "device_bytes.h"
+
 namespace fargpu {
 namespace {
 
 constinit thread_local unsigned own = 0;  // scopes of OwnMemory
 
 bool copy_by_kernel(const void* from, void* to, std::size_t bytes, bool theirs_is_from) {
+  if (DeviceBytes::contains(from) || DeviceBytes::contains(to)) return DeviceBytes::copy(to, from, bytes);
   static std::atomic<bool> forbidden{false};
   if (own == 0 && !forbidden.load(std::memory_order_relaxed)) {
     iovec ours{theirs_is_from ? to : const_cast<void*>(from), bytes};

@@ -6,7 +6,7 @@
 namespace fargpu {
 
 /// Copies from such memory, and to it: the kernel tells of pages that cannot be used, instead of a signal. False if
-/// there are any.
+/// there are any. Memory of a GPU (device_bytes.h) is copied by its owner, on either side.
 bool read_program_memory(const void* from, void* to, std::size_t bytes);
 bool write_program_memory(const void* from, void* to, std::size_t bytes);
 

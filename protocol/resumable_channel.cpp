@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
+#include "device_bytes.h"
 #include "errors.h"
 #include "words.h"
 
@@ -22,7 +24,8 @@ constexpr std::size_t resent_bytes_max = 256u << 10;  // in one record
 constexpr std::size_t pieces_max = 7;                 // besides a header
 // A piece of this length may be a program's memory; who sends puts what is its own first, or together.
 constexpr std::size_t foreign_bytes_min = 8u << 10;
-constexpr std::size_t looks_max = 1024;  // at what came before a break
+constexpr std::size_t bounce_bytes = 256u << 10;  // of memory of a GPU, at once, by a connection that cannot have it
+constexpr std::size_t looks_max = 1024;           // at what came before a break
 /// How long a thread that waits for room sleeps before it looks again at who receives; a thread that receives wakes it.
 constexpr Channel::Timeout look = std::chrono::milliseconds(5);
 
@@ -177,6 +180,9 @@ void ResumableChannel::catch_up(const std::shared_ptr<Channel>& connection) {
   } catch (const ChannelClosed& closed) {
     broke(connection, closed.what(), false);
     return;
+  } catch (const DeviceBytesError& error) {  // what has to be sent again is lost
+    give_up(error.what());
+    return;
   }
   settle_acknowledgement();
 }
@@ -231,6 +237,11 @@ void ResumableChannel::begin_record(std::size_t bytes) {
   shown_.store(std::max(shown_.load(std::memory_order_relaxed), sent_ + bytes), std::memory_order_release);
 }
 
+// Whether these bytes lie where this connection cannot have them.
+bool ResumableChannel::bounces(const void* address) const {
+  return DeviceBytes::contains(address) && !(straight_ && straight_->takes_device_bytes());
+}
+
 // Shows the connection what is left of the record: the same bytes each time until it has them. Returns how many of the
 // pieces it took.
 std::size_t ResumableChannel::send_record(Channel& connection, std::span<const Bytes> pieces) {
@@ -241,6 +252,14 @@ std::size_t ResumableChannel::send_record(Channel& connection, std::span<const B
     if (piece.empty()) continue;
     if (room == 0 || count == parts.size()) break;
     parts[count] = piece.first(std::min(room, piece.size()));
+    if (bounces(piece.data())) {
+      parts[count] = parts[count].first(std::min(parts[count].size(), bounce_bytes));
+      send_bounce_.resize(bounce_bytes);
+      copy_wherever(send_bounce_.data(), parts[count].data(), parts[count].size());
+      parts[count] = Bytes(send_bounce_).first(parts[count].size());
+      ++count;
+      break;  // the buffer is full, or what comes behind has its turn
+    }
     room -= parts[count++].size();
   }
   const std::size_t sent = connection.send_some(std::span<const Bytes>(parts.data(), count));
@@ -289,9 +308,15 @@ void ResumableChannel::log(std::span<const Bytes> pieces, std::size_t bytes) {
   for (const Bytes& piece : pieces) {
     if (bytes == 0) break;
     const std::size_t part = std::min(bytes, piece.size());
-    if (more_ && piece.data() >= lent_.data() && piece.data() + piece.size() <= lent_.data() + lent_.size())
+    const bool lent = piece.data() >= lent_.data() && piece.data() + piece.size() <= lent_.data() + lent_.size();
+    if (part > 0 && DeviceBytes::contains(piece.data())) {
+      if (!lent) throw std::logic_error("memory of a GPU is sent that was not lent");
       log_.lend(piece.first(part));
-    else log_.append(piece.first(part), !first && piece.size() >= foreign_bytes_min);
+    } else if (more_ && lent) {
+      log_.lend(piece.first(part));
+    } else {
+      log_.append(piece.first(part), !first && piece.size() >= foreign_bytes_min);
+    }
     bytes -= part;
     first = false;
   }
@@ -446,18 +471,27 @@ std::size_t ResumableChannel::receive(Channel& connection, std::span<std::byte> 
   std::size_t got = 0;
   const auto use = [&](Bytes bytes) {
     const std::size_t part = std::min(bytes.size(), buffer.size() - got);
-    if (part > 0) std::memcpy(buffer.data() + got, bytes.data(), part);
+    if (part > 0) copy_wherever(buffer.data() + got, bytes.data(), part);
     got += part;
     return part;
   };
   use_raw(use);
   if (got > 0) return got;
   if (raw_begin_ == raw_end_ && std::min(record_missing_, buffer.size()) >= direct_bytes_min) {
-    got = connection.receive_some(buffer.first(std::min(record_missing_, buffer.size())));
+    got = receive_straight(connection, buffer.first(std::min(record_missing_, buffer.size())));
     record_missing_ -= got;
     return got;
   }
   while (got == 0 && fill_raw(connection)) use_raw(use);
+  return got;
+}
+
+std::size_t ResumableChannel::receive_straight(Channel& connection, std::span<std::byte> buffer) {
+  if (!bounces(buffer.data())) return connection.receive_some(buffer);
+  receive_bounce_.resize(bounce_bytes);
+  const std::size_t got =
+      connection.receive_some(std::span(receive_bounce_).first(std::min(buffer.size(), bounce_bytes)));
+  copy_wherever(buffer.data(), receive_bounce_.data(), got);
   return got;
 }
 
@@ -487,7 +521,7 @@ void ResumableChannel::keep(Bytes bytes) {
 std::size_t ResumableChannel::take_kept(std::span<std::byte> buffer) {
   const std::size_t kept = inbox_bytes_.load(std::memory_order_relaxed), part = std::min(kept, buffer.size());
   if (part == 0) return 0;
-  std::memcpy(buffer.data(), inbox_.data() + inbox_begin_, part);
+  copy_wherever(buffer.data(), inbox_.data() + inbox_begin_, part);
   inbox_begin_ += part;
   inbox_bytes_.store(kept - part, std::memory_order_release);
   if (part == kept) {

@@ -74,11 +74,12 @@ class ResumableChannel final : public Channel {
 
   /// For the thread that sends: these bytes, if they are sent next, stay as they are until needs() says that they are
   /// not needed. `more`: much is sent behind them, so they are not copied for sending again until copy_lent() is
-  /// called. None: no more is lent.
+  /// called. None: no more is lent. Bytes in memory of a GPU (device_bytes.h) have to be lent, and are never copied
+  /// before that.
   void lend(Bytes bytes, bool more);
   /// Whether some of these bytes are still on their way, or may have to be sent again, from where they lie.
   bool needs(Bytes bytes);
-  /// Copies what may have to be sent again.
+  /// Copies what may have to be sent again. Throws DeviceBytesError.
   void copy_lent();
   /// Whether some of these bytes, which were lent, could not be read when they were to be sent again or copied: then
   /// the other end has zeros in their place. Says so once.
@@ -113,6 +114,7 @@ class ResumableChannel final : public Channel {
   std::size_t send_new(Channel& connection, std::span<const Bytes> pieces);
   void log(std::span<const Bytes> pieces, std::size_t bytes);
   void send_missing(Channel& connection);
+  bool bounces(const void* address) const;
 
   // Under receive_mutex_.
   void read_header(const std::byte* at);
@@ -120,6 +122,7 @@ class ResumableChannel final : public Channel {
   template <class Use>
   void use_raw(Use&& use);
   std::size_t receive(Channel& connection, std::span<std::byte> buffer);
+  std::size_t receive_straight(Channel& connection, std::span<std::byte> buffer);
   bool keep_some(Channel& connection);
   void keep(Bytes bytes);
   std::size_t take_kept(std::span<std::byte> buffer);
@@ -145,6 +148,7 @@ class ResumableChannel final : public Channel {
   std::uint64_t sent_ = 0;   // of the log, by this connection
   std::array<std::byte, sizeof(ResumableHeader)> header_{};
   std::size_t header_left_ = 0, record_left_ = 0;  // of the record that is being sent
+  std::vector<std::byte> send_bounce_;             // of bytes in memory of a GPU, where the connection cannot have them
   std::atomic<std::uint64_t> told_{0};             // consumed, as the other end was told
   std::atomic<std::uint64_t> end_{0};              // of what was ever sent
   std::atomic<std::uint64_t> shown_{0};            // of what a connection may have sent: it tells late of some of that
@@ -157,6 +161,7 @@ class ResumableChannel final : public Channel {
   std::size_t raw_begin_ = 0, raw_end_ = 0;
   std::size_t record_missing_ = 0;  // of the record that is being received
   std::vector<std::byte> inbox_;    // received while nobody asked
+  std::vector<std::byte> receive_bounce_;
   std::size_t inbox_begin_ = 0;
   std::atomic<std::size_t> inbox_bytes_{0};
   std::atomic<std::uint64_t> consumed_{0};

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 
+#include "device_bytes.h"
 #include "program_memory.h"
 
 namespace fargpu {
@@ -51,6 +52,7 @@ class SentLog {
     });
   }
   /// Nothing is lent any more. Calls `lost(bytes)` for what was lent and cannot be read any more: zeros take its place.
+  /// Throws DeviceBytesError for memory of a GPU that cannot be read.
   template <class Lost>
   void copy_loans(Lost&& lost) {
     for (const Loan& loan : loans_) {
@@ -101,6 +103,7 @@ class SentLog {
       if (!foreign) {
         std::memcpy(ring_.get() + at, bytes.data(), part);
       } else if (!read_program_memory(bytes.data(), ring_.get() + at, part)) {
+        throw_if_on_device(bytes.data());
         std::memset(ring_.get() + at, 0, part);
         readable = false;
       }

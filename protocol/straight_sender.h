@@ -13,6 +13,9 @@ class StraightSender {
   virtual void lend(Channel::Bytes bytes) = 0;
   /// Whether some of these bytes are still on their way.
   virtual bool needs(Channel::Bytes bytes) = 0;
+  /// Whether what is sent, and what is received into, may lie in memory of a GPU (device_bytes.h). Others touch it with
+  /// the processor.
+  virtual bool takes_device_bytes() const = 0;
 };
 
 }  // namespace fargpu

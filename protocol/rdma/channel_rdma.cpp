@@ -12,12 +12,14 @@
 #include <mutex>
 #include <optional>
 
+#include "protocol/device_bytes.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
 #include "protocol/program_memory.h"
 #include "protocol/sleepers.h"
 #include "protocol/straight_sender.h"
 #include "protocol/text.h"
+#include "ring_parts.h"
 #include "stable_memory.h"
 
 namespace fargpu::rdma {
@@ -51,11 +53,15 @@ static_assert(sizeof(Head) == 32 && sizeof(Head) <= head_bytes_max);
 
 class RdmaChannel final : public Channel, public StraightSender {
  public:
-  RdmaChannel(std::shared_ptr<OpenedDevices> devices, std::size_t ring_bytes)
-      : devices_(std::move(devices)), rdma_(devices_->functions()), ring_bytes_(ring_bytes) {
+  RdmaChannel(std::shared_ptr<OpenedDevices> devices, std::size_t ring_bytes, std::shared_ptr<std::byte> ring)
+      : devices_(std::move(devices)),
+        rdma_(devices_->functions()),
+        ring_bytes_(ring_bytes),
+        gpu_ring_(std::move(ring)) {
+    if (gpu_ring_) bodies_.resize(ring_bytes);
     std::array<char, why_bytes> why{};
     const Events events{this, on_message, on_flushed, on_failed};
-    line_ = rdma_.open_line(devices_->context(), ring_bytes, &events, why.data());
+    line_ = rdma_.open_line(devices_->context(), ring_bytes, gpu_ring_.get(), &events, why.data());
     if (!line_) throw RdmaError(printable(why.data(), why_bytes));
     in_ring_ = static_cast<std::byte*>(rdma_.ring(line_));
     End end{};
@@ -92,7 +98,7 @@ class RdmaChannel final : public Channel, public StraightSender {
     ::madvise(mirror_, other.ring_bytes, MADV_DONTFORK);  // a child has no use for it, and the device no other pages
     std::array<char, why_bytes> why{};
     if (rdma_.knows_memory()) {
-      mirror_memory_ = rdma_.know(devices_->context(), mirror_, other.ring_bytes, why.data());
+      mirror_memory_ = rdma_.know(devices_->context(), mirror_, other.ring_bytes, MemoryKind::host, why.data());
       if (!mirror_memory_) throw RdmaError(printable(why.data(), why_bytes));
     }
     const End end{other_.address.data(), other.address.size(), other_.key.data(), other.key.size(), other_.ring};
@@ -154,6 +160,7 @@ class RdmaChannel final : public Channel, public StraightSender {
         }
         if (!read_program_memory(piece.data(), mirror_ + begin, part)) {
           hand_over();
+          throw_if_on_device(piece.data());
           if (sent == 0) throw SystemError("memory to be sent cannot be read");
           return sent;
         }
@@ -187,7 +194,7 @@ class RdmaChannel final : public Channel, public StraightSender {
     const std::uint64_t read = read_.load(std::memory_order_relaxed);
     const std::uint64_t there = in_written_.load(std::memory_order_acquire) - read;
     const std::size_t begin = read & (ring_bytes_ - 1);
-    const std::size_t got = std::min<std::size_t>(buffer.size(), there);
+    std::size_t got = std::min<std::size_t>(buffer.size(), there);
     if (got == 0) {
       if (!finished()) return 0;
       const std::lock_guard lock(mutex_);
@@ -195,11 +202,21 @@ class RdmaChannel final : public Channel, public StraightSender {
       if (over && in_written_ == read_) throw_end();
       return 0;
     }
+    const std::byte* from = in_ring_;
+    if (gpu_ring_) {
+      // Up to where the bytes lie elsewhere: a frame's head, which comes in a message, by itself.
+      const std::lock_guard lock(parts_mutex_);
+      const RingParts::Part part = parts_.at(read);
+      got = std::min<std::size_t>(got, part.end - read);
+      if (part.in_messages) from = bodies_.data();
+    }
     const std::size_t straight = std::min(got, ring_bytes_ - begin);
     // Asks the kernel also for memory of ours: where the process ends meanwhile, the ring goes with UCX.
-    if (!write_program_memory(in_ring_ + begin, buffer.data(), straight) ||
-        (got > straight && !write_program_memory(in_ring_, buffer.data() + straight, got - straight))) {
+    if (!write_program_memory(from + begin, buffer.data(), straight) ||
+        (got > straight && !write_program_memory(from, buffer.data() + straight, got - straight))) {
       if (came) sleepers_.wake();
+      throw_if_on_device(from);
+      throw_if_on_device(buffer.data());
       throw SystemError("memory to receive into cannot be written");
     }
     read_.store(read + got, std::memory_order_release);
@@ -290,6 +307,8 @@ class RdmaChannel final : public Channel, public StraightSender {
     if (uses_.fetch_or(no_more_uses) == 0) take_down();
   }
 
+  bool takes_device_bytes() const override { return true; }
+
   int descriptor() const override { return connection_ ? connection_->descriptor() : -1; }
   std::string medium() const override { return "RDMA (" + goes_by_ + ")"; }
   std::string peer() const override { return connection_ ? connection_->peer() : "the other end"; }
@@ -344,8 +363,14 @@ class RdmaChannel final : public Channel, public StraightSender {
     if (body_bytes > 0) {
       if (head.written - written != body_bytes) return fail("the other end leaves bytes out");
       const std::size_t begin = written & (ring_bytes_ - 1), straight = std::min(body_bytes, ring_bytes_ - begin);
-      std::memcpy(in_ring_ + begin, body, straight);
-      std::memcpy(in_ring_, body + straight, body_bytes - straight);
+      std::byte* const to = gpu_ring_ ? bodies_.data() : in_ring_;
+      std::memcpy(to + begin, body, straight);
+      std::memcpy(to, body + straight, body_bytes - straight);
+    }
+    if (gpu_ring_) {
+      const std::lock_guard lock(parts_mutex_);
+      if (!parts_.add(head.written, body_bytes > 0, read_.load(std::memory_order_acquire)))
+        return fail("the other end sends in smaller parts than it may");
     }
     in_written_.store(head.written, std::memory_order_release);
     came_ = true;
@@ -592,6 +617,11 @@ class RdmaChannel final : public Channel, public StraightSender {
   const std::shared_ptr<OpenedDevices> devices_;
   const Interface& rdma_;
   const std::size_t ring_bytes_;
+  // In memory of a GPU, which the processor cannot write: what comes in messages lies in the same place of `bodies_`.
+  const std::shared_ptr<std::byte> gpu_ring_;
+  std::vector<std::byte> bodies_;
+  std::mutex parts_mutex_;  // after the line's
+  RingParts parts_;         // of what is in the ring
   std::shared_ptr<Channel> connection_;
   std::string goes_by_;
   std::atomic<unsigned> uses_{0};  // of the line
@@ -638,8 +668,8 @@ class RdmaChannel final : public Channel, public StraightSender {
   Sleepers sleepers_;
 };
 
-ChannelEnd::ChannelEnd(std::shared_ptr<OpenedDevices> devices, std::size_t ring_bytes)
-    : channel_(std::make_unique<RdmaChannel>(std::move(devices), ring_bytes)) {}
+ChannelEnd::ChannelEnd(std::shared_ptr<OpenedDevices> devices, std::size_t ring_bytes, std::shared_ptr<std::byte> ring)
+    : channel_(std::make_unique<RdmaChannel>(std::move(devices), ring_bytes, std::move(ring))) {}
 ChannelEnd::~ChannelEnd() = default;
 ChannelEnd::ChannelEnd(ChannelEnd&&) noexcept = default;
 ChannelEnd& ChannelEnd::operator=(ChannelEnd&&) noexcept = default;

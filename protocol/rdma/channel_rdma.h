@@ -35,8 +35,9 @@ class RdmaChannel;
 /// One end, before there is a channel. One thread at a time.
 class ChannelEnd {
  public:
-  /// Throws RdmaError.
-  ChannelEnd(std::shared_ptr<OpenedDevices> devices, std::size_t ring_bytes);
+  /// `ring`: memory of a GPU of so many bytes for the ring, kept as long as the line is; null: memory of the line's
+  /// own. Throws RdmaError.
+  ChannelEnd(std::shared_ptr<OpenedDevices> devices, std::size_t ring_bytes, std::shared_ptr<std::byte> ring = nullptr);
   ~ChannelEnd();
   ChannelEnd(ChannelEnd&&) noexcept;
   ChannelEnd& operator=(ChannelEnd&&) noexcept;

@@ -44,10 +44,18 @@ std::string other_says(const std::string& text) { return "the other end says: " 
 }  // namespace
 
 HandedOver hand_over(Channel& connection, const std::shared_ptr<OpenedDevices>& devices, const std::string& why_none,
-                     std::optional<wire::RdmaEnd::Reader> heard, std::chrono::milliseconds timeout) {
+                     std::optional<wire::RdmaEnd::Reader> heard, std::chrono::milliseconds timeout,
+                     const std::shared_ptr<std::byte>& ring) {
   std::optional<ChannelEnd> end;
-  std::string why = why_none;
-  if (devices) {
+  std::string why = why_none, why_no_ring;
+  if (devices && ring) {
+    try {
+      end.emplace(devices, limits::rdma_ring_bytes, ring);
+    } catch (const RdmaError& error) {
+      why_no_ring = error.what();
+    }
+  }
+  if (devices && !end) {
     try {
       end.emplace(devices, limits::rdma_ring_bytes);
     } catch (const RdmaError& error) {
@@ -70,8 +78,8 @@ HandedOver hand_over(Channel& connection, const std::shared_ptr<OpenedDevices>& 
     if (!control.isRdma()) throw ProtocolError(connection.peer() + " does not go on by RDMA, as it was asked to");
     take(control.getRdma());
   }
-  if (!other_why.empty()) return {std::nullopt, other_says(other_why)};
-  if (!end) return {std::nullopt, why};
+  if (!other_why.empty()) return {std::nullopt, other_says(other_why), why_no_ring};
+  if (!end) return {std::nullopt, why, why_no_ring};
 
   try {
     end->connect(other);
@@ -84,10 +92,11 @@ HandedOver hand_over(Channel& connection, const std::shared_ptr<OpenedDevices>& 
   MessageReader reader(message);
   const auto control = reader.root<wire::Control>();
   if (!control.isRdmaMet()) throw ProtocolError(connection.peer() + " does not say whether RDMA works");
-  if (!why.empty()) return {std::nullopt, why};
-  if (const std::string text = control.getRdmaMet().cStr(); !text.empty()) return {std::nullopt, other_says(text)};
+  if (!why.empty()) return {std::nullopt, why, why_no_ring};
+  if (const std::string text = control.getRdmaMet().cStr(); !text.empty())
+    return {std::nullopt, other_says(text), why_no_ring};
   std::string by = end->describe();
-  return {std::move(end), std::move(by)};
+  return {std::move(end), std::move(by), why_no_ring};
 }
 
 std::unique_ptr<Channel> HandedOver::go_on(std::unique_ptr<Channel> connection) && {

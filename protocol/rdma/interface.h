@@ -9,14 +9,20 @@
 
 namespace fargpu::rdma {
 
-inline constexpr std::uint32_t interface_version = 1;
+inline constexpr std::uint32_t interface_version = 2;
 inline constexpr std::size_t head_bytes_max = 64;       ///< of a message's head
 inline constexpr std::size_t message_bytes_max = 4096;  ///< of its body
-inline constexpr std::size_t why_bytes = 512;           ///< of a text that says why something failed
+inline constexpr const char* gpu_transport = "cuda_copy";
+inline constexpr std::size_t why_bytes = 512;  ///< of a text that says why something failed
 
 struct Context;  ///< UCX on some devices of this machine
 struct Line;     ///< one end of a connection, with a ring that the other end writes
 struct Memory;   ///< memory that the devices know, from which a line can put without a copy
+
+enum class MemoryKind : std::uint8_t {
+  host,
+  device,  ///< of a GPU, of which neither UCX's processor nor ours may touch a byte
+};
 
 struct Events {
   void* owner;
@@ -43,11 +49,13 @@ struct Interface {
   const char* release;       ///< of fargpu, that the plugin was built with
   const char* (*library)();  ///< UCX and its version
 
-  /// `devices`: network devices as UCX names them, separated by commas. `transports`: UCX's own, the same way.
+  /// `devices`: network devices as UCX names them, separated by commas. `transports`: UCX's own, the same way; with
+  /// gpu_transport among them the context can know memory of a GPU.
   Context* (*open)(const char* devices, const char* transports, char* why);
   void (*close)(Context* context);
 
-  Line* (*open_line)(Context* context, std::size_t ring_bytes, const Events* events, char* why);
+  /// `ring`: memory of a GPU of so many bytes, which outlives the line; null: memory that the line makes for itself.
+  Line* (*open_line)(Context* context, std::size_t ring_bytes, void* ring, const Events* events, char* why);
   /// Withdraws the key to the ring. No event comes any more.
   void (*close_line)(Line* line);
   void (*end)(Line* line, End* end);
@@ -68,9 +76,9 @@ struct Interface {
   int (*descriptor)(Line* line);
   bool (*arm)(Line* line);
 
-  /// Whether puts from known memory need no copy here.
+  /// Whether puts from known memory need no copy here. Memory of a GPU has to be known in any case.
   bool (*knows_memory)();
-  Memory* (*know)(Context* context, void* address, std::size_t bytes, char* why);
+  Memory* (*know)(Context* context, void* address, std::size_t bytes, MemoryKind kind, char* why);
   void (*forget)(Context* context, Memory* memory);
 
   /// The transports and devices that a connected line goes by, as a text of at most so many bytes.

@@ -37,9 +37,11 @@ StableMemory::Hold::~Hold() {
   if (--block_->holds == 0) memory_->released_.notify_all();
 }
 
-void StableMemory::add(const void* begin, std::size_t bytes) {
+void StableMemory::add(const void* begin, std::size_t bytes, MemoryKind kind) {
   const std::lock_guard lock(mutex_);
-  blocks_.try_emplace(static_cast<const std::byte*>(begin)).first->second.bytes = bytes;
+  Block& block = blocks_.try_emplace(static_cast<const std::byte*>(begin)).first->second;
+  block.bytes = bytes;
+  block.kind = kind;
 }
 
 void StableMemory::remove(const void* begin) noexcept {
@@ -60,7 +62,7 @@ std::optional<StableMemory::Hold> StableMemory::hold(Bytes bytes, const std::sha
   auto& [begin, block] = *found;
   if (block.leaving || bytes.data() + bytes.size() > begin + block.bytes) return std::nullopt;
   Memory* known = nullptr;
-  if (devices->functions().knows_memory()) {
+  if (block.kind == MemoryKind::device || devices->functions().knows_memory()) {
     known = know(begin, block, devices);
     if (!known) return std::nullopt;
   }
@@ -71,10 +73,12 @@ std::optional<StableMemory::Hold> StableMemory::hold(Bytes bytes, const std::sha
 
 Memory* StableMemory::know(const std::byte* begin, Block& block, const std::shared_ptr<OpenedDevices>& devices) {
   if (const auto found = block.known.find(devices); found != block.known.end()) return found->second;
-  if (!forks_copy_known_pages() || !make_room(block.bytes)) return nullptr;
+  // Pages of a GPU are no fork's.
+  if ((block.kind == MemoryKind::host && !forks_copy_known_pages()) || !make_room(block.bytes)) return nullptr;
   std::array<char, why_bytes> why{};
   Memory*& known = block.known[devices];
-  known = devices->functions().know(devices->context(), const_cast<std::byte*>(begin), block.bytes, why.data());
+  known =
+      devices->functions().know(devices->context(), const_cast<std::byte*>(begin), block.bytes, block.kind, why.data());
   if (known) registered_bytes_ += block.bytes;  // else too little may be locked: it is copied, and not tried again
   return known;
 }

@@ -1,7 +1,8 @@
 #pragma once
 // Memory of this process that its owner leaves mapped until it says otherwise, such as the pinned memory that the
 // client library gives to a program: lines may put straight from it. Where devices must know memory for that, it is
-// registered when it is first sent from, and stays so, within a bound, until its owner takes it back.
+// registered when it is first sent from, and stays so, within a bound, until its owner takes it back. It may be memory
+// of a GPU, which devices must know in any case.
 
 #include <condition_variable>
 #include <cstddef>
@@ -53,7 +54,7 @@ class StableMemory {
   ~StableMemory();
   static StableMemory& of_process();
 
-  void add(const void* begin, std::size_t bytes);
+  void add(const void* begin, std::size_t bytes, MemoryKind kind = MemoryKind::host);
   /// Waits until nothing is sent from it; then no device knows it any more. Nothing happens if it was not added.
   void remove(const void* begin) noexcept;
   /// None if the bytes are not all in one block, or cannot be put straight from there by these devices.
@@ -64,6 +65,7 @@ class StableMemory {
  private:
   struct Block {
     std::size_t bytes = 0;
+    MemoryKind kind = MemoryKind::host;
     unsigned holds = 0;
     bool leaving = false;
     std::uint64_t used = 0;                                   // when, among all

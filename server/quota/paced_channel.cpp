@@ -25,6 +25,7 @@ class PacedChannel final : public Channel, public StraightSender {
     if (straight_) straight_->lend(bytes);
   }
   bool needs(Bytes bytes) override { return straight_ && straight_->needs(bytes); }
+  bool takes_device_bytes() const override { return straight_ && straight_->takes_device_bytes(); }
 
   std::size_t send_some(std::span<const Bytes> pieces) override {
     std::size_t bytes = 0;

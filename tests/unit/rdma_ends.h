@@ -27,9 +27,9 @@ inline const rdma::Interface& ucx_by_rail() {
   static const rdma::Interface& plugin = rdma::plugin();
   static const rdma::Interface by_rail = [] {
     rdma::Interface functions = plugin;
-    functions.open_line = [](rdma::Context* context, std::size_t bytes, const rdma::Events* events,
+    functions.open_line = [](rdma::Context* context, std::size_t bytes, void* ring, const rdma::Events* events,
                              char* why) -> rdma::Line* {
-      if (!rail_is_down) return plugin.open_line(context, bytes, events, why);
+      if (!rail_is_down) return plugin.open_line(context, bytes, ring, events, why);
       std::snprintf(why, rdma::why_bytes, "the rail is down");
       return nullptr;
     };

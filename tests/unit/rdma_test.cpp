@@ -155,7 +155,7 @@ class Stranger {
     std::array<char, rdma::why_bytes> why{};
     const rdma::Events events{this, [](void*, const void*, std::size_t, const void*, std::size_t) {}, [](void*) {},
                               [](void*, const char*) {}};
-    line_ = rdma_.open_line(devices_->context(), 4096, &events, why.data());
+    line_ = rdma_.open_line(devices_->context(), 4096, nullptr, &events, why.data());
     const rdma::End end{victim.address.data(), victim.address.size(), victim.key.data(), victim.key.size(),
                         victim.ring};
     if (!line_ || !rdma_.connect(line_, &end, why.data())) throw rdma::RdmaError(why.data());
@@ -326,7 +326,7 @@ TEST_CASE("where UCX aborts, the line is lost and not the process") {
                               },
                               [](void*) {},
                               [](void* owner, const char* text) { static_cast<Side*>(owner)->failure = text; }};
-    side->line = rdma.open_line(devices->context(), 4096, &events, why.data());
+    side->line = rdma.open_line(devices->context(), 4096, nullptr, &events, why.data());
     REQUIRE(side->line);
   }
   rdma::End end{};

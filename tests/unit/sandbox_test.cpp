@@ -121,7 +121,9 @@ struct OpenedRdma {
     events.failed = [](void*, const char*) {};
     line = open_line();
   }
-  rdma::Line* open_line() { return devices.functions().open_line(devices.context(), 4096, &events, why.data()); }
+  rdma::Line* open_line() {
+    return devices.functions().open_line(devices.context(), 4096, nullptr, &events, why.data());
+  }
 
   rdma::OpenedDevices devices{rdma::plugin(), "lo", "tcp"};
   rdma::Events events{};

@@ -28,6 +28,7 @@ struct Known {
   unsigned times = 0;
   bool possible = true;
   bool needed = true;
+  rdma::MemoryKind kind{};
 } known;
 
 /// Devices that must know memory, and say what they know.
@@ -37,8 +38,9 @@ std::shared_ptr<rdma::OpenedDevices> devices() {
     all.open = [](const char*, const char*, char*) { return reinterpret_cast<rdma::Context*>(&known); };
     all.close = [](rdma::Context*) {};
     all.knows_memory = [] { return known.needed; };
-    all.know = [](rdma::Context*, void* address, std::size_t bytes, char* why) -> rdma::Memory* {
+    all.know = [](rdma::Context*, void* address, std::size_t bytes, rdma::MemoryKind kind, char* why) -> rdma::Memory* {
       ++known.times;
+      known.kind = kind;
       *why = 0;
       if (!known.possible) return nullptr;
       known.now.emplace_back(address, bytes);
@@ -147,6 +149,31 @@ TEST_CASE("where devices need know nothing, nothing is registered") {
   REQUIRE(hold);
   CHECK(hold->known() == nullptr);
   CHECK(known.times == 0);
+}
+
+TEST_CASE("memory of a GPU is registered as such, also where devices need know nothing of the host's") {
+  const auto to = devices();
+  known.needed = false;
+  std::vector<std::byte> block(1000), other(1000);
+  StableMemory memory;
+  memory.add(block.data(), block.size(), rdma::MemoryKind::device);
+  memory.add(other.data(), other.size());
+  {
+    const auto hold = memory.hold(part(block, 0, 10), to);
+    REQUIRE(hold);
+    CHECK(hold->known() != nullptr);
+    CHECK(known.kind == rdma::MemoryKind::device);
+    CHECK(memory.hold(part(other, 0, 10), to));
+    CHECK(known.times == 1);
+  }
+  known.needed = true;
+  CHECK(memory.hold(part(other, 0, 10), to));
+  CHECK(known.kind == rdma::MemoryKind::host);
+  memory.remove(block.data());
+  CHECK(known.now.size() == 1);
+  known.possible = false;
+  memory.add(block.data(), block.size(), rdma::MemoryKind::device);
+  CHECK_FALSE(memory.hold(part(block, 0, 10), to));  // and goes by the mirror
 }
 
 #ifdef FARGPU_UCX

@@ -27,11 +27,13 @@ struct Context {
   std::vector<Line*> lines;          // under the list's mutex
   std::atomic<bool> gave_up{false};  // UCX, on a line that it has
   std::atomic<unsigned> lost{0};     // such lines: what UCX has of them stays
+  bool for_gpus = false;             // opened with what knows their memory
   bool tells_failures = true;  // UCX's shared memory does not; a process of this machine that ends is noticed elsewhere
 };
 
 struct Memory {
   ucp_mem_h memory = nullptr;
+  ucs_memory_type_t type = UCS_MEMORY_TYPE_HOST;
 };
 
 namespace {
@@ -166,6 +168,22 @@ bool knows_memory() {
   return major > 1 || (major == 1 && minor >= 16);
 }
 
+// Memory of a GPU that UCX is told of comes to a card by dma-buf since 1.14. Before 1.16 UCX would copy it, as all that
+// is put, through memory of its own.
+#if UCP_API_VERSION >= UCP_VERSION(1, 14)
+constexpr bool built_for_gpus = true;
+#else
+constexpr bool built_for_gpus = false;
+#endif
+bool can_know_gpus(const Context* context, char* why) {
+  if (!built_for_gpus)
+    std::snprintf(why, why_bytes, "the plugin was built with %s, and 1.14 or newer is needed", library());
+  else if (!knows_memory()) std::snprintf(why, why_bytes, "this is %s, and 1.16 or newer is needed", library());
+  else if (!context->for_gpus) std::snprintf(why, why_bytes, "the devices were not opened for memory of a GPU");
+  else return true;
+  return false;
+}
+
 bool is_over(const Inside& inside, char* why) {
   if (inside) return false;
   std::snprintf(why, why_bytes, "the process ends");
@@ -207,6 +225,7 @@ Context* open(const char* devices, const char* transports, char* why) {
   }
   ucp_config_release(config);
   if (!set || status != UCS_OK) return nullptr;
+  context->for_gpus = std::strstr(transports, gpu_transport) != nullptr;
   context->tells_failures = std::strcmp(transports, "sysv") != 0;
   const std::lock_guard lock(list().mutex);
   list().contexts.push_back(context.get());
@@ -269,7 +288,7 @@ void close_line(Line* line) {
   if (take_down(line)) delete line;
 }
 
-ucs_status_t prepare(Line* line, std::size_t ring_bytes) {
+ucs_status_t prepare(Line* line, std::size_t ring_bytes, void* ring) {
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
@@ -294,6 +313,13 @@ ucs_status_t prepare(Line* line, std::size_t ring_bytes) {
   map.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS | UCP_MEM_MAP_PARAM_FIELD_PROT;
   map.length = ring_bytes;
   map.flags = UCP_MEM_MAP_ALLOCATE;
+  if (ring) {
+    // At once, so that what fails fails here and not when the other end puts.
+    map.field_mask |= UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
+    map.flags = 0;
+    map.address = ring;
+    map.memory_type = UCS_MEMORY_TYPE_CUDA;
+  }
   map.prot = UCP_MEM_MAP_PROT_LOCAL_READ | UCP_MEM_MAP_PROT_LOCAL_WRITE | UCP_MEM_MAP_PROT_REMOTE_WRITE;
   status = ucp_mem_map(line->context->ucp, &map, &line->ring);
   if (status != UCS_OK) return status;
@@ -305,9 +331,10 @@ ucs_status_t prepare(Line* line, std::size_t ring_bytes) {
   return ucp_rkey_pack(line->context->ucp, line->ring, &line->key, &line->key_bytes);
 }
 
-Line* open_line(Context* context, std::size_t ring_bytes, const Events* events, char* why) {
+Line* open_line(Context* context, std::size_t ring_bytes, void* ring, const Events* events, char* why) {
   *said = 0;
   const Inside inside(list().gate);
+  if (ring && !can_know_gpus(context, why)) return nullptr;
   if (is_over(inside, why)) return nullptr;
   if (context->lost >= lost_max) {
     std::snprintf(why, why_bytes, "UCX has given up on %u connections of this process", lost_max);
@@ -320,7 +347,7 @@ Line* open_line(Context* context, std::size_t ring_bytes, const Events* events, 
   }
   line->context = context;
   ucs_status_t status = UCS_ERR_IO_ERROR;
-  line->ask([&] { status = prepare(line, ring_bytes); });
+  line->ask([&] { status = prepare(line, ring_bytes, ring); });
   if (status != UCS_OK) {
     tell(why, "UCX has no end of a connection for us", status);
     if (take_down(line)) delete line;
@@ -394,6 +421,7 @@ bool put(Line* line, std::uint64_t offset, const void* bytes, std::size_t size, 
   param.user_data = line;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
   if (memory) {
+    param.memory_type = memory->type;
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
     param.memh = memory->memory;
   }
@@ -440,10 +468,11 @@ bool arm(Line* line) {
 // --- known memory
 // ------------------------------------------------------------------------------------------------------
 
-Memory* know(Context* context, void* address, std::size_t bytes, char* why) {
+Memory* know(Context* context, void* address, std::size_t bytes, MemoryKind kind, char* why) {
   *said = 0;
   const Inside inside(list().gate);
   if (is_over(inside, why)) return nullptr;
+  if (kind == MemoryKind::device && !can_know_gpus(context, why)) return nullptr;
   auto memory = std::unique_ptr<Memory>(new (std::nothrow) Memory);
   ucs_status_t status = UCS_ERR_NO_MEMORY;
   if (memory) {
@@ -453,7 +482,7 @@ Memory* know(Context* context, void* address, std::size_t bytes, char* why) {
     map.address = address;
     map.length = bytes;
     map.prot = UCP_MEM_MAP_PROT_LOCAL_READ;
-    map.memory_type = UCS_MEMORY_TYPE_HOST;
+    map.memory_type = memory->type = kind == MemoryKind::device ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
     if (!rescued([&] { status = ucp_mem_map(context->ucp, &map, &memory->memory); })) status = UCS_ERR_IO_ERROR;
   }
   if (status == UCS_OK) return memory.release();

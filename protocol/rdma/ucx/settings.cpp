@@ -27,6 +27,8 @@ constexpr Setting settings[] = {
     {"UCX_LOG_LEVEL", "error"},  // kept as the reason of what fails
     {"UCX_LOG_FILE", "stderr"},  // not standard output, which is the program's
     {"UCX_WARN_UNUSED_ENV_VARS", "n"},
+    // Memory is registered when it is made known, so that what fails fails there.
+    {"UCX_REG_NONBLOCK_MEM_TYPES", ""},
     // Whatever is put has been seen when its flush is over.
     {"UCX_IB_PCI_RELAXED_ORDERING", "n"},
 };

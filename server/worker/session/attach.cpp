@@ -205,9 +205,9 @@ struct ByRdma {
       refusal = options.rdma ? options.rdma->why_none : "the host offers none";
       return;
     }
-    auto [end, text] = rdma::hand_over(connection, options.rdma->devices, {});
-    if (!end) return;  // which the client knows by now
-    auto by_rdma = std::move(*end).open(std::shared_ptr<Channel>(&connection, [](Channel*) {}));
+    auto handed = rdma::hand_over(connection, options.rdma->devices, {});
+    if (!handed.end) return;  // which the client knows by now
+    auto by_rdma = std::move(*handed.end).open(std::shared_ptr<Channel>(&connection, [](Channel*) {}));
     channel = options.wrap ? options.wrap(std::move(by_rdma)) : std::move(by_rdma);
     options.rdma->taken = true;
   }
