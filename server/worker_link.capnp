@@ -25,6 +25,7 @@ struct WorkerMessage {
     admit @18 :Data;        # connections of a link by this key are let in from now on; answered by `admitted`
     shutOut @19 :Data;      # no longer
     dial @20 :Dial;         # a connection to another host's broker is wanted; answered by `dialled`
+    told @32 :Text;         # a line about the session, for the broker's log
     residency @28 :ResidencyNews;  # where the session's device memory is, from now on
     wantRoom @29 :RoomWish; # memory of devices is wanted that they do not have; answered by `room`. Said again, with
                             # its number, until it is

@@ -195,6 +195,9 @@ const std::vector<Entry>& entries() {
       {"rdma_transports", &Settings::rdma_transports, "cards",
        "What RDMA goes by: cards, or, to try it without, tcp or memory, by UCX itself. These two need sockets or "
        "shared memory that the sandbox forbids"},
+      {"gpudirect", &Settings::gpudirect, "auto",
+       "Whether cards read and write the GPU's memory, so that contents of memory do not pass through the host's: auto "
+       "(where a trial at the session's first lane is not slower), on (however slow it is) or off"},
       {"pool", &Settings::pool, "",
        "Pool of hosts that this one belongs to, by name; its members find each other by pool_registry, and a client "
        "that names one of them is served by any. Empty: none"},
@@ -551,6 +554,8 @@ void check(const Settings& settings) {
     throw SettingsError(
         "rdma_transports is '" + settings.rdma_transports +
         "', which is for trials and which the sandbox of workers forbids; set sandbox to false for one");
+  if (settings.gpudirect != "auto" && settings.gpudirect != "on" && settings.gpudirect != "off")
+    throw SettingsError("gpudirect is '" + settings.gpudirect + "'; use auto, on or off");
   parse_listen(settings.listen);
   if (!settings.metrics_listen.empty()) parse_listen(settings.metrics_listen, "metrics_listen");
   parse_devices(settings.devices);

@@ -60,6 +60,7 @@ struct Settings {
   std::string peers;                                ///< networks of other hosts to which workers may have links
   std::string rdma_networks;                        ///< to whose clients workers offer RDMA
   std::string rdma_transports;                      ///< cards, tcp or memory
+  std::string gpudirect;                            ///< whether cards reach GPUs' memory: auto, on or off
   std::string pool;                                 ///< of which this host is a member, by its registry; empty: of none
   std::string pool_registry;                        ///< addresses of etcd, comma-separated
   std::string pool_ca, pool_certificate, pool_key;  ///< for TLS with it, files of PEM

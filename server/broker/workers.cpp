@@ -234,8 +234,8 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
   const bool has_door = door.socket.number() >= 0;
   if (has_door) arguments.insert(arguments.end(), {"--door", std::to_string(door_descriptor)});
   if (settings_.sandbox) arguments.emplace_back("--sandbox");
-  arguments.insert(arguments.end(),
-                   {"--rdma-networks", settings_.rdma_networks, "--rdma-transports", settings_.rdma_transports});
+  arguments.insert(arguments.end(), {"--rdma-networks", settings_.rdma_networks, "--rdma-transports",
+                                     settings_.rdma_transports, "--gpudirect", settings_.gpudirect});
   if (!settings_.worker_user.empty()) arguments.insert(arguments.end(), {"--user", settings_.worker_user});
   if (settings_.warm_context && warm) arguments.emplace_back("--warm-context");
   std::vector<std::string> variables = compose(environment_of(profile));
@@ -388,6 +388,10 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
     case wire::WorkerMessage::USAGE:
       require(Worker::State::session, message.getUsage().getBusyNs().size());
       take_usage(worker, message.getUsage());
+      return;
+    case wire::WorkerMessage::TOLD:
+      require(Worker::State::session);
+      EventLog::info("session note", {{"session", worker.session}, {"text", printable(message.getTold().cStr(), 512)}});
       return;
     case wire::WorkerMessage::ACTIVITY:
       require(Worker::State::session);

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <thread>
 #include <unordered_map>
@@ -108,6 +109,7 @@ struct State {
   std::uint64_t memory_limit_bytes = 1ull << 30;
   std::uint64_t memory_used_bytes = 0;
   std::map<std::uint64_t, std::uint64_t> reserved;
+  std::set<std::uint64_t> anywhere;  // of these, where the driver chose the place
   std::map<std::uint64_t, Mapping> mappings;
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<Memory>> handles;
   std::uint64_t next_handle = 0x1000;
@@ -654,6 +656,13 @@ CUresult cuCtxSetCurrent(CUcontext context) {
   current = reinterpret_cast<Context*>(context);
   return CUDA_SUCCESS;
 }
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = reinterpret_cast<CUcontext>(current);
+  return CUDA_SUCCESS;
+}
+CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope) {
+  return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
 CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
   *id = (context ? reinterpret_cast<Context*>(context) : current)->number;
   return CUDA_SUCCESS;
@@ -799,12 +808,19 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 // Memory.
 CUresult cuMemAddressReserve(CUdeviceptr* out, std::size_t bytes, std::size_t, CUdeviceptr wish, unsigned long long) {
   const Lock lock(state().mutex);
+  if (wish == 0) {  // anywhere; nobody but this driver may touch it
+    void* const place = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (place == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    wish = reinterpret_cast<CUdeviceptr>(place);
+    state().anywhere.insert(wish);
+  }
   state().reserved[wish] = bytes;
   *out = wish;
   return CUDA_SUCCESS;
 }
-CUresult cuMemAddressFree(CUdeviceptr address, std::size_t) {
+CUresult cuMemAddressFree(CUdeviceptr address, std::size_t bytes) {
   const Lock lock(state().mutex);
+  if (state().anywhere.erase(address)) ::munmap(reinterpret_cast<void*>(address), bytes);
   state().reserved.erase(address);
   return CUDA_SUCCESS;
 }

@@ -94,6 +94,19 @@ class Choice(Rdma):
             self.assertEqual(refused.wait(), 2)
             self.assertIn(words, refused.err.text())
 
+    def test_gpudirect_needs_a_card_and_says_so(self):
+        said = {"text": "GPUDirect is off: rdma_transports is not cards"}
+        for option, wanted in (("auto", True), ("on", True), ("off", False)):
+            host = self.broker(*BY_UCX, "--gpudirect", option)
+            client = self.client(host, env={**RDMA, "FARGPU_LANES": "2"})
+            for command in ("init", "context", f"alloc a {24 * MIB}", "write a 7", "check a"):
+                self.assertIn(client.ask(command), ("SUCCESS", "SUCCESS same"), command)
+            if wanted:
+                host.log("session note", **said)
+            self.assertEqual(client.finish(), 0)
+            host.log("session ended")
+            self.assertEqual(len(host.logged("session note")), 1 if wanted else 0)
+
     def test_doctor_shows_it(self):
         done = fargpu("doctor", pool=self.broker(*BY_UCX).pool, env=RDMA)
         self.assertEqual(done.code, 0, done.out)

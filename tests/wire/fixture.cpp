@@ -16,6 +16,7 @@
 #include "server/worker/session/lane_requests.h"
 #include "server/worker/base/partition.h"
 #include "tests/temporary_folder.h"
+#include "tests/unit/gpu_card.h"
 #include "tests/unit/rdma_ends.h"
 #include "tests/wrapped_channel.h"
 #include "wrap.h"
@@ -27,6 +28,7 @@ std::filesystem::path image_folder;
 std::filesystem::path content_folder;
 std::chrono::milliseconds resume_time{0};
 bool only_rdma = true;
+std::function<std::shared_ptr<server::GpuDirect>()> make_gpu_direct;
 std::function<bool(const server::RoomWish&)> make_room;
 
 namespace {
@@ -104,7 +106,8 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
   rdma_offer.reset();
   if (config.transport == client::Transport::rdma) {
     rdma_offer = std::make_shared<server::RdmaOffer>();
-    rdma_offer->devices = rdma.devices = open_ucx(false);
+    rdma_offer->devices = rdma.devices = make_gpu_direct ? open_gpu_card() : open_ucx(false);
+    if (make_gpu_direct) rdma_offer->direct = make_gpu_direct();
     rdma.required = only_rdma;
   }
   const bool in_memory = config.transport != client::Transport::shm && !rdma_offer;
@@ -142,6 +145,7 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
     // about may be at work with it.
     options.lane_key = lane_key;
     options.rdma = rdma_offer;
+    if (rdma_offer) options.session.direct = rdma_offer->direct;
     options.session.turns.work_max = work_max;
     options.session.scrub = scrub;
     if (!sm_groups.empty())
@@ -217,7 +221,9 @@ std::unique_ptr<Channel> Remote::lane() {
       return;
     }
     if (wish.resumes) {
-      const auto meet = [](Channel& connection) { return server::meet_by_rdma(connection, *rdma_offer); };
+      const auto meet = [lane = wish.channel != 0](Channel& connection) {
+        return server::meet_by_rdma(connection, *rdma_offer, lane);
+      };
       if (wish.known && resumption_) {
         resumption_->claim(std::move(far), rdma_offer ? Meet(meet) : Meet());
         ++returns;

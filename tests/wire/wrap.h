@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "protocol/channel.h"
+#include "server/worker/memory/gpu_direct.h"
 #include "tests/wrapped_channel.h"
 
 namespace fargpu::test {
@@ -25,6 +26,10 @@ extern std::filesystem::path content_folder;
 
 /// For how long the worker of the next sessions waits for a client whose connection broke; zero: not at all.
 extern std::chrono::milliseconds resume_time;
+
+/// Makes what the next sessions that go by RDMA go by into memory of the GPU, by the card of tests/unit/gpu_card.h;
+/// null: they do not.
+extern std::function<std::shared_ptr<server::GpuDirect>()> make_gpu_direct;
 
 /// Whether clients of the next sessions that go by RDMA take nothing else.
 extern bool only_rdma;

@@ -1,5 +1,6 @@
 #include "copy_sides.h"
 
+#include "protocol/device_bytes.h"
 #include "protocol/extent.h"
 #include "server/worker/session/session.h"
 
@@ -7,6 +8,13 @@ namespace fargpu::server {
 namespace {
 
 constexpr std::uint64_t number_max = std::uint64_t{1} << 47;
+
+// Packed rows on their way, which may lie in memory of the GPU.
+CopySide packed_side(const std::byte* rows, const CopyShape& shape) {
+  CopySide side = CopySide::packed_at(rows, shape);
+  if (DeviceBytes::contains(rows)) side.kind = CopySide::Kind::device;
+  return side;
+}
 
 }  // namespace
 
@@ -86,9 +94,12 @@ CUresult copy_rows_in(Session& session, StreamState& stream, const CopyShape& sh
                       const std::byte* host) {
   const auto target = driver_side(session, shape, device);
   if (!target) return CUDA_ERROR_INVALID_HANDLE;
+  const CopySide rows = packed_side(host, shape);
+  if (!target->in_array() && shape.height == 1 && rows.kind == CopySide::Kind::device)
+    return session.driver().cuMemcpyDtoDAsync_v2(target->place, rows.place, shape.width, stream.cuda);
   if (!target->in_array() && shape.height == 1)
     return session.driver().cuMemcpyHtoDAsync_v2(target->place, host, shape.width, stream.cuda);
-  const auto copy = cuda_copy<CUDA_MEMCPY3D>(shape, CopySide::packed_at(host, shape), *target);
+  const auto copy = cuda_copy<CUDA_MEMCPY3D>(shape, rows, *target);
   return session.driver().cuMemcpy3DAsync_v2(&copy, stream.cuda);
 }
 
@@ -96,9 +107,12 @@ CUresult copy_rows_out(Session& session, StreamState& stream, const CopyShape& s
                        std::byte* host) {
   const auto source = driver_side(session, shape, device);
   if (!source) return CUDA_ERROR_INVALID_HANDLE;
+  const CopySide rows = packed_side(host, shape);
+  if (!source->in_array() && shape.height == 1 && rows.kind == CopySide::Kind::device)
+    return session.driver().cuMemcpyDtoDAsync_v2(rows.place, source->place, shape.width, stream.cuda);
   if (!source->in_array() && shape.height == 1)
     return session.driver().cuMemcpyDtoHAsync_v2(host, source->place, shape.width, stream.cuda);
-  const auto copy = cuda_copy<CUDA_MEMCPY3D>(shape, *source, CopySide::packed_at(host, shape));
+  const auto copy = cuda_copy<CUDA_MEMCPY3D>(shape, *source, rows);
   return session.driver().cuMemcpy3DAsync_v2(&copy, stream.cuda);
 }
 

@@ -35,7 +35,8 @@ std::optional<CopySide> driver_side(Session& session, const CopyShape& shape, co
 /// The client hears that the word at this address was changed by the GPU too, whose change is lost. 0: there is none.
 void tell_lost(Session& session, const CallId& call, std::uint64_t address);
 
-/// Packed rows at `host` to or from an admitted side, in stream order. INVALID_HANDLE if that is gone.
+/// Packed rows at `host`, which may be memory of the GPU (device_bytes.h), to or from an admitted side, in stream
+/// order. INVALID_HANDLE if that is gone.
 CUresult copy_rows_in(Session& session, StreamState& stream, const CopyShape& shape, const CopySide& device,
                       const std::byte* host);
 CUresult copy_rows_out(Session& session, StreamState& stream, const CopyShape& shape, const CopySide& device,

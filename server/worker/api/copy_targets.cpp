@@ -95,6 +95,13 @@ void FrameTarget::send(std::uint64_t, std::span<const std::byte> bytes, std::fun
 LaneTarget::LaneTarget(const CopyToHost& copy, std::uint32_t transfer)
     : SentTarget(copy, lane_chunks(copy.shape)), transfer_(transfer) {}
 
+// From memory of the GPU, where the card sends from there.
+SentTarget::Room LaneTarget::room(StreamState& stream) {
+  const std::shared_ptr<GpuDirect>& direct = copy_.session.options().direct;
+  if (StagingRing* const ring = direct ? direct->out() : nullptr) return {ring, direct};
+  return SentTarget::room(stream);
+}
+
 void LaneTarget::send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) {
   copy_.session.lanes().send({transfer_, static_cast<std::uint32_t>(chunk)}, bytes, std::move(release));
 }

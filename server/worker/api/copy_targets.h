@@ -55,8 +55,9 @@ class SentTarget : public std::enable_shared_from_this<SentTarget> {
     std::shared_ptr<void> keeper;
   };
 
- private:
   virtual Room room(StreamState& stream);
+
+ private:
   /// Sends a chunk; `release` when it has left.
   virtual void send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) = 0;
   /// No more chunks come.
@@ -87,6 +88,7 @@ class LaneTarget final : public SentTarget {
   LaneTarget(const CopyToHost& copy, std::uint32_t transfer);
 
  private:
+  Room room(StreamState& stream) override;
   void send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) override;
   void fail() override;
 

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <new>
 #include <utility>
 
+#include "protocol/device_bytes.h"
 #include "protocol/quiet_thread.h"
 
 namespace fargpu::server {
@@ -39,7 +39,7 @@ void ContentDesk::find(const ContentName& name, std::uint64_t bytes, std::functi
     bool known = false;
     try {
       if (store_.has(name, bytes)) into = place();
-      known = !into.empty() && store_.read(name, into);
+      known = !into.empty() && read(name, into);
     } catch (const std::exception&) {  // for want of memory
     }
     if (known) known_bytes_.fetch_add(bytes, std::memory_order_relaxed);
@@ -47,6 +47,12 @@ void ContentDesk::find(const ContentName& name, std::uint64_t bytes, std::functi
   });
   start(answering_, &ContentDesk::answer_questions);
   asked_.notify_one();
+}
+
+bool ContentDesk::read(const ContentName& name, Bytes into) const {
+  if (!DeviceBytes::contains(into.data())) return store_.read(name, into);
+  std::vector<std::byte> bytes(into.size());
+  return store_.read(name, bytes) && DeviceBytes::copy(into.data(), bytes.data(), bytes.size());
 }
 
 void ContentDesk::ask(const ContentName& name, std::uint64_t bytes, std::function<void(bool)> answer) {
@@ -74,7 +80,7 @@ void ContentDesk::keep(std::span<const std::byte> bytes) {
   // Nothing that the program asks for is to be refused for this.
   auto charge = budget_.has_plenty(waiting_bytes_max) ? HostCharge::try_take(budget_, bytes.size()) : std::nullopt;
   if (charge) kept.bytes.reset(new (std::nothrow) std::byte[bytes.size()]);
-  if (kept.bytes) std::memcpy(kept.bytes.get(), bytes.data(), bytes.size());
+  if (kept.bytes) copy_wherever(kept.bytes.get(), bytes.data(), bytes.size());
   const std::lock_guard lock(mutex_);
   if (!kept.bytes || ended_) {
     waiting_bytes_ -= bytes.size();

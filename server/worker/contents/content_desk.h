@@ -30,13 +30,15 @@ class ContentDesk {
   ContentDesk& operator=(const ContentDesk&) = delete;
 
   using Bytes = std::span<std::byte>;
-  /// Looks for a block. If there seems to be one, `place` says where it shall lie, or nowhere any more; then `done` has
-  /// that place, and hears whether the block lies there. Without a block, `done` has no place.
+  /// Looks for a block. If there seems to be one, `place` says where it shall lie (also in memory of a GPU), or nowhere
+  /// any more; then `done` has that place, and hears whether the block lies there. Without a block, `done` has no
+  /// place.
   void find(const ContentName& name, std::uint64_t bytes, std::function<Bytes()> place,
             std::function<void(Bytes place, bool known)> done);
   /// Only whether there is one.
   void ask(const ContentName& name, std::uint64_t bytes, std::function<void(bool known)> answer);
-  /// Copies the bytes, and keeps them. What there is no room for is not kept: nothing waits for this.
+  /// Copies the bytes, wherever they lie, and keeps them. What there is no room for is not kept: nothing waits for
+  /// this. Throws DeviceBytesError.
   void keep(std::span<const std::byte> bytes);
 
   /// Bytes that were found, and that were kept.
@@ -56,6 +58,7 @@ class ContentDesk {
   };
   template <class Work>
   void start(std::vector<std::thread>& threads, Work work);
+  bool read(const ContentName& name, Bytes into) const;
   void answer_questions();
   void keep_all();
 

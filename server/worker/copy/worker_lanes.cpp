@@ -21,16 +21,17 @@ void WorkerLanes::add_lane(std::shared_ptr<Channel> channel, std::uint32_t sent_
     const std::lock_guard lock(mutex_);
     const bool receives =
         std::any_of(slots_.begin(), slots_.end(), [&](const Slots& s) { return slots_of_class(s.of); });
-    if (memory_.empty() && receives) {
+    if (memory_.empty() && !gpu_memory_ && receives) {
       std::size_t bytes = 0;
       for (Slots& slots : slots_) {
         bytes += slots_of_class(slots.of) * chunk_bytes_of(slots.of);
         // Before there is memory: a lane that fails here leaves nothing half made.
         slots.free.reserve(slots_of_class(slots.of));
       }
-      memory_ = Pages(bytes);
-      if (memory_.empty()) throw SystemError("no memory for bulk lanes");
-      std::span<std::byte> rest = memory_.bytes();
+      if (slot_memory_) gpu_memory_ = slot_memory_(bytes);
+      if (!gpu_memory_) memory_ = Pages(bytes);
+      if (!gpu_memory_ && memory_.empty()) throw SystemError("no memory for bulk lanes");
+      std::span<std::byte> rest = gpu_memory_ ? std::span(gpu_memory_.get(), bytes) : memory_.bytes();
       for (Slots& slots : slots_) {
         while (slots.free.size() < slots_of_class(slots.of)) {
           slots.free.push_back(rest.first(chunk_bytes_of(slots.of)));
@@ -340,7 +341,7 @@ void WorkerLanes::answer(Chunk chunk, bool known) {
 void WorkerLanes::lost(const std::string& why) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    lost_why_ = words(why);
+    if (lost_why_.empty()) lost_why_ = words(why);  // what comes later follows from it
   }
   waker_.signal();
 }

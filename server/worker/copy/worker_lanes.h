@@ -44,14 +44,21 @@ class WorkerLanes final : ChunkHandler {
   /// What a transfer does with a chunk, which lies in a slot that must be given back. On the executor.
   using Taker = std::function<void(std::uint64_t chunk, std::span<std::byte> slot)>;
   using Release = std::function<void()>;
+  /// Memory of a GPU for so many bytes of slots; null: they lie in the host's memory.
+  using SlotMemory = std::function<std::shared_ptr<std::byte>(std::size_t bytes)>;
   /// Tells the client that it may send chunks. On the executor.
   using Ask = std::function<void(const ClientRequests::Chunks&)>;
 
   /// The waker brings the executor to collect(). `contents`: what the host keeps of the client's tenant; null: nothing,
-  /// and there are no words about it.
+  /// and there are no words about it. `slot_memory`: asked when the first lane is there; null: the host's memory.
   WorkerLanes(Waker& waker, Compression compression, Ask ask, const LaneRoom& room = LaneRoom::of_client(),
-              std::unique_ptr<ContentDesk> contents = nullptr)
-      : waker_(waker), ask_(std::move(ask)), room_(room), contents_(std::move(contents)), lanes_(*this, compression) {}
+              std::unique_ptr<ContentDesk> contents = nullptr, SlotMemory slot_memory = nullptr)
+      : waker_(waker),
+        ask_(std::move(ask)),
+        room_(room),
+        slot_memory_(std::move(slot_memory)),
+        contents_(std::move(contents)),
+        lanes_(*this, compression) {}
   ~WorkerLanes() override;
 
   /// Takes a lane. Any thread. Throws SystemError if there is no memory for it.
@@ -145,6 +152,7 @@ class WorkerLanes final : ChunkHandler {
   Waker& waker_;
   const Ask ask_;
   const LaneRoom room_;
+  const SlotMemory slot_memory_;
   // Used by the executor only.
   std::map<std::uint32_t, Receiving> receiving_;  // until all chunks have come and been given back
   std::vector<Landed> early_;                     // their transfer has not begun
@@ -153,6 +161,7 @@ class WorkerLanes final : ChunkHandler {
   std::mutex mutex_;
   std::condition_variable changed_;
   Pages memory_;
+  std::shared_ptr<std::byte> gpu_memory_;  // of the slots, instead
   std::array<Slots, lane_classes> slots_{Slots(LaneClass::large), Slots(LaneClass::small)};
   // Transfers of receiving_, and up to which chunk they were asked for.
   std::map<std::uint32_t, std::uint64_t> expected_;

@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
                  "Seconds of silence after which the client is taken for dead");
   app.add_option("--rdma-networks", options.rdma_networks, "Networks to whose clients RDMA is offered");
   app.add_option("--rdma-transports", options.rdma_transports, "What RDMA goes by: cards, tcp or memory");
+  app.add_option("--gpudirect", options.gpudirect, "Whether cards reach the GPU's memory: auto, on or off");
   CLI11_PARSE(app, argc, argv);
   WorkerProcess process(std::move(options));
   const int status = process.run();

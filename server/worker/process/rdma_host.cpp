@@ -4,7 +4,7 @@
 
 namespace fargpu::server {
 
-RdmaHost::RdmaHost(const std::string& networks, const std::string& transports)
+RdmaHost::RdmaHost(const std::string& networks, const std::string& transports, bool gpus)
     : addresses_(rdma::interface_addresses()) {
   std::string error;
   auto by = rdma::Transports::cards;
@@ -19,7 +19,26 @@ RdmaHost::RdmaHost(const std::string& networks, const std::string& transports)
     } catch (const rdma::RdmaError& fault) {
       opened.why = fault.what();
     }
+    if (opened.devices && gpus) open_for_gpus(opened, one.interface, by);
   }
+}
+
+// Apart from the others, so that what UCX makes of GPUs stays away from what needs none.
+void RdmaHost::open_for_gpus(Opened& opened, const std::string& interface, rdma::Transports by) {
+  try {
+    if (by != rdma::Transports::cards) throw rdma::RdmaError("rdma_transports is not cards");
+    const rdma::ToOpen what = rdma::to_open(interface, by);
+    opened.for_gpus = std::make_shared<rdma::OpenedDevices>(rdma::plugin(), what.devices,
+                                                            what.transports + "," + rdma::gpu_transport);
+  } catch (const rdma::RdmaError& fault) {
+    opened.why_not_for_gpus = fault.what();
+  }
+}
+
+GpuDirect::Options RdmaHost::direct_options(int connection) const {
+  const auto opened = opened_.find(rdma::interface_of(addresses_, rdma::local_address(connection)));
+  if (opened == opened_.end()) return {};
+  return {.devices = opened->second.for_gpus, .why_none = opened->second.why_not_for_gpus, .tell = {}};
 }
 
 std::shared_ptr<RdmaOffer> RdmaHost::offer(int connection) const {

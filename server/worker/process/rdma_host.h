@@ -18,18 +18,24 @@ class RdmaHost {
  public:
   /// Opens the devices of every interface of this machine with an address in these networks (setting rdma_networks).
   /// What cannot be opened is told to the client that would have used it. Throws SystemError for texts that settings do
-  /// not have.
-  RdmaHost(const std::string& networks, const std::string& transports);
+  /// not have. `gpus`: cards are opened once more, for memory of GPUs.
+  RdmaHost(const std::string& networks, const std::string& transports, bool gpus);
 
   /// For the session on this connection.
   std::shared_ptr<RdmaOffer> offer(int connection) const;
+  /// The devices that know memory of GPUs, on the same interface; the rest is the caller's.
+  GpuDirect::Options direct_options(int connection) const;
 
  private:
   /// Those of an interface; `why` there are none.
   struct Opened {
     std::shared_ptr<rdma::OpenedDevices> devices;
     std::string why;
+    std::shared_ptr<rdma::OpenedDevices> for_gpus;
+    std::string why_not_for_gpus;
   };
+  static void open_for_gpus(Opened& opened, const std::string& interface, rdma::Transports by);
+
   rdma::Networks networks_;
   std::vector<rdma::InterfaceAddress> addresses_;
   std::map<std::string, Opened> opened_;  // by interface

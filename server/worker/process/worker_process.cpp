@@ -98,7 +98,7 @@ void WorkerProcess::confine() {
   if (!options_.user.empty()) become_user(options_.user);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // forgotten with the former user
   next_broker_.open(options_.link);
-  rdma_.emplace(options_.rdma_networks, options_.rdma_transports);
+  rdma_.emplace(options_.rdma_networks, options_.rdma_transports, options_.gpudirect != "off");
   if (options_.sandbox && !sanitized) enter_sandbox();
 }
 
@@ -213,10 +213,26 @@ bool WorkerProcess::take_connection(wire::Session::Reader session, int descripto
     });
   }
   attach_.rdma = rdma_->offer(channel_->descriptor());
+  attach_.session.direct = attach_.rdma->direct = gpu_direct();
   attach_.wrap = [this](std::unique_ptr<Channel> channel) { return pace(std::move(channel), bandwidth_, true); };
   // By a Unix socket come programs of this machine, whose bytes burden no network.
   if (!channel_->passes_descriptors()) channel_ = pace(std::move(channel_), bandwidth_, true);
   return true;
+}
+
+// Of one GPU: memory of one that a card reaches is of no use to others.
+std::shared_ptr<GpuDirect> WorkerProcess::gpu_direct() {
+  if (options_.gpudirect == "off" || !attach_.rdma->devices) return nullptr;
+  GpuDirect::Options options = rdma_->direct_options(channel_->descriptor());
+  if (devices_.size() != 1) {
+    options.devices = nullptr;
+    options.why_none = "the session has several GPUs";
+  }
+  options.measures = options_.gpudirect != "on";
+  options.tell = [this](const std::string& line) {
+    send_link(options_.link, [&](wire::WorkerMessage::Builder message) { message.setTold(line); });
+  };
+  return std::make_shared<GpuDirect>(driver_, devices_.front(), std::move(options));
 }
 
 void WorkerProcess::serve() {
@@ -433,7 +449,7 @@ void WorkerProcess::give_lane(std::unique_ptr<Channel> lane, const LaneWish& wis
   std::thread([this, wish, by_rdma, lane = std::move(lane)]() mutable {
     if (wish.resumes) {
       attach_.session.resumption->claim(std::move(lane), [&](Channel& connection) -> GoOn {
-        GoOn go_on = by_rdma ? meet_by_rdma(connection, *attach_.rdma) : GoOn();
+        GoOn go_on = by_rdma ? meet_by_rdma(connection, *attach_.rdma, wish.channel != 0) : GoOn();
         return [this, wish, go_on](std::unique_ptr<Channel> met) {
           return paced(go_on ? go_on(std::move(met)) : std::move(met), wish);
         };

@@ -63,6 +63,7 @@ struct WorkerOptions {
   unsigned silence_seconds = 30;
   std::string rdma_networks = "none";
   std::string rdma_transports = "cards";
+  std::string gpudirect = "off";
 };
 
 /// Never destroyed: its threads run until the process exits.
@@ -85,6 +86,7 @@ class WorkerProcess {
   bool receive_session();
   bool receive_account();
   void take_session(wire::Session::Reader session);
+  std::shared_ptr<GpuDirect> gpu_direct();
   bool take_connection(wire::Session::Reader session, int descriptor);
   void serve();
   void complete_options();

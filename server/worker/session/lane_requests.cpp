@@ -48,18 +48,32 @@ void take_lane(Session* session, std::unique_ptr<Channel> channel, const LaneWis
   }
 }
 
+namespace {
+
+/// By which devices, and into which ring, a lane of this session goes.
+rdma::HandedOver hand_lane_over(Channel& connection, const RdmaOffer& offer, std::chrono::milliseconds timeout) {
+  if (!offer.direct || !offer.devices || !offer.direct->decide())
+    return rdma::hand_over(connection, offer.devices, offer.why_none, {}, timeout);
+  auto handed = rdma::hand_over(connection, offer.direct->devices(), offer.why_none, {}, timeout, offer.direct->ring());
+  if (!handed.why_no_ring.empty()) offer.direct->give_up(handed.why_no_ring);
+  return handed;
+}
+
+}  // namespace
+
 std::unique_ptr<Channel> lane_by_rdma(std::unique_ptr<Channel> connection, const RdmaOffer& offer) noexcept {
   try {
-    auto handed = rdma::hand_over(*connection, offer.devices, offer.why_none);
+    auto handed = hand_lane_over(*connection, offer, limits::rdma_timeout);
     if (handed.end) return std::move(handed).go_on(std::move(connection));
   } catch (const std::exception&) {  // the client is gone, or was none
   } catch (const kj::Exception&) {}
   return nullptr;
 }
 
-GoOn meet_by_rdma(Channel& connection, const RdmaOffer& offer) {
+GoOn meet_by_rdma(Channel& connection, const RdmaOffer& offer, bool lane) {
   const auto handed = std::make_shared<rdma::HandedOver>(
-      rdma::hand_over(connection, offer.devices, offer.why_none, {}, limits::connect_timeout));
+      lane ? hand_lane_over(connection, offer, limits::connect_timeout)
+           : rdma::hand_over(connection, offer.devices, offer.why_none, {}, limits::connect_timeout));
   return [handed](std::unique_ptr<Channel> met) { return std::move(*handed).go_on(std::move(met)); };
 }
 

@@ -30,9 +30,10 @@ void take_lane(Session* session, std::unique_ptr<Channel> channel, const LaneWis
 /// they do not. Takes as long as the other end likes, within limits::rdma_timeout.
 std::unique_ptr<Channel> lane_by_rdma(std::unique_ptr<Channel> connection, const RdmaOffer& offer) noexcept;
 
-/// What a connection of such a session becomes that comes back: itself, if the ends do not meet by RDMA any more. The
-/// other end has limits::connect_timeout for each word. Throws ChannelClosed and ProtocolError.
-GoOn meet_by_rdma(Channel& connection, const RdmaOffer& offer);
+/// What a connection of such a session becomes that comes back: itself, if the ends do not meet by RDMA any more.
+/// `lane`: it is a bulk lane. The other end has limits::connect_timeout for each word. Throws ChannelClosed and
+/// ProtocolError.
+GoOn meet_by_rdma(Channel& connection, const RdmaOffer& offer, bool lane);
 
 /// The server's end of a connection that goes on with TLS by a key that its client was given, under this name. Throws
 /// as accept_tls().

@@ -42,6 +42,11 @@ std::unique_ptr<ContentDesk> open_contents(const SessionOptions& options, HostBu
   return std::make_unique<ContentDesk>(ContentStore(options.content_folder, options.content_bytes_max), budget);
 }
 
+WorkerLanes::SlotMemory slot_memory(const SessionOptions& options) {
+  if (!options.direct) return nullptr;
+  return [direct = options.direct](std::size_t bytes) { return direct->slots(bytes); };
+}
+
 Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
     : channel_(channel),
       driver_(driver),
@@ -539,6 +544,7 @@ CUresult Session::close_context(ContextState& context) {
   CUdevice device = contexts_.driver_ordinal(context.device);
   CUresult result;
   if (context.primary) {
+    const auto nothing_copied = options_.direct ? options_.direct->leave_context() : std::unique_lock<std::mutex>();
     if (context.part) {
       driver_.cuCtxSetCurrent(context.whole);
       contexts_.partition(context.device)->close();

@@ -28,6 +28,7 @@
 #include "server/worker/graph/graph_memory.h"
 #include "server/worker/memory/deliveries.h"
 #include "server/worker/memory/driver_memory.h"
+#include "server/worker/memory/gpu_direct.h"
 #include "server/worker/memory/scrub.h"
 #include "server/worker/memory/sharing.h"
 #include "server/worker/memory/staging.h"
@@ -74,6 +75,7 @@ struct SessionOptions {
   Compression compression = Compression::never;  ///< of contents of memory that go to the client
   std::size_t output_bytes_max = 512u << 20;     ///< that may wait for the client before nothing more is read from it
   Exchange* exchange = nullptr;                  ///< null: nothing is shared with other sessions
+  std::shared_ptr<GpuDirect> direct;             ///< null: its lanes go through the host's memory
   PeerDoor* peers = nullptr;                     ///< null: there are no links with workers of other hosts
   TurnOptions turns;
   ResidencyOptions residency;
@@ -91,6 +93,8 @@ struct SessionOptions {
 
 /// What the host keeps of contents of the session's tenant; null: nothing.
 std::unique_ptr<ContentDesk> open_contents(const SessionOptions& options, HostBudget& budget);
+/// Where chunks of its lanes arrive.
+WorkerLanes::SlotMemory slot_memory(const SessionOptions& options);
 
 /// One executor thread runs everything: it reads calls, executes them in their order, and polls for completions. It
 /// never waits for the GPU, for the client or for a long driver call. Launches that nobody waits for may be made for it
@@ -249,9 +253,12 @@ class Session final : FrameHandler, Executor {
   Waker waker_;
   HostBudget host_budget_;
   CallCredit credit_{host_budget_};
-  WorkerLanes lanes_{waker_, options_.compression,
-                     [this](const ClientRequests::Chunks& wanted) { client_.want(wanted); }, LaneRoom::of_client(),
-                     open_contents(options_, host_budget_)};
+  WorkerLanes lanes_{waker_,
+                     options_.compression,
+                     [this](const ClientRequests::Chunks& wanted) { client_.want(wanted); },
+                     LaneRoom::of_client(),
+                     open_contents(options_, host_budget_),
+                     slot_memory(options_)};
   PeerLinks peers_{waker_,
                    host_budget_,
                    options_.compression,
