@@ -53,7 +53,7 @@ class GpuMemory {
   GpuMemory& operator=(const GpuMemory&) = delete;
 
   std::span<std::byte> bytes() const { return {place_, bytes_}; }
-  /// The same bytes, for the test.
+  /// Where the test reads and writes what the GPU has there.
   std::span<std::byte> behind() const { return {behind_, bytes_}; }
 
   std::atomic<bool> broken{false};  ///< the GPU copies nothing any more
