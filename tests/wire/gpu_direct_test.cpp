@@ -35,7 +35,8 @@ bool go_by_rdma() { return with_lanes(0).transport == client::Transport::rdma; }
 struct Gpu {
   bool supported = true, mapped = true, dma_buf = true;
   int ordering = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER, flush_options = 0;
-  std::atomic<bool> copies_nothing{false};  // of what is not the program's
+  std::atomic<bool> copies_nothing{false};         // of what is not the program's
+  std::atomic<unsigned> retained{0}, released{0};  // its primary context, for that
 } gpu;
 
 /// The fake driver, as the memory of GPUDirect has it.
@@ -52,6 +53,14 @@ server::DriverTable& table() {
         default: return fake::FakeDriver::instance().table().cuDeviceGetAttribute(value, attribute, device);
       }
       return CUDA_SUCCESS;
+    };
+    all.cuDevicePrimaryCtxRetain = [](CUcontext* context, CUdevice device) {
+      ++gpu.retained;
+      return fake::FakeDriver::instance().table().cuDevicePrimaryCtxRetain(context, device);
+    };
+    all.cuDevicePrimaryCtxRelease_v2 = [](CUdevice device) {
+      ++gpu.released;
+      return fake::FakeDriver::instance().table().cuDevicePrimaryCtxRelease_v2(device);
     };
     all.cuMemcpyDtoHAsync_v2 = [](void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
       if (gpu.copies_nothing) return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -70,6 +79,7 @@ class Direct {
     gpu.ordering = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
     gpu.flush_options = 0;
     gpu.copies_nothing = false;
+    gpu.retained = gpu.released = 0;
     test::make_gpu_direct = [this, measures] {
       server::GpuDirect::Options options{.devices = devices, .why_none = why_none, .measures = measures, .tell = {}};
       options.tell = [this](const std::string& line) {
@@ -258,8 +268,12 @@ TEST_CASE("GPUDirect: it outlives the contexts of the program") {
     const unsigned before = test::gpu_card.from_gpu;
     copy_both_ways(5u << 20, 10 + i);
     CHECK(test::gpu_card.from_gpu > before);
+    CHECK(gpu.retained == gpu.released + 1);
+    const unsigned released = gpu.released;
     if (i == 1) OK(cuCtxDestroy_v2(context));
     else OK(cuDevicePrimaryCtxReset_v2(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 1));  // is answered behind that
+    CHECK(gpu.released == released + (i == 1 ? 0 : 1));
   }
 }
 

@@ -224,7 +224,7 @@ bool WorkerProcess::take_connection(wire::Session::Reader session, int descripto
 std::shared_ptr<GpuDirect> WorkerProcess::gpu_direct() {
   if (options_.gpudirect == "off" || !attach_.rdma->devices) return nullptr;
   GpuDirect::Options options = rdma_->direct_options(channel_->descriptor());
-  if (devices_.size() != 1) {
+  if (options.devices && devices_.size() != 1) {
     options.devices = nullptr;
     options.why_none = "the session has several GPUs";
   }
