@@ -386,7 +386,7 @@ void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
       header.sequence = ++sequence;
       header.subject = job.chunk.transfer;
       header.thread = job.chunk.number;
-      // The processor reads what is to be packed.
+      // To be packed, bytes would have to come to the processor.
       const auto packed = on_device && !copied ? Bytes() : compressor.pack(bytes, in_use());
       if (!packed.empty()) mark_compressed(header, packed.size());
       const auto begin = std::chrono::steady_clock::now();

@@ -344,6 +344,8 @@ TEST_CASE("lanes carry memory of a GPU, into memory of a GPU, by whatever connec
   for (int waited = 0; told < lane_size && waited < 10'000; ++waited) std::this_thread::sleep_for(1ms);
   CHECK(told == lane_size);
   CHECK(has(to, bytes));
+  const bool packed = compression == Compression::always && !(of_gpu && resumes);
+  CHECK((receiver.bytes_received() < lane_size / 2) == packed);
 }
 
 TEST_CASE("a lane ends with words when memory of a GPU cannot be read or written") {
