@@ -13,6 +13,7 @@
 
 #include "fixture.h"
 #include "server/worker/memory/gpu_direct.h"
+#include "tests/fake_driver/gpu_direct.h"
 #include "tests/temporary_folder.h"
 #include "tests/unit/gpu_card.h"
 #include "wrap.h"
@@ -31,45 +32,7 @@ client::Config with_lanes(unsigned lanes) {
 }
 bool go_by_rdma() { return with_lanes(0).transport == client::Transport::rdma; }
 
-/// What the GPU and its driver say of themselves, and do.
-struct Gpu {
-  bool supported = true, mapped = true, dma_buf = true;
-  int ordering = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER, flush_options = 0;
-  std::atomic<bool> copies_nothing{false};         // of what is not the program's
-  std::atomic<unsigned> retained{0}, released{0};  // its primary context, for that
-} gpu;
-
-/// The fake driver, as the memory of GPUDirect has it.
-server::DriverTable& table() {
-  static server::DriverTable changed = [] {
-    server::DriverTable all = fake::FakeDriver::instance().table();
-    all.cuDeviceGetAttribute = [](int* value, CUdevice_attribute attribute, CUdevice device) {
-      switch (attribute) {
-        case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED: *value = gpu.supported; break;
-        case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: *value = gpu.mapped; break;
-        case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: *value = gpu.dma_buf; break;
-        case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING: *value = gpu.ordering; break;
-        case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: *value = gpu.flush_options; break;
-        default: return fake::FakeDriver::instance().table().cuDeviceGetAttribute(value, attribute, device);
-      }
-      return CUDA_SUCCESS;
-    };
-    all.cuDevicePrimaryCtxRetain = [](CUcontext* context, CUdevice device) {
-      ++gpu.retained;
-      return fake::FakeDriver::instance().table().cuDevicePrimaryCtxRetain(context, device);
-    };
-    all.cuDevicePrimaryCtxRelease_v2 = [](CUdevice device) {
-      ++gpu.released;
-      return fake::FakeDriver::instance().table().cuDevicePrimaryCtxRelease_v2(device);
-    };
-    all.cuMemcpyDtoHAsync_v2 = [](void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
-      if (gpu.copies_nothing) return CUDA_ERROR_ILLEGAL_ADDRESS;
-      return fake::FakeDriver::instance().table().cuMemcpyDtoHAsync_v2(to, from, bytes, stream);
-    };
-    return all;
-  }();
-  return changed;
-}
+using fake::gpu;
 
 /// Sessions have GPUDirect while it lives, if it is chosen.
 class Direct {
@@ -79,7 +42,7 @@ class Direct {
     gpu.ordering = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
     gpu.flush_options = 0;
     gpu.copies_nothing = false;
-    gpu.retained = gpu.released = 0;
+    gpu.retained = gpu.released = gpu.flushes = 0;
     test::make_gpu_direct = [this, measures] {
       server::GpuDirect::Options options{.devices = devices, .why_none = why_none, .measures = measures, .tell = {}};
       options.tell = [this](const std::string& line) {
@@ -89,7 +52,7 @@ class Direct {
         }
         if (on_word) on_word();
       };
-      return std::make_shared<server::GpuDirect>(table(), 0, std::move(options));
+      return std::make_shared<server::GpuDirect>(fake::driver_of_gpu_direct(), 0, std::move(options));
     };
   }
   ~Direct() {
@@ -212,7 +175,7 @@ TEST_CASE("GPUDirect: copies of all sizes arrive as they were, and go from card 
     copy_rows(5000, 1500);
     CHECK(remote.session().lanes.bytes_sent() > (50u << 20));
     CHECK(remote.session().lanes.bytes_received() > (50u << 20));
-    CHECK((remote.driver->calls("cuFlushGPUDirectRDMAWrites") > 0) == flushes);
+    CHECK((gpu.flushes > 0) == flushes);
   }
   CHECK_THAT(direct.told(), Catch::StartsWith("GPUDirect is on"));
   CHECK(test::gpu_card.from_gpu > 200);
