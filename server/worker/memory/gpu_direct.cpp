@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "protocol/limits.h"
@@ -14,7 +13,6 @@ namespace fargpu::server {
 namespace {
 
 constexpr std::size_t out_bytes = 32u << 20;
-constexpr auto trial_time = std::chrono::milliseconds(25);
 constexpr int trials = 2;             // of each way
 constexpr double near_enough = 0.95;  // two trials of one way differ by as much
 
@@ -43,7 +41,7 @@ std::string GpuDirect::choose() {
   }
   auto out = direct->make(out_bytes, /*sent=*/true), ring = direct->make(limits::rdma_ring_bytes, /*sent=*/false);
   const auto by_gpu = [&] {
-    return rdma::try_loop(options_.devices, {out.get(), limits::rdma_ring_bytes}, ring, trial_time);
+    return rdma::try_loop(options_.devices, {out.get(), limits::rdma_ring_bytes}, ring, options_.trial_time);
   };
   std::string text = "bytes arrive";
   if (options_.measures) {
@@ -51,7 +49,7 @@ std::string GpuDirect::choose() {
     if (pages.empty()) throw rdma::RdmaError("no memory for a trial");
     double gpu = 0, host = 0;
     for (int i = 0; i < trials; ++i) {  // in turns: what else the card does burdens both
-      host = std::max(host, rdma::try_loop(options_.devices, pages.bytes(), nullptr, trial_time));
+      host = std::max(host, rdma::try_loop(options_.devices, pages.bytes(), nullptr, options_.trial_time));
       gpu = std::max(gpu, by_gpu());
     }
     text = fmt::format("the card moves {:.2f} GB/s of the GPU's memory, and {:.2f} GB/s of the host's", gpu / 1e9,

@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -27,6 +28,7 @@ class GpuDirect {
     std::shared_ptr<rdma::OpenedDevices> devices;  ///< opened for memory of a GPU; null: none
     std::string why_none;
     bool measures = true;                          ///< false: it is taken however slow it is
+    std::chrono::milliseconds trial_time{25};      ///< of each of its trials, at most
     std::function<void(const std::string&)> tell;  ///< a line for the host's log
   };
   GpuDirect(DriverTable& driver, CUdevice device, Options options)
