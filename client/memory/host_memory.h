@@ -215,7 +215,7 @@ class HostMemory {
   struct Expected {
     std::uint64_t begin, end;  // still to be delivered
     std::uint32_t number;      // 0: by lanes
-    const Context* context;    // whose work delivers it; may be gone
+    const Context* context;    // where the copy is made; may be gone
 
     bool by_lanes() const { return number == 0; }
   };
