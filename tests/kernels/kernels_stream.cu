@@ -1122,25 +1122,6 @@ CASE(function_before_a_wait_that_is_held) {
   }
 }
 
-// A stream is waited for, and not what later work on it would come behind.
-CASE(stream_waited_for_beside_the_default_one) {
-  Kernels kernels;
-  Buffer<int> value(1);
-  for (int way = 0; way < 2; ++way) {
-    Stream stream;
-    OK(kernels.try_launch("wait_microseconds", {}, {1}, 0, stream, 20000ll));
-    OK(kernels.try_launch("set", {}, {1}, 0, stream, value.address(), 1 + way));
-    Gate gate(nullptr);
-    if (way == 0) OK(cuStreamSynchronize(stream));
-    else
-      while (cuStreamQuery(stream) == CUDA_ERROR_NOT_READY && !gate.in_vain()) std::this_thread::yield();
-    gate.open();
-    OK(cuStreamSynchronize(nullptr));
-    HOLDS(!gate.in_vain());
-    HOLDS(value_at(value.address()) == 1 + way);
-  }
-}
-
 // A context is waited for, and nothing of another one.
 CASE(context_waited_for_beside_another) {
   Kernels kernels;
@@ -1380,6 +1361,7 @@ CASE(graph_with_copies_and_events) {
   for (int* const memory : {plain.data(), pinned}) {
     const auto host = reinterpret_cast<CUdeviceptr>(memory);
     OK(cuMemsetD32(from.address(), 7, count));
+    OK(cuStreamSynchronize(nullptr));
     std::fill(memory, memory + count, 1);
     CUgraph made;
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));

@@ -419,21 +419,3 @@ TEST_CASE("a stream that is held once more forgets nothing of what is held there
   CHECK_FALSE(f.order.any());
   CHECK(f.a.last_item == 0);
 }
-
-TEST_CASE("what a stream was given is not what later work on it comes behind") {
-  Fixture f;
-  CHECK(f.order.given(f.a).empty());
-  const auto legacy = f.order.hold(f.legacy());
-  CHECK(f.order.given(f.a).empty());
-  CHECK(f.order.before(f.a, 0) == std::vector{legacy});
-  CHECK(f.order.given(f.legacy()) == std::vector{legacy});
-  f.work(f.a, "a");
-  CHECK(f.order.given(f.a).size() == 1);
-  CHECK(f.order.given(f.b).empty());
-  f.order.release(legacy);
-  CHECK(f.log == "a ");
-  CHECK(f.order.given(f.a).empty());
-  const auto own = f.order.hold(f.b);
-  CHECK(f.order.given(f.legacy()) == std::vector{own});
-  f.order.release(own);
-}

@@ -210,7 +210,7 @@ Outcome fence(Session& session, Call& call, wire::Fence::Reader in) {
     // waits for.
     if (stream == stream->context->legacy.get() && session.ordering().holding(*stream))
       session.ordering().defer(*stream, [] {});
-    session.waits().when_free(*stream, passed);
+    session.waits().when_passed(*stream, passed);
   } else {
     session.waits().when_all_passed(passed);  // another thread has destroyed the stream, and its work may be under way
   }

@@ -29,7 +29,7 @@ Outcome cuStreamSynchronize(Session& session, Call& call, wire::CuStreamSynchron
 }
 
 Outcome cuStreamQuery(Session& session, Call& call, wire::CuStreamQuery::Reader, StreamState& stream) {
-  if (session.ordering().holds_given(stream)) return CUDA_ERROR_NOT_READY;
+  if (session.ordering().holding(stream)) return CUDA_ERROR_NOT_READY;
   if (session.driver().cuStreamQuery(stream.cuda) == CUDA_ERROR_NOT_READY) return CUDA_ERROR_NOT_READY;
   // Complete: answered like a synchronisation, so that what was to be delivered arrives first.
   session.waits().when_passed(stream, [&session, id = call.id()](CUresult result) {

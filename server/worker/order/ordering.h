@@ -130,8 +130,6 @@ class Ordering {
   /// Whether anything is held back in the session, or on a stream.
   bool holding() const { return order_.any(); }
   bool holding(const StreamState& stream) const { return order_.any() && !order_.before(stream, 0).empty(); }
-  /// Whether some of what the stream was given is: StreamOrder::given().
-  bool holds_given(const StreamState& stream) const { return !order_.given(stream).empty(); }
   /// Holds the stream from here on: later work on it waits until release(). Called by the work that holds it, when it
   /// runs.
   std::uint64_t hold(StreamState& stream) { return order_.hold(stream); }
@@ -147,12 +145,11 @@ class Ordering {
   void release(std::uint64_t item) { order_.release(item); }
 
   /// Runs `job` when what is held back now is done, at once if nothing is: what work on a stream would come behind,
-  /// what a stream or a context's streams were given, all of it (work that waits for these events then waits for the
-  /// job), or the record of an event.
+  /// what a context's streams were given, all of it (work that waits for these events then waits for the job), or the
+  /// record of an event.
   void after_stream(const StreamState& stream, Job job) {
     order_.after(order_.any() ? order_.before(stream, 0) : std::vector<std::uint64_t>{}, std::move(job));
   }
-  void after_given(const StreamState& stream, Job job) { order_.after(order_.given(stream), std::move(job)); }
   /// `others`: also what is held back on no stream.
   void after_context(ContextState& context, Job job, bool others);
   void after_all(Job job, std::vector<std::uint64_t> recorded_events) {

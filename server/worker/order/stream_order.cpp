@@ -23,13 +23,6 @@ std::vector<std::uint64_t> StreamOrder::before(const StreamState& stream, std::u
   return items;
 }
 
-std::vector<std::uint64_t> StreamOrder::given(const StreamState& stream) const {
-  if (!any()) return {};
-  if (&stream == stream.context->legacy.get()) return before(stream, 0);
-  const std::uint64_t last = stream.last_item;
-  return last != running_ && items_.contains(last) ? std::vector{last} : std::vector<std::uint64_t>{};
-}
-
 std::vector<std::uint64_t> StreamOrder::before_capture(const StreamState& stream) const {
   std::vector<std::uint64_t> items = before(stream, 0);
   std::erase_if(items, [&](std::uint64_t item) { return items_.at(item).of_program; });

@@ -32,10 +32,7 @@ class StreamOrder {
 
   /// The items that work on this stream (waiting for this event, if not 0) must wait for. Empty: it may go at once.
   std::vector<std::uint64_t> before(const StreamState& stream, std::uint64_t awaited_event) const;
-  /// The items that the stream was given by now: other than before(), none that only later work on it comes behind. Of
-  /// the legacy stream, all.
-  std::vector<std::uint64_t> given(const StreamState& stream) const;
-  /// Those of before() after which the stream is given something that must not be captured with what comes now.
+  /// Those of them after which the stream is given something that must not be captured with what comes now.
   std::vector<std::uint64_t> before_capture(const StreamState& stream) const;
   /// Runs `job` when those items are done. `stream`: later work on it waits for this one; `recorded_events`: so does
   /// work that waits for one of those. `launched`: the executable graph that it launches, as this is now. Returns the

@@ -25,8 +25,8 @@ class Gather {
 
 }  // namespace
 
-Ordering::Job Waits::passing(const StreamState& stream, Completions::Done done) {
-  return [this, handle = stream.handle, id = stream.context->id, done = std::move(done)] {
+void Waits::when_passed(StreamState& stream, Completions::Done done) {
+  ordering_.after_stream(stream, [this, handle = stream.handle, id = stream.context->id, done = std::move(done)] {
     StreamState* const target = contexts_.stream(handle, id);
     if (!target) {  // destroyed meanwhile
       completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, done);
@@ -41,15 +41,7 @@ Ordering::Job Waits::passing(const StreamState& stream, Completions::Done done) 
       contexts_.make_current(*target->context);
       completions_.after(*target, Completions::Kind::signal, done);
     }
-  };
-}
-
-void Waits::when_passed(StreamState& stream, Completions::Done done) {
-  ordering_.after_given(stream, passing(stream, std::move(done)));
-}
-
-void Waits::when_free(StreamState& stream, Completions::Done done) {
-  ordering_.after_stream(stream, passing(stream, std::move(done)));
+  });
 }
 
 void Waits::when_passed(ContextState& context, Completions::Done done) {

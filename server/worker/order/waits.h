@@ -18,16 +18,12 @@ class Waits {
       : ordering_(ordering), contexts_(contexts), captures_(captures), completions_(completions) {}
 
   /// Calls done(result) when the GPU has completed all work that was given to a stream, a context, or any context, by
-  /// now.
+  /// now; of a stream, also what work on it would come behind. Of a stream that is captured, what it was given before.
   void when_passed(StreamState& stream, Completions::Done done);
   void when_passed(ContextState& context, Completions::Done done);
   void when_all_passed(Completions::Done done);
-  /// And all that work on the stream would come behind if it were given now. Of a stream that is captured, what it was
-  /// given before.
-  void when_free(StreamState& stream, Completions::Done done);
 
  private:
-  Ordering::Job passing(const StreamState& stream, Completions::Done done);
   void when_passed(ContextState& context, Completions::Done done, bool others);
 
   Ordering& ordering_;
