@@ -1,10 +1,12 @@
 #include "device_bytes.h"
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <shared_mutex>
 #include <utility>
 
@@ -38,8 +40,10 @@ struct Ranges {
   }
 };
 
-Ranges& ranges() {
-  static auto* const all = new Ranges;  // lanes may ask until the process ends
+// Never destroyed, for lanes may ask until the process ends. Takes no memory, for nobody expects that asking fails.
+Ranges& ranges() noexcept {
+  alignas(Ranges) static std::array<std::byte, sizeof(Ranges)> place;
+  static auto* const all = new (place.data()) Ranges;
   return *all;
 }
 

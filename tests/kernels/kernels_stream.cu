@@ -33,6 +33,8 @@ extern "C" __global__ void fill(int* out, int value, int count) {
 #include <chrono>
 #include <thread>
 
+#include "gate.h"
+
 namespace {
 
 class Stream {
@@ -90,22 +92,6 @@ void nap(CUstream stream) {
   OK(cuLaunchHostFunc(
       stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
 }
-
-/// Holds a stream by a function until this thread opens it, or for five seconds.
-class Gate {
- public:
-  explicit Gate(CUstream stream) { OK(cuLaunchHostFunc(stream, wait, this)); }
-  void open() { open_ = true; }
-  bool in_vain() const { return in_vain_; }
-
- private:
-  static void CUDA_CB wait(void* pointer) {
-    auto* const gate = static_cast<Gate*>(pointer);
-    for (int i = 0; i < 5000 && !gate->open_; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    gate->in_vain_ = !gate->open_;
-  }
-  std::atomic<bool> open_{false}, in_vain_{false};
-};
 
 /// One thread, whose end the launch itself records.
 CUresult launch_recording(CUevent event, CUfunction function, CUstream stream, void** arguments) {
