@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <future>
 #include <mutex>
 #include <random>
@@ -306,6 +307,17 @@ class Landing final : public ChunkHandler {
 constexpr std::size_t lane_size = 5 * limits::lane_chunk_bytes + 77'777;
 
 /// Sends all of it; returns when it is told of as sent.
+void add_lane(Lanes& sender, Lanes& receiver, bool resumes) {
+  auto [one, other] = socket_ends();
+  std::shared_ptr<Channel> left = std::move(one), right = std::move(other);
+  if (resumes) {
+    left = std::make_shared<ResumableChannel>(left, limits::resume_lane_log_bytes, ResumableChannel::Hooks{});
+    right = std::make_shared<ResumableChannel>(right, limits::resume_lane_log_bytes, ResumableChannel::Hooks{});
+  }
+  sender.add(left, 0, 0);
+  receiver.add(right, 0, 0);
+}
+
 void send_chunks(Lanes& lanes, std::span<const std::byte> bytes, std::atomic<std::size_t>& told) {
   for (std::uint32_t n = 0; n * limits::lane_chunk_bytes < bytes.size(); ++n) {
     const std::size_t begin = n * limits::lane_chunk_bytes;
@@ -328,16 +340,7 @@ TEST_CASE("lanes carry memory of a GPU, into memory of a GPU, by whatever connec
   // A connection that is not resumed, and is not by RDMA, brings nothing to such memory.
   Landing near({}), far(resumes ? to.bytes() : to.behind());
   Lanes sender(near, compression), receiver(far);
-  for (int i = 0; i < 2; ++i) {
-    auto [one, other] = socket_ends();
-    std::shared_ptr<Channel> left = std::move(one), right = std::move(other);
-    if (resumes) {
-      left = std::make_shared<ResumableChannel>(left, limits::resume_lane_log_bytes, ResumableChannel::Hooks{});
-      right = std::make_shared<ResumableChannel>(right, limits::resume_lane_log_bytes, ResumableChannel::Hooks{});
-    }
-    sender.add(left, 0, 0);
-    receiver.add(right, 0, 0);
-  }
+  for (int i = 0; i < 2; ++i) add_lane(sender, receiver, resumes);
   std::atomic<std::size_t> told{0};
   send_chunks(sender, of_gpu ? std::span<const std::byte>(from.bytes()) : std::span<const std::byte>(bytes), told);
   CHECK(far.wait_for(lane_size));
@@ -357,14 +360,7 @@ TEST_CASE("a lane ends with words when memory of a GPU cannot be read or written
   (reads ? from : to).broken = true;
   Landing near({}), far(to.bytes());
   Lanes sender(near), receiver(far);
-  auto [one, other] = socket_ends();
-  std::shared_ptr<Channel> left = std::move(one), right = std::move(other);
-  if (resumes) {
-    left = std::make_shared<ResumableChannel>(left, limits::resume_lane_log_bytes, ResumableChannel::Hooks{});
-    right = std::make_shared<ResumableChannel>(right, limits::resume_lane_log_bytes, ResumableChannel::Hooks{});
-  }
-  sender.add(left, 0, 0);
-  receiver.add(right, 0, 0);
+  add_lane(sender, receiver, resumes);
   std::atomic<std::size_t> told{0};
   send_chunks(sender, from.bytes(), told);
   CHECK_THAT((reads ? near : far).wait_lost(), Catch::Contains("memory of the GPU"));
@@ -532,19 +528,22 @@ TEST_CASE("where the card takes no ring in memory of a GPU there is one in the h
   CHECK(gpu_card.into_gpu == 0);
 }
 
-TEST_CASE("UCX of Debian knows no memory of a GPU, and names what is needed") {
+TEST_CASE("UCX that was not opened for it, or is too old, knows no memory of a GPU and names what is needed") {
   const auto& functions = rdma::plugin();
-  if (std::string(functions.library()).find("1.13") == std::string::npos) return;  // of another machine
+  const auto names_what_is_needed = [&](const char* why) {
+    if (std::strstr(functions.library(), "UCX 1.13")) return std::strstr(why, "1.14 or newer is needed") != nullptr;
+    return std::strstr(why, "or newer is needed") || std::strstr(why, "were not opened for memory of a GPU");
+  };
   const auto devices = open_ucx(false);
   GpuMemory memory(limits::rdma_ring_bytes);
   std::array<char, rdma::why_bytes> why{};
   CHECK_FALSE(functions.know(devices->context(), memory.bytes().data(), memory.bytes().size(), rdma::MemoryKind::device,
                              why.data()));
-  CHECK_THAT(why.data(), Catch::Contains("1.14 or newer"));
+  CHECK(names_what_is_needed(why.data()));
   why = {};
   const rdma::Events none{};
   CHECK_FALSE(functions.open_line(devices->context(), memory.bytes().size(), memory.bytes().data(), &none, why.data()));
-  CHECK_THAT(why.data(), Catch::Contains("1.14 or newer"));
+  CHECK(names_what_is_needed(why.data()));
 }
 
 TEST_CASE("a trial of a card tells how fast it is, and does not believe bytes that arrive wrong") {

@@ -81,7 +81,7 @@ inline const rdma::Interface& ucx_with_gpu_card() {
       std::byte* to = nullptr;
       bool into_gpu = false;
       {
-        // Held while it copies: the other end may close its line.
+        // The lock lasts until the bytes are copied: the other end may close its line.
         const std::lock_guard lock(gpu_card.mutex);
         const std::uint64_t ring = gpu_card.other_ring.at(line);
         const auto found = gpu_card.lines.find(ring);

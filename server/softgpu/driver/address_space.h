@@ -83,8 +83,8 @@ class AddressSpace {
   void* allocate_host(int device, uint64_t context_id, uint64_t bytes, unsigned flags);
   void register_host(int device, uint64_t context_id, void* address, uint64_t bytes, unsigned flags);
   void unregister_host(void* address);
-  /// Pages that are registered stay with the GPU where the program unmaps them. Here they cannot:
-  /// those that are gone are replaced by others, with nothing in them. To be called before work runs.
+  /// A real GPU keeps registered pages that the program unmaps. This one cannot: empty pages take
+  /// the place of those that are gone. To be called before work runs.
   void replace_unmapped_host();
   void free_host(void* address);
 
