@@ -7,6 +7,7 @@
 
 #include "operations.capnp.h"
 #include "protocol/errors.h"
+#include "protocol/program_memory.h"
 #include "protocol/text.h"
 
 namespace fargpu::server {
@@ -98,6 +99,7 @@ Session::~Session() {
 // --- the loop -------------------------------------------------------------------------------------------------------
 
 std::string Session::run() {
+  const OwnMemory own;  // all that this thread sends from and receives into
   try {
     while (!ended_) {
       if (stopping_.exchange(false)) {
