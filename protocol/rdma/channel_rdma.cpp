@@ -38,6 +38,8 @@ constexpr int arming = 16;
 constexpr Channel::Timeout unarmed_sleep = std::chrono::microseconds(50);
 constexpr Channel::Timeout looked_at_sleep = std::chrono::microseconds(200);
 constexpr int looks_for_lock = 2000;
+constexpr int looks_at_once = 4;  // what a thread does until it comes again takes longer than one
+constexpr int looks_of_work = 64;
 // What UCX reads of an address or a key says itself where it ends: behind what a peer sent it finds zeros.
 constexpr std::size_t facts_bytes_max = 4096, zeros_behind = 16384;
 
@@ -85,7 +87,7 @@ class RdmaChannel final : public Channel, public StraightSender {
 
   void connect(const EndFacts& other) {
     if (!std::has_single_bit(other.ring_bytes) || other.ring_bytes < limits::ring_bytes_min ||
-        other.ring_bytes > limits::ring_bytes_max || other.secret.size() != secret_bytes || other.address.empty() ||
+        other.ring_bytes > limits::rdma_ring_bytes || other.secret.size() != secret_bytes || other.address.empty() ||
         other.address.size() > facts_bytes_max || other.key.empty() || other.key.size() > facts_bytes_max)
       throw ProtocolError("the other end of a connection by RDMA is none");
     other_ = other;
@@ -187,7 +189,7 @@ class RdmaChannel final : public Channel, public StraightSender {
       // A thread that has it looks as well, and one that sends goes first.
       std::unique_lock lock(mutex_, std::defer_lock);
       if (senders_.load(std::memory_order_relaxed) == 0 && lock.try_lock()) {
-        came = work();
+        for (int i = 0; i < looks_at_once && !came && senders_.load(std::memory_order_relaxed) == 0; ++i) came = look();
         if (changed_) sleepers_.wake();  // what only came is for this thread
       }
     }
@@ -379,12 +381,22 @@ class RdmaChannel final : public Channel, public StraightSender {
   // --- under the mutex
   // ------------------------------------------------------------------------------------------------
 
-  // Lets the plugin work, and says what follows from it. Returns whether anything is new for threads that wait: bytes
-  // have come, or something else has changed.
+  // Lets the plugin work until it has no more to do. Returns whether anything is new for threads that wait.
   bool work() {
-    changed_ = came_ = false;
+    bool news = false;
+    for (int looks = 0; looks < looks_of_work; ++looks) {
+      news |= look();
+      if (!worked_) break;
+    }
+    return news;
+  }
+
+  // Lets the plugin work until it has told of something, and says what follows from that. Returns whether anything is
+  // new: bytes have come, or something else has changed.
+  bool look() {
+    changed_ = came_ = worked_ = false;
     if (!fault_.empty()) return false;
-    rdma_.progress(line_);
+    worked_ = rdma_.progress(line_);
     while (!straight_.empty() && straight_.front().end <= landed_) straight_.pop_front();
     if (fault_.empty() && landed_ > told_written_) {
       told_written_ = landed_;
@@ -434,8 +446,9 @@ class RdmaChannel final : public Channel, public StraightSender {
   // By it comes its end, and before that some words: how much the other end has sent by RDMA, that it has had all that
   // was sent to it, and that its RDMA has failed.
   void hear_connection() {
+    const auto deadline = Clock::now() + parting;
     try {
-      while (true) {
+      while (Clock::now() < deadline) {
         const std::size_t got =
             connection_->receive_some(std::as_writable_bytes(std::span(&word_, 1)).subspan(word_bytes_));
         if (got == 0) return;
@@ -450,9 +463,12 @@ class RdmaChannel final : public Channel, public StraightSender {
           broke("connection to " + peer() + " lost: RDMA has failed there");
           continue;
         }
-        const auto deadline = Clock::now() + parting;
+        if (word_ > in_written_ + ring_bytes_)
+          return fail("the other end says it has sent more than there is room for");
+        const bool waits = in_written_ < word_;
         while (in_written_ < word_ && fault_.empty() && Clock::now() < deadline) work();
         tell(had_all);
+        if (waits) return;  // an honest end says nothing behind it
       }
     } catch (const ChannelClosed& closed) {
       if (!is_end(closed)) broke(closed.what());
@@ -665,6 +681,7 @@ class RdmaChannel final : public Channel, public StraightSender {
   bool met_ = false;
   bool changed_ = false;  // by what the line told last: room, or a fault
   bool came_ = false;     // bytes
+  bool worked_ = false;   // the plugin, so that there may be more
   Sleepers sleepers_;
 };
 

@@ -264,6 +264,27 @@ TEST_CASE("a peer that says what cannot be loses the connection, with a reason")
   CHECK_THROWS_AS(send(*met.right, pattern(10)), ChannelClosed);
 }
 
+TEST_CASE("a peer that says again and again that more is to come keeps nobody") {
+  Met met;
+  const auto say = [&](std::uint64_t word) {
+    const Channel::Bytes bytes = std::as_bytes(std::span(&word, 1));
+    REQUIRE(met.left_socket->send_some(std::span(&bytes, 1)) == sizeof(word));
+  };
+  for (int i = 0; i < 30; ++i) say(1);
+  const auto begin = std::chrono::steady_clock::now();
+  met.right->wait({.readable = true}, 1ms);
+  CHECK(std::chrono::steady_clock::now() - begin < 1500ms);  // each waits for a tenth of a second
+  say((64u << 10) + 1);
+  Bytes buffer(10);
+  const auto hear = [&] {
+    for (int i = 0; i < 100; ++i) {
+      met.right->wait({.readable = true}, 1ms);
+      met.right->receive_some(buffer);
+    }
+  };
+  CHECK_THROWS_WITH(hear(), Catch::Contains("sent more than there is room for"));
+}
+
 TEST_CASE("a thread that sleeps is left alone while another one looks, and takes what comes when that one has gone") {
   auto [left, right] = rdma_channel();
   std::atomic<bool> looking{true};
@@ -371,6 +392,7 @@ TEST_CASE("facts that no end has are refused before UCX sees them") {
   rdma::EndFacts facts = other.facts();
   SECTION("a ring that is no power of two") { facts.ring_bytes -= 8; }
   SECTION("a huge ring") { facts.ring_bytes = std::uint64_t{1} << 62; }
+  SECTION("a larger ring than any end has") { facts.ring_bytes = 2 * limits::rdma_ring_bytes; }
   SECTION("no address") { facts.address.clear(); }
   SECTION("a long address") { facts.address.resize(5000); }
   SECTION("no key") { facts.key.clear(); }

@@ -455,7 +455,9 @@ bool progress(Line* line) {
   line->happened = false;
   bool worked = false;
   line->ask([&] {
-    for (unsigned rounds = 0; rounds < 64 && ucp_worker_progress(line->worker) != 0; ++rounds) worked = true;
+    // What was told of is not kept waiting for more.
+    for (unsigned rounds = 0; rounds < 64 && !line->happened && ucp_worker_progress(line->worker) != 0; ++rounds)
+      worked = true;
   });
   return worked || line->happened;
 }
