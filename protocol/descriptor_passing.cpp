@@ -28,22 +28,29 @@ ssize_t send_with_descriptor(int socket, std::span<const std::byte> bytes, int d
   return sent;
 }
 
-ssize_t receive_with_descriptor(int socket, std::span<std::byte> buffer, int& descriptor, int flags) {
+ssize_t receive_with_descriptor(int socket, std::span<std::byte> buffer, int& descriptor, int flags,
+                                std::vector<int>* others) {
+  constexpr std::size_t at_once_max = 253;  // the kernel's SCM_MAX_FD
   descriptor = -1;
   iovec part{buffer.data(), buffer.size()};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * at_once_max)];
   message.msg_control = control;
-  message.msg_controllen = CMSG_LEN(sizeof(int));  // room for one
+  message.msg_controllen = CMSG_LEN(sizeof(int) * (others ? at_once_max : 1));
   ssize_t received;
   do received = ::recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC);
   while (received < 0 && errno == EINTR);
   if (received < 0) return received;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
-      std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
+    for (std::size_t at = sizeof(int); CMSG_LEN(at) < header->cmsg_len; at += sizeof(int)) {
+      int other;
+      std::memcpy(&other, CMSG_DATA(header) + at, sizeof(int));
+      others->push_back(other);
+    }
   }
   return received;
 }

@@ -14,24 +14,28 @@
 
 namespace fargpu::server {
 
-/// A file descriptor that is closed when this goes.
+/// A file descriptor that is closed when this goes, by a function of its own if it has one.
 class Descriptor {
  public:
+  using Close = void (*)(int number) noexcept;
   Descriptor() = default;
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  explicit Descriptor(int number, Close close = nullptr) : number_(number), close_(close) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)), close_(other.close_) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
     std::swap(number_, other.number_);
+    std::swap(close_, other.close_);
     return *this;
   }
   ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
+    if (number_ >= 0 && close_) close_(number_);
+    else if (number_ >= 0) ::close(number_);
   }
   int number() const { return number_; }
   int release() { return std::exchange(number_, -1); }
 
  private:
   int number_ = -1;
+  Close close_ = nullptr;
 };
 
 /// Memory of a device, by its descriptor, or an event, by the driver's handle for other processes.

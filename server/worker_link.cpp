@@ -51,13 +51,17 @@ bool send_packet(int link, std::span<const std::byte> bytes, int descriptor) {
   return send_with_descriptor(link, bytes, descriptor) == static_cast<ssize_t>(bytes.size());
 }
 
-std::optional<LinkPacket> receive_link(int link) {
+std::optional<LinkPacket> receive_link(int link, std::vector<int>* others) {
   static thread_local std::vector<std::byte> buffer(packet_bytes_max);
   LinkPacket packet;
-  const ssize_t got = receive_with_descriptor(link, buffer, packet.descriptor);
+  const ssize_t got = receive_with_descriptor(link, buffer, packet.descriptor, 0, others);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
   packet.message.assign(buffer.begin(), buffer.begin() + std::max<ssize_t>(got, 0));
-  if (packet.message.empty() && packet.descriptor >= 0) ::close(std::exchange(packet.descriptor, -1));
+  if (packet.message.empty() && packet.descriptor >= 0) {
+    const int unwanted = std::exchange(packet.descriptor, -1);
+    if (others) others->push_back(unwanted);
+    else ::close(unwanted);
+  }
   return packet;
 }
 

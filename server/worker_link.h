@@ -15,6 +15,7 @@ namespace fargpu::server {
 struct LinkPacket {
   std::vector<std::byte> message;  ///< empty: the other end is gone
   int descriptor = -1;             ///< owned by the receiver
+  bool had_more = false;           ///< descriptors, which are the receiver's no more
 };
 
 /// A connected pair of packet sockets, close-on-exec.
@@ -30,7 +31,8 @@ bool send_link(int link, const std::function<void(wire::WorkerMessage::Builder)>
 /// Sends a message that is made already.
 bool send_packet(int link, std::span<const std::byte> bytes, int descriptor = -1);
 
-/// Receives one packet; waits for it if the socket is blocking. Nothing if it is not and none is there.
-std::optional<LinkPacket> receive_link(int link);
+/// Receives one packet; waits for it if the socket is blocking. Nothing if it is not and none is there. `others` gets
+/// descriptors beyond the packet's; without it, they are closed.
+std::optional<LinkPacket> receive_link(int link, std::vector<int>* others = nullptr);
 
 }  // namespace fargpu::server

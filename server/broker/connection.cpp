@@ -12,6 +12,7 @@
 #include "event_log.h"
 #include "host_facts.h"
 #include "mps.h"
+#include "passed_descriptors.h"
 #include "pool_status.h"
 #include "protocol/driver_variables.h"
 #include "protocol/errors.h"
@@ -84,6 +85,10 @@ std::string source_of(const asio::local::stream_protocol::socket& socket) {
   return user ? "user " + std::to_string(user->uid) : "nobody";
 }
 
+// What was not read of a user's connection may have descriptors.
+void hang_up(asio::ip::tcp::socket&) {}
+void hang_up(asio::local::stream_protocol::socket& socket) { hang_up_aside(socket.release()); }
+
 // The answer to the hello that is not read any more, as far as it goes without waiting.
 template <class AnySocket>
 void say_shut_out(AnySocket& socket) {
@@ -137,6 +142,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       client_.peer = fmt::format("unix:uid={},pid={}", peer->uid, peer->pid);
       shown_.user = peer->uid;
     }
+    keep_in_order(socket.native_handle());
     socket_ = std::move(socket);
     begin();
   }
@@ -147,6 +153,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
   }
   ~Connection() {
     stop_calling();
+    hang_up();
     if (ticket_) broker_.tickets_.withdraw(*ticket_);
     if (local_) broker_.local_keys_.take_back(local_->key);
     if (lease_ && --lease_->holders == 0) lease_->left = std::chrono::steady_clock::now();
@@ -157,8 +164,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
   void cut(const std::string& why) override {
     broker_.pending_.failed("connection cut", client_.peer, source_, why);
     stop_calling();
-    asio::error_code ignored;
-    socket_.close(ignored);
+    hang_up();
   }
 
   void start() {
@@ -167,6 +173,12 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
   }
 
  private:
+  void hang_up() {
+    asio::error_code ignored;
+    if (by_socket_) hang_up_aside(socket_.release(ignored));
+    else socket_.close(ignored);
+  }
+
   void stop_calling() {
     if (pending_) broker_.pending_.remove(place_);
     pending_ = false;
@@ -256,10 +268,9 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     deadline_.expires_after(time);
     deadline_.async_wait([weak = weak_from_this()](const asio::error_code& error) {
       const auto self = weak.lock();
-      asio::error_code ignored;
       if (error || !self) return;
       if (self->pending_ && self->received_ == 0) self->refused("said nothing in time");
-      self->socket_.close(ignored);
+      self->hang_up();
     });
   }
 
@@ -288,8 +299,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
   // lease; sessions are waited for as long. If it breaks soon, the client may not have heard that it has the lease, or
   // may have found another host meanwhile and not have read the answer of this one.
   asio::awaitable<void> outlast() {
-    asio::error_code ignored;
-    socket_.close(ignored);
+    hang_up();
     std::chrono::seconds time(lease_->resume_seconds.value_or(broker_.settings_.resume_seconds_of(here_)));
     if (std::chrono::steady_clock::now() - granted_ < handshake_time())
       time = std::min(time, std::chrono::duration_cast<std::chrono::seconds>(limits::resume_ended_max));
@@ -301,7 +311,27 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
 
   asio::awaitable<void> read(asio::mutable_buffer buffer, asio::error_code& error) {
     if (tls_) co_await asio::async_read(*tls_, buffer, asio::redirect_error(asio::use_awaitable, error));
+    else if (by_socket_) co_await read_from_user(buffer, error);
     else co_await asio::async_read(socket_, buffer, asio::redirect_error(asio::use_awaitable, error));
+  }
+
+  // By a Unix socket.
+  asio::awaitable<void> read_from_user(asio::mutable_buffer buffer, asio::error_code& error) {
+    while (buffer.size() > 0) {
+      co_await socket_.async_wait(asio::socket_base::wait_read, asio::redirect_error(asio::use_awaitable, error));
+      if (error) co_return;
+      const ssize_t got =
+          receive_without_descriptors(socket_.native_handle(), {static_cast<std::byte*>(buffer.data()), buffer.size()});
+      if (got > 0) {
+        buffer += static_cast<std::size_t>(got);
+        continue;
+      }
+      if (got < 0 && errno == EBADMSG) throw ProtocolError("descriptors, which nobody wants");
+      if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+      error = got == 0 ? asio::error::make_error_code(asio::error::eof)
+                       : asio::error_code(errno, asio::error::get_system_category());
+      co_return;
+    }
   }
 
   // What comes first where TLS is spoken: a handshake, or in the clear whose session this is. True if a control
@@ -1038,7 +1068,7 @@ void Broker::meet(Socket socket, Transport transport) {
   const std::string source = source_of(socket);
   if (pending_.shut_out(source)) {
     if (transport == Transport::plain) say_shut_out(socket);
-    return;
+    return hang_up(socket);
   }
   pending_.make_room_for(source);
   std::make_shared<Connection>(*this, std::move(socket), transport)->start();

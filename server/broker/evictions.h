@@ -9,6 +9,7 @@
 #include <string>
 
 #include "rooms.h"
+#include "server/exchange.h"
 #include "settings.h"
 #include "worker_link.capnp.h"
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "event_log.h"
+#include "passed_descriptors.h"
 
 namespace fargpu::server {
 namespace {
@@ -57,6 +58,7 @@ void Listeners::open_socket(const std::string& name) {
     if (Descriptor given = given_.take(endpoint.data(), static_cast<socklen_t>(endpoint.size())); given.number() >= 0)
       acceptor.assign(endpoint.protocol(), given.release());
     else bind(acceptor, name);
+    refuse_descriptors(acceptor.native_handle());
     acceptor.listen();
     if (!abstract) manager_.keep(acceptor.native_handle(), kept_name(shown));
     // The other is no address that anybody gives: clients hear of it.

@@ -22,10 +22,10 @@
 #include <utility>
 
 #include "event_log.h"
+#include "passed_descriptors.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
 #include "protocol/same_secret.h"
-#include "server/worker_link.h"
 #include "settings_error.h"
 
 namespace fargpu::server {
@@ -90,16 +90,17 @@ bool has_ended(const Succession::Found& worker) {
 Progress hear(Succession::Found& worker, std::size_t& told_bytes) {
   for (int packets = 0; packets < packets_at_once; ++packets) {
     if (worker.link.number() < 0) return has_ended(worker) ? Progress::ended : Progress::more;
-    auto packet = receive_link(worker.link.number());
+    auto packet = receive_from_worker(worker.link.number());
     if (!packet) break;
     if (packet->message.empty()) {
       worker.link = {};
       continue;
     }
+    if (packet->had_more) throw ProtocolError("it passes more than one descriptor at a time");
     told_bytes += packet->message.size();
     worker.told_bytes += packet->message.size();
     worker.told_descriptors += packet->descriptor >= 0;
-    worker.told.push_back({std::move(packet->message), Descriptor(packet->descriptor)});
+    worker.told.push_back({std::move(packet->message), Descriptor(packet->descriptor, close_aside)});
     if (worker.told.size() > packets_max || worker.told_bytes > told_bytes_max ||
         worker.told_descriptors > descriptors_max || told_bytes > told_bytes_of_all_max)
       throw ProtocolError("it tells more than there can be");
@@ -247,7 +248,7 @@ std::list<Succession::Found> Succession::knock() const {
     const sockaddr_un address = address_of(door);
     Found worker;
     worker.door = door;
-    worker.link = Descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    worker.link = Descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), close_aside);
     if (::connect(worker.link.number(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
       if (errno == ECONNREFUSED) ::unlink(door.c_str());
       else leave_alone(worker, door.string() + ": " + std::strerror(errno));

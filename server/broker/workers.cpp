@@ -16,6 +16,7 @@
 #include "contents.h"
 #include "event_log.h"
 #include "host_facts.h"
+#include "passed_descriptors.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
 #include "protocol/same_secret.h"
@@ -294,7 +295,7 @@ void Workers::listen(Worker& worker) {
                             const auto found = by_process(process);
                             if (error || found == workers_.end()) return;
                             // One packet at a time: a worker that never stops talking keeps nobody else waiting.
-                            if (auto packet = receive_link(found->link->native_handle())) {
+                            if (auto packet = receive_from_worker(found->link->native_handle())) {
                               if (packet->message.empty()) return;  // it ended; reap() hears of it
                               if (!take(*found, std::move(*packet))) {
                                 kill(*found);
@@ -307,8 +308,9 @@ void Workers::listen(Worker& worker) {
 
 // A worker executes what strangers sent: what it says is not trusted either. False if it made no sense.
 bool Workers::take(Worker& worker, LinkPacket packet) {
-  Descriptor descriptor(packet.descriptor);
+  Descriptor descriptor(packet.descriptor, close_aside);
   try {
+    if (packet.had_more) throw ProtocolError("the worker passed more than one descriptor at a time");
     MessageReader reader(packet.message);
     on_message(worker, reader.root<wire::WorkerMessage>(), std::move(descriptor));
     return true;
@@ -323,7 +325,12 @@ bool Workers::take(Worker& worker, LinkPacket packet) {
 // A worker without a session ends when its link does.
 void Workers::end(Worker& worker) {
   worker.state = Worker::State::ending;
-  worker.link->close();
+  hang_up(worker);
+}
+
+// What was not read of it may have descriptors.
+void Workers::hang_up(Worker& worker) {
+  if (worker.link->is_open()) hang_up_aside(worker.link->release());
 }
 
 void Workers::kill(Worker& worker) {
@@ -391,7 +398,8 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       return;
     case wire::WorkerMessage::TOLD:
       require(Worker::State::session);
-      EventLog::info("session note", {{"session", worker.session}, {"text", printable(message.getTold().cStr(), 512)}});
+      note(worker.session, EventLog::Level::info, "session note",
+           {{"session", worker.session}, {"text", printable(message.getTold().cStr(), 512)}});
       return;
     case wire::WorkerMessage::ACTIVITY:
       require(Worker::State::session);
@@ -453,7 +461,17 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
 
 void Workers::take_share(Worker& worker, wire::Share::Reader share, Descriptor descriptor) {
   if (!shares_.add(worker.process, worker.lease->lease().tenant, share, std::move(descriptor)))
-    EventLog::warn("too much shared", {{"session", worker.session}, {"worker", worker.process}});
+    note(worker.session, EventLog::Level::warn, "too much shared",
+         {{"session", worker.session}, {"worker", worker.process}});
+}
+
+// A session can cause such lines as often as it likes; a few of each minute are worth a place.
+void Workers::note(std::uint64_t session, EventLog::Level level, const char* event, std::vector<Field> fields) {
+  const auto told = notes_.add(std::to_string(session), ConnectionFailures::Clock::now());
+  if (told == ConnectionFailures::Told::not_any_more) level = EventLog::Level::debug;
+  if (told == ConnectionFailures::Told::last)
+    fields.emplace_back("further", "those of this session in this minute are logged at level debug only");
+  EventLog::write(level, event, fields);
 }
 
 // What a worker takes back of an earlier word does not count: totals only grow.
@@ -474,12 +492,11 @@ void Workers::take_usage(Worker& worker, wire::Usage::Reader usage) {
   worker.known_bytes = usage.getKnownBytes();
   worker.kept_bytes = usage.getKeptBytes();
   if (usage.getImagesNotKept() > worker.images_not_kept)
-    EventLog::warn(
-        "images not kept",
-        {{"folder", settings_.image_folder},
-         {"session", worker.session},
-         {"meaning",
-          "each session sends this GPU code again; make room there, raise image_bytes_max, or set --image-folder"}});
+    note(worker.session, EventLog::Level::warn, "images not kept",
+         {{"folder", settings_.image_folder},
+          {"session", worker.session},
+          {"meaning",
+           "each session sends this GPU code again; make room there, raise image_bytes_max, or set --image-folder"}});
   worker.images_not_kept = usage.getImagesNotKept();
   totals.waited_ns += more(usage.getWaitedNs(), worker.waited_ns);
   worker.waited_ns = usage.getWaitedNs();
@@ -488,15 +505,15 @@ void Workers::take_usage(Worker& worker, wire::Usage::Reader usage) {
 void Workers::take_resuming(Worker& worker, wire::Resuming::Reader told) {
   worker.resuming_since = told.getSince();
   if (worker.resuming_since != 0) {
-    EventLog::warn("session resuming", {{"session", worker.session},
-                                        {"program", worker.client.program},
-                                        {"reason", printable(told.getWhy().cStr(), 512)}});
+    note(worker.session, EventLog::Level::warn, "session resuming",
+         {{"session", worker.session},
+          {"program", worker.client.program},
+          {"reason", printable(told.getWhy().cStr(), 512)}});
     return;
   }
   ++totals_[worker.lease->lease().tenant].resumed;
-  EventLog::info(
-      "session resumed",
-      {{"session", worker.session}, {"program", worker.client.program}, {"peer", printable(told.getPeer().cStr())}});
+  note(worker.session, EventLog::Level::info, "session resumed",
+       {{"session", worker.session}, {"program", worker.client.program}, {"peer", printable(told.getPeer().cStr())}});
 }
 
 void Workers::take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts,
@@ -587,7 +604,8 @@ void Workers::dial(Worker& worker, wire::Dial::Reader wanted) {
   const auto answer = [this, process = worker.process, session = worker.session, request = wanted.getRequest(), host](
                           int descriptor, const std::string& failure) {
     if (!failure.empty())
-      EventLog::info("no link", {{"session", session}, {"host", printable(host, 256)}, {"reason", failure}});
+      note(session, EventLog::Level::info, "no link",
+           {{"session", session}, {"host", printable(host, 256)}, {"reason", failure}});
     const auto found = by_process(process);
     if (found != workers_.end() && found->state == Worker::State::session && found->session == session)
       send_link(
@@ -629,7 +647,7 @@ void Workers::hear_sharers(const Worker& asks) {
   for (Worker& other : workers_) {
     for (int packets = 0; packets < packets_max; ++packets) {
       if (&other == &asks || other.state != Worker::State::session || !may_share(asks, other)) break;
-      auto packet = receive_link(other.link->native_handle());
+      auto packet = receive_from_worker(other.link->native_handle());
       if (!packet || packet->message.empty()) break;
       if (!take(other, std::move(*packet))) kill(other);
     }
@@ -754,7 +772,7 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
             session.setScrub(settings_.scrub == "always" || (settings_.scrub == "tenants" && lease.among_tenants));
           },
           opening.descriptor);
-  ::close(opening.descriptor);
+  close_aside(opening.descriptor);
   if (!sent) {
     kill(worker);  // if it is there at all
     return false;
@@ -827,7 +845,7 @@ void Workers::add_lane(std::uint64_t session, int descriptor, std::span<const st
         },
         descriptor);
   }
-  ::close(descriptor);
+  close_aside(descriptor);
 }
 
 void Workers::warm_up() {
@@ -934,7 +952,7 @@ void Workers::reap() {
 void Workers::ended(std::list<Worker>::iterator worker, std::optional<int> status) {
   // What it said last may still be in the link; a process that it left behind may go on talking.
   for (int packets = 0; packets < 100 && worker->link->is_open(); ++packets) {
-    auto packet = receive_link(worker->link->native_handle());
+    auto packet = receive_from_worker(worker->link->native_handle());
     if (!packet || packet->message.empty() || !take(*worker, std::move(*packet))) break;
   }
   const std::string how = status ? end_of(*status) : "it is no child of this fargpud, which therefore knows no more";
@@ -955,6 +973,7 @@ void Workers::ended(std::list<Worker>::iterator worker, std::optional<int> statu
   scheduling_.end(worker->session);
   evictions_.end(worker->session);
   if (!worker->door.empty()) ::unlink(worker->door.c_str());
+  hang_up(*worker);
   std::list<Worker> gone;
   gone.splice(gone.end(), workers_, worker);
   if (on_end) on_end(gone.front());

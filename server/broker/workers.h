@@ -17,8 +17,10 @@
 #include <vector>
 
 #include "client_facts.h"
+#include "connection_failures.h"
 #include "control.capnp.h"
 #include "dials.h"
+#include "event_log.h"
 #include "evictions.h"
 #include "lease.h"
 #include "server/worker_link.h"
@@ -202,11 +204,13 @@ class Workers {
   bool take(Worker& worker, LinkPacket packet);
   std::size_t waiting() const;
   void end(Worker& worker);
+  static void hang_up(Worker& worker);
   void kill(Worker& worker);
   void fail(Worker& worker, const std::string& why);
   void rest(const std::string& why);
   void on_message(Worker& worker, wire::WorkerMessage::Reader message, Descriptor descriptor);
   Environment environment_of(const WorkerProfile& profile) const;
+  void note(std::uint64_t session, EventLog::Level level, const char* event, std::vector<Field> fields);
   void take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts, capnp::List<std::uint32_t>::Reader sm_groups);
   void take_usage(Worker& worker, wire::Usage::Reader usage);
   void take_resuming(Worker& worker, wire::Resuming::Reader told);
@@ -237,6 +241,7 @@ class Workers {
   Scheduling scheduling_;
   Evictions evictions_;
   std::uint64_t faults_ = 0;
+  ConnectionFailures notes_{~std::uint64_t{0}};  // lines of the log, by sessions
   std::map<std::string, TenantTotals> totals_;
   std::string failure_;
   // A builder, because a message reader may be asked only so often.

@@ -1,11 +1,13 @@
 """Strangers at the broker's port: whatever they send or do not send, clients are served meanwhile and nothing is left
 of them."""
 
+import contextlib
 import os
 import random
 import resource
 import signal
 import socket
+import struct
 import tempfile
 import time
 import unittest
@@ -212,6 +214,32 @@ class Intruders(SystemTest):
         resource.prlimit(self.host.pid, resource.RLIMIT_NOFILE, limits)
         self.assertIn("helloAnswer", connection.hear())
         self.assert_serves()
+
+    def test_a_descriptor_that_takes_long_to_close(self):
+        """A connection is passed to the broker that waits for what it has to send when its last descriptor is closed,
+        and nobody reads that."""
+        def pass_one(path, server, hello):
+            with socket.create_connection(server.getsockname()) as lingering, socket.socket(socket.AF_UNIX) as caller:
+                self.addCleanup(server.accept()[0].close)
+                lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+                lingering.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    while lingering.send(bytes(1 << 20)):
+                        pass
+                caller.connect(path)
+                caller.sendall(hello)
+                try:
+                    socket.send_fds(caller, [bytes(48)], [lingering.fileno()])
+                except PermissionError:  # of Linux 6.16 and later
+                    lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+
+        with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
+            host = self.broker("--handshake-seconds", "2", listen=f"127.0.0.1:0,unix:{folder}/socket")
+            for hello in (b"", frame(control(HELLO))):
+                pass_one(f"{folder}/socket", server, hello)
+                since = time.monotonic()
+                self.assert_serves(host)
+                self.assertLess(time.monotonic() - since, 30)
 
     # --- places and tickets ------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_until
-from rig.broker import settings_file
+from rig.broker import parse_event, settings_file
 from rig.process import run
 from rig.wire import VERSION, control, data_of, frame
 
@@ -407,12 +407,16 @@ class Fairness(SystemTest):
                 who.must(f"write {i} 5")
                 who.must(f"export {i}")
 
-        share(greedy, 70)
+        share(greedy, 90)
         self.host.log("too much shared")
         share(other, 10)
         self.assert_lives(other, "9")
         refused = {int(fields["worker"]) for fields in self.host.logged("too much shared")}
         self.assertEqual(refused, {self.worker_of(self.host, greedy)})
+        # A few of a minute have a line in the log at the usual level.
+        told = [line for line in map(parse_event, self.host.process.err.seen) if line and line[1] == "too much shared"]
+        self.assertGreater(len(told), 10)
+        self.assertEqual({level for level, _, _ in told[10:]}, {"debug"})
 
     def test_one_tenant_leaves_others_room_to_wait_for_leases_and_to_hold_them(self):
         answers = []
