@@ -3,7 +3,10 @@
 #include "server/worker/process/sandbox.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <linux/perf_event.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -90,6 +93,42 @@ TEST_CASE("sandbox: no other programs, no networks, no other processes, no new r
         }) == 1);
 }
 
+TEST_CASE("sandbox: nobody else's limits, priorities, and signals of descriptors") {
+  const pid_t parent = ::getpid();
+  CHECK(inside([&] {
+          rlimit limit{};
+          return refused(::prlimit(parent, RLIMIT_CPU, nullptr, &limit)) &&
+                 ::prlimit(0, RLIMIT_CPU, nullptr, &limit) == 0 &&
+                 ::prlimit(::getpid(), RLIMIT_CPU, &limit, nullptr) == 0;
+        }) == 1);
+  CHECK(inside([&] {
+          int ends[2];
+          f_owner_ex owner{F_OWNER_PID, parent};
+          int process = parent;
+          return ::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 && refused(::fcntl(ends[0], F_SETOWN, parent)) &&
+                 refused(::fcntl(ends[0], F_SETOWN_EX, &owner)) && refused(::ioctl(ends[0], FIOSETOWN, &process)) &&
+                 refused(::ioctl(ends[0], SIOCSPGRP, &process)) && ::fcntl(ends[0], F_GETOWN) == 0 &&
+                 ::fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0 && ::ioctl(ends[0], FIONREAD, &process) == 0;
+        }) == 1);
+  CHECK(inside([&] {
+          return refused(::setpriority(PRIO_PROCESS, static_cast<id_t>(parent), 19)) &&
+                 refused(::setpriority(PRIO_USER, 0, 19)) && ::setpriority(PRIO_PROCESS, 0, 19) == 0 &&
+                 refused(::syscall(SYS_ioprio_set, 1, parent, 0));
+        }) == 1);
+  // What is said to be done of another one is not.
+  const int policy = ::sched_getscheduler(0);
+  CHECK(inside([&] {
+          const sched_param none{};
+          cpu_set_t first;
+          CPU_ZERO(&first);
+          CPU_SET(0, &first);
+          return ::sched_setscheduler(parent, SCHED_IDLE, &none) == 0 && ::sched_getscheduler(parent) == policy &&
+                 ::sched_setaffinity(parent, sizeof(first), &first) == 0 &&
+                 ::sched_setscheduler(0, SCHED_BATCH, &none) == 0 && ::sched_getscheduler(0) == SCHED_BATCH;
+        }) == 1);
+  CHECK(::sched_getscheduler(0) == policy);
+}
+
 TEST_CASE("sandbox: what a driver needs is there") {
   CHECK(inside([] { return ::socket(AF_UNIX, SOCK_STREAM, 0) >= 0; }) == 1);
 #ifndef __SANITIZE_THREAD__  // which does not know the threads of a process that was forked
@@ -98,6 +137,19 @@ TEST_CASE("sandbox: what a driver needs is there") {
           std::thread thread([&] { ++count; });
           thread.join();
           return count == 1;
+        }) == 1);
+  // As libraries of the driver start threads that compile.
+  CHECK(inside([] {
+          pthread_attr_t attributes;
+          sched_param none{};
+          pthread_t thread;
+          return ::pthread_attr_init(&attributes) == 0 &&
+                 ::pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED) == 0 &&
+                 ::pthread_attr_setschedpolicy(&attributes, SCHED_OTHER) == 0 &&
+                 ::pthread_attr_setschedparam(&attributes, &none) == 0 &&
+                 ::pthread_create(
+                     &thread, &attributes, [](void*) -> void* { return nullptr; }, nullptr) == 0 &&
+                 ::pthread_join(thread, nullptr) == 0;
         }) == 1);
 #endif
   CHECK(inside([] { return ::kill(::getpid(), 0) == 0; }) == 1);

@@ -15,7 +15,7 @@
 namespace fargpu::server {
 namespace {
 
-constexpr unsigned threads_max = 8;
+constexpr unsigned threads_max = 16;
 constexpr std::size_t waiting_bytes_max = 128u << 20;
 constexpr int keeping_niceness = 10;
 
@@ -34,12 +34,12 @@ void ContentDesk::find(const ContentName& name, std::uint64_t bytes, std::functi
                        std::function<void(Bytes, bool)> done) {
   const std::lock_guard lock(mutex_);
   if (ended_) return;
-  questions_.push_back([this, name, bytes, place = std::move(place), done = std::move(done)] {
+  questions_.push_back([this, name, bytes, place = std::move(place), done = std::move(done)](Room& room) {
     Bytes into;
     bool known = false;
     try {
       if (store_.has(name, bytes)) into = place();
-      known = !into.empty() && read(name, into);
+      known = !into.empty() && read(name, into, room);
     } catch (const std::exception&) {  // for want of memory
     }
     if (known) known_bytes_.fetch_add(bytes, std::memory_order_relaxed);
@@ -49,16 +49,17 @@ void ContentDesk::find(const ContentName& name, std::uint64_t bytes, std::functi
   asked_.notify_one();
 }
 
-bool ContentDesk::read(const ContentName& name, Bytes into) const {
+bool ContentDesk::read(const ContentName& name, Bytes into, Room& room) const {
   if (!DeviceBytes::contains(into.data())) return store_.read(name, into);
-  std::vector<std::byte> bytes(into.size());
+  if (room.size() < into.size()) room.resize(into.size());
+  const Bytes bytes = std::span(room).first(into.size());
   return store_.read(name, bytes) && DeviceBytes::copy(into.data(), bytes.data(), bytes.size());
 }
 
 void ContentDesk::ask(const ContentName& name, std::uint64_t bytes, std::function<void(bool)> answer) {
   const std::lock_guard lock(mutex_);
   if (ended_) return;
-  questions_.push_back([this, name, bytes, answer = std::move(answer)] {
+  questions_.push_back([this, name, bytes, answer = std::move(answer)](Room&) {
     bool known = false;
     try {
       known = store_.has(name, bytes);
@@ -93,6 +94,7 @@ void ContentDesk::keep(std::span<const std::byte> bytes) {
 }
 
 void ContentDesk::answer_questions() {
+  Room room;
   std::unique_lock lock(mutex_);
   while (true) {
     asked_.wait(lock, [&] { return ended_ || !questions_.empty(); });
@@ -100,13 +102,13 @@ void ContentDesk::answer_questions() {
     const auto question = std::move(questions_.front());
     questions_.pop_front();
     lock.unlock();
-    question();
+    question(room);
     lock.lock();
   }
 }
 
 void ContentDesk::keep_all() {
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), keeping_niceness);  // of this thread alone
+  ::setpriority(PRIO_PROCESS, 0, keeping_niceness);  // of this thread alone
   std::unique_lock lock(mutex_);
   while (true) {
     given_.wait(lock, [&] { return ended_ || !to_keep_.empty(); });

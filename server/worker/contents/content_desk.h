@@ -58,7 +58,9 @@ class ContentDesk {
   };
   template <class Work>
   void start(std::vector<std::thread>& threads, Work work);
-  bool read(const ContentName& name, Bytes into) const;
+  /// What a thread reads into that is for memory of a GPU.
+  using Room = std::vector<std::byte>;
+  bool read(const ContentName& name, Bytes into, Room& room) const;
   void answer_questions();
   void keep_all();
 
@@ -67,7 +69,7 @@ class ContentDesk {
   std::atomic<std::uint64_t> known_bytes_{0}, kept_bytes_{0};
   std::mutex mutex_;
   std::condition_variable asked_, given_, kept_;
-  std::deque<std::function<void()>> questions_;
+  std::deque<std::function<void(Room&)>> questions_;
   std::deque<Kept> to_keep_;
   std::size_t waiting_bytes_ = 0;  // of what is to be kept
   bool ended_ = false;

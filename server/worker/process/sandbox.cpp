@@ -1,10 +1,12 @@
 #include "sandbox.h"
 
+#include <fcntl.h>
 #include <grp.h>
 #include <linux/audit.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <linux/sockios.h>
 #include <pwd.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -16,6 +18,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <initializer_list>
 #include <vector>
 
 #include "protocol/errors.h"
@@ -38,6 +41,7 @@ constexpr int denied[] = {
     SYS_rt_sigqueueinfo,
     SYS_rt_tgsigqueueinfo,
     SYS_tkill,
+    SYS_ioprio_set,
     SYS_mount,
     SYS_umount2,
     SYS_pivot_root,
@@ -103,6 +107,35 @@ class Filter {
     give(SECCOMP_RET_ERRNO | EPERM);
     give(SECCOMP_RET_ALLOW);
   }
+  /// Only with these first two.
+  void allow_with(int call, unsigned first, unsigned second) {
+    emit(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(call), 0, 6);
+    load(offsetof(seccomp_data, args[0]));
+    emit(BPF_JMP | BPF_JEQ | BPF_K, first, 0, 2);
+    load(offsetof(seccomp_data, args[1]));
+    emit(BPF_JMP | BPF_JEQ | BPF_K, second, 1, 0);
+    give(SECCOMP_RET_ERRNO | EPERM);
+    give(SECCOMP_RET_ALLOW);
+  }
+  /// Only with zero, or this number, as the first argument. Else nothing is done, and `error` answered.
+  void allow_for(int call, unsigned self, unsigned error) {
+    emit(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(call), 0, 5);
+    load(offsetof(seccomp_data, args[0]));
+    emit(BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0);
+    emit(BPF_JMP | BPF_JEQ | BPF_K, self, 1, 0);
+    give(SECCOMP_RET_ERRNO | error);
+    give(SECCOMP_RET_ALLOW);
+  }
+  /// Not with any of these as the second argument.
+  void deny_seconds(int call, std::initializer_list<unsigned> seconds) {
+    emit(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(call), 0, static_cast<int>(2 * seconds.size() + 2));
+    load(offsetof(seccomp_data, args[1]));
+    for (const unsigned second : seconds) {
+      emit(BPF_JMP | BPF_JEQ | BPF_K, second, 0, 1);
+      give(SECCOMP_RET_ERRNO | EPERM);
+    }
+    give(SECCOMP_RET_ALLOW);
+  }
   /// Not with any of these bits in the first argument.
   void allow_without(int call, unsigned bits) {
     emit(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(call), 0, 4);
@@ -151,6 +184,10 @@ void enter_sandbox() {
   ::setrlimit(RLIMIT_CORE, &none);  // what a tenant has in memory is not for files
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("no_new_privs");
   Filter filter;
+  // A descriptor's owner, which may be any process of this user, gets its signals, which may be SIGKILL. First, because
+  // the driver asks its device by ioctl.
+  filter.deny_seconds(SYS_ioctl, {FIOSETOWN, SIOCSPGRP});
+  filter.deny_seconds(SYS_fcntl, {F_SETOWN, F_SETOWN_EX});
   for (const int call : denied) filter.deny(call);
   // The driver talks by such sockets, and listens on one, without which it does not initialise (tried with 580.159.04:
   // denying listen makes cuInit return OPERATING_SYSTEM). The session's connection is here already.
@@ -158,6 +195,12 @@ void enter_sandbox() {
   const auto self = static_cast<unsigned>(::getpid());
   filter.allow_with(SYS_kill, self);
   filter.allow_with(SYS_tgkill, self);
+  filter.allow_for(SYS_prlimit64, self, EPERM);  // RLIMIT_CPU ends a process
+  filter.allow_with(SYS_setpriority, PRIO_PROCESS, 0);
+  // Threads are set by numbers that cannot be told from those of other processes. What the driver's libraries set of
+  // theirs (580: affinities, and the policy of threads that compile, which are not started if it fails) is not needed.
+  for (const int call : {SYS_sched_setaffinity, SYS_sched_setscheduler, SYS_sched_setparam, SYS_sched_setattr})
+    filter.allow_for(call, self, 0);
   // Threads, not namespaces. What clone3 is to do stands in memory, where it cannot be seen: libraries go back to
   // clone.
   filter.allow_without(SYS_clone, CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
