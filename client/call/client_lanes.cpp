@@ -36,6 +36,7 @@ std::shared_ptr<const ClientLanes::Outgoing> ClientLanes::offer(const LaneRows& 
                                                                 std::function<void()> unreadable, const Call& call,
                                                                 CUresult& result) {
   auto outgoing = std::make_shared<Outgoing>(Outgoing{rows, std::move(unreadable)});
+  outgoing->awaited = !in_order && !outgoing->unreadable;
   std::uint32_t transfer;
   {
     const std::lock_guard lock(mutex_);
@@ -70,46 +71,77 @@ std::shared_ptr<const ClientLanes::Outgoing> ClientLanes::offer(const LaneRows& 
 
 // Under the mutex: gives the lanes what has been asked for.
 void ClientLanes::queue(std::uint32_t transfer, const std::shared_ptr<Outgoing>& outgoing) {
-  for (; outgoing->queued < outgoing->asked; ++outgoing->queued) {
-    queue(Chunk{transfer, static_cast<std::uint32_t>(outgoing->queued)}, outgoing);
-  }
+  if (outgoing->ahead) names_.want(transfer, outgoing->asked, outgoing->over);
+  const auto next = [&] { return Chunk{transfer, static_cast<std::uint32_t>(outgoing->queued)}; };
+  for (; outgoing->queued < outgoing->asked; ++outgoing->queued) queue(next(), outgoing);
+  while (outgoing->awaited && !outgoing->over && outgoing->queued < outgoing->rows.chunks() &&
+         queue_ahead(next(), outgoing))
+    ++outgoing->queued;
 }
 
 // Under the mutex.
 void ClientLanes::queue(const Chunk& chunk, const std::shared_ptr<Outgoing>& outgoing) {
   using Way = ContentChoice::Way;
-  const std::uint64_t bytes = outgoing->rows.bytes_of(chunk.number);
-  const bool gone = outgoing->forgotten, packed = outgoing->rows.packed(), absent = !outgoing->unreadable;
-  const Lanes::Told told{.sent = [this, transfer = chunk.transfer, outgoing] { read(transfer, *outgoing); },
-                         .unreadable = [this, outgoing] { fail(*outgoing); }};
+  const LaneRows& rows = outgoing->rows;
+  const bool gone = outgoing->forgotten, packed = rows.packed(), absent = !outgoing->unreadable;
+  const Way way = choose(*outgoing);
+  if ((way == Way::asked || way == Way::named) && name(chunk, outgoing, way, /*ahead=*/false)) return;
+  const bool keep = way == Way::kept;
+  if (keep && packed && !rows.of_no_file()) names_.learn(rows.place_of(chunk.number));
+  const Lanes::Told told = told_of(chunk, outgoing);
+  if (!gone && packed) return lanes_.send(chunk, rows.place_of(chunk.number), told, {.absent = absent, .keep = keep});
   const auto gather = [outgoing, number = chunk.number, gone](std::span<std::byte> into) {
     return !gone && outgoing->rows.gather(number, into);
   };
-  Way way = Way::plain;
-  if (outgoing->rows.lane_class() == LaneClass::large && !choice_.never() && !gone)
-    way = choice_.next(bytes, lanes_.line_rate(), ContentChoice::Clock::now());
-  if (way == Way::asked || way == Way::named) {
-    const auto copy = [outgoing, chunk, absent](std::span<std::byte> into) {
-      const auto place = outgoing->rows.place_of(chunk.number);
-      if (absent) bring_program_memory(place.data(), place.size());
-      return read_program_memory(place.data(), into.data(), into.size());
-    };
-    if (way == Way::named) ++contents_.named;
-    if (names_.add({.chunk = chunk,
-                    .bytes = bytes,
-                    .way = way,
-                    .gather = packed ? std::function<bool(std::span<std::byte>)>(copy) : gather,
-                    .place = packed ? outgoing->rows.place_of(chunk.number) : std::span<std::byte>(),
-                    .told = told}))
-      return;
-    if (way == Way::named) --contents_.named;
-    way = Way::plain;
-  }
-  const bool keep = way == Way::kept;
-  if (keep && packed) names_.learn(outgoing->rows.place_of(chunk.number));
-  if (!gone && packed)
-    lanes_.send(chunk, outgoing->rows.place_of(chunk.number), told, {.absent = absent, .keep = keep});
-  else lanes_.send(chunk, bytes, gather, told, {.keep = keep});
+  lanes_.send(chunk, rows.bytes_of(chunk.number), gather, told, {.keep = keep});
+}
+
+// Under the mutex. False if the chunk will not be named, or has to wait.
+bool ClientLanes::queue_ahead(const Chunk& chunk, const std::shared_ptr<Outgoing>& outgoing) {
+  if (outgoing->rows.lane_class() != LaneClass::large || choice_.never()) return false;
+  const auto way = choose(*outgoing);
+  if (way == ContentChoice::Way::named && !outgoing->forgotten && name(chunk, outgoing, way, /*ahead=*/true))
+    return outgoing->ahead = true;
+  outgoing->way = way;
+  return false;
+}
+
+// Under the mutex: the way of the chunk that is queued next.
+ContentChoice::Way ClientLanes::choose(Outgoing& outgoing) {
+  const auto chosen = std::exchange(outgoing.way, std::nullopt);
+  if (outgoing.rows.lane_class() != LaneClass::large || choice_.never() || outgoing.forgotten)
+    return ContentChoice::Way::plain;
+  return chosen
+             ? *chosen
+             : choice_.next(outgoing.rows.bytes_of(outgoing.queued), lanes_.line_rate(), ContentChoice::Clock::now());
+}
+
+Lanes::Told ClientLanes::told_of(const Chunk& chunk, const std::shared_ptr<Outgoing>& outgoing) {
+  return {.sent = [this, transfer = chunk.transfer, outgoing] { read(transfer, *outgoing); },
+          .unreadable = [this, outgoing] { fail(*outgoing); }};
+}
+
+// Under the mutex. False if it cannot be named now.
+bool ClientLanes::name(const Chunk& chunk, const std::shared_ptr<Outgoing>& outgoing, ContentChoice::Way way,
+                       bool ahead) {
+  const LaneRows& rows = outgoing->rows;
+  const bool packed = rows.packed(), absent = !outgoing->unreadable;
+  const auto gather = [outgoing, number = chunk.number, packed, absent](std::span<std::byte> into) {
+    if (!packed) return outgoing->rows.gather(number, into);
+    const auto place = outgoing->rows.place_of(number);
+    if (absent) bring_program_memory(place.data(), place.size());
+    return read_program_memory(place.data(), into.data(), into.size());
+  };
+  const bool added =
+      names_.add({.chunk = chunk,
+                  .bytes = rows.bytes_of(chunk.number),
+                  .way = way,
+                  .gather = gather,
+                  .place = packed && !rows.of_no_file() ? rows.place_of(chunk.number) : std::span<std::byte>(),
+                  .told = told_of(chunk, outgoing)},
+                 ahead);
+  if (added && way == ContentChoice::Way::named) ++contents_.named;
+  return added;
 }
 
 NamedChunks::Events ClientLanes::name_events() {
@@ -129,13 +161,15 @@ NamedChunks::Events ClientLanes::name_events() {
                 const std::lock_guard lock(mutex_);
                 ++contents_.remembered;
               },
-          .answered = [this](ContentChoice::Way way, bool known, std::uint64_t bytes) { answered(way, known, bytes); },
+          .answered = [this](ContentChoice::Way way, bool known, std::uint64_t bytes,
+                             ContentChoice::Clock::time_point said) { answered(way, known, bytes, said); },
           .failed = [this](const std::string& why) { lost(why); }};
 }
 
-void ClientLanes::answered(ContentChoice::Way way, bool known, std::uint64_t bytes) {
+void ClientLanes::answered(ContentChoice::Way way, bool known, std::uint64_t bytes,
+                           ContentChoice::Clock::time_point said) {
   const std::lock_guard lock(mutex_);
-  choice_.answered(way, known, bytes);
+  choice_.answered(way, known, bytes, said, ContentChoice::Clock::now());
   if (!known || way != ContentChoice::Way::named) return;
   ++contents_.known;
   contents_.known_bytes += bytes;

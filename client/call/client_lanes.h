@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,7 +58,8 @@ class ClientLanes final : ChunkHandler {
   // --- to the worker ------------------------------------------------------------------------------------------------
 
   /// What a copy sends. The worker asks for the chunks when it has room for them; a few go unasked
-  /// (limits::lane_early_chunks).
+  /// (limits::lane_early_chunks). Where a thread waits until they are read, chunks that will be named are copied before
+  /// they are asked for.
   struct Outgoing {
     const LaneRows rows;
     const std::function<void()> unreadable;  ///< told once, before the worker has all bytes, when some cannot be read;
@@ -65,15 +67,18 @@ class ClientLanes final : ChunkHandler {
     // Under the mutex.
     std::uint32_t early = 0;  // chunks that go unasked, of the credit for these
     std::uint64_t asked = 0;
-    std::uint64_t queued = 0;
+    std::uint64_t queued = 0;  // more than were asked for, where some are copied before
     std::uint64_t read = 0;
-    bool begun = false;  // the worker has said that it knows of it, and gives the early chunks back
-    bool over = false;   // the worker wants no more
+    std::optional<ContentChoice::Way> way;  // of the next one, if that is chosen
+    bool awaited = false;                   // until they are read, which they may be at once
+    bool ahead = false;                     // some have been copied before they were asked for
+    bool begun = false;                     // the worker has said that it knows of it, and gives the early chunks back
+    bool over = false;                      // the worker wants no more
     bool readable = true;
     bool forgotten = false;  // the memory is not the copy's any more
 
     bool all_read() const { return read == queued && (over || read == rows.chunks()); }
-    bool complete() const { return all_read() && begun; }
+    bool complete() const { return all_read() && begun && (over || asked == rows.chunks()); }
   };
   /// Sends the call that a transfer belongs to, with its number and the number of chunks that come unasked.
   using Call = std::function<CUresult(std::uint32_t transfer, std::uint32_t early)>;
@@ -143,8 +148,12 @@ class ClientLanes final : ChunkHandler {
   std::uint32_t& early_free(LaneClass of) { return early_free_[static_cast<std::size_t>(of)]; }
   void queue(std::uint32_t transfer, const std::shared_ptr<Outgoing>& outgoing);
   void queue(const Chunk& chunk, const std::shared_ptr<Outgoing>& outgoing);
+  bool queue_ahead(const Chunk& chunk, const std::shared_ptr<Outgoing>& outgoing);
+  ContentChoice::Way choose(Outgoing& outgoing);
+  Lanes::Told told_of(const Chunk& chunk, const std::shared_ptr<Outgoing>& outgoing);
+  bool name(const Chunk& chunk, const std::shared_ptr<Outgoing>& outgoing, ContentChoice::Way way, bool ahead);
   NamedChunks::Events name_events();
-  void answered(ContentChoice::Way way, bool known, std::uint64_t bytes);
+  void answered(ContentChoice::Way way, bool known, std::uint64_t bytes, ContentChoice::Clock::time_point said);
   void read(std::uint32_t transfer, Outgoing& outgoing);
   void fail(Outgoing& outgoing);
   bool write(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk, std::span<const std::byte> bytes);

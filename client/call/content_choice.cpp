@@ -11,7 +11,10 @@ constexpr unsigned asked_of = 8;        // one of so many that are sent
 /// Hashing has to be this much faster than the line, which is not worth the processors' time where it is fast anyway.
 constexpr double margin = 1.25;
 constexpr double line_rate_most = 4e9;
-constexpr std::uint64_t measured_again_after = 1u << 30;
+
+/// So many answers tell how fast the host is, of as many chunks at least as its threads read at a time. A look takes
+/// more chunks, because some answers may be that they are not known.
+constexpr unsigned host_answers_enough = 32, host_answers_most = 64, host_look_chunks = 48;
 
 /// After so many chunks that are named, so many are sent.
 constexpr unsigned named_between_looks = 2048, look_chunks = 8;
@@ -42,9 +45,40 @@ ContentChoice::Way ContentChoice::next(std::uint64_t bytes, std::optional<double
 // for a start, either.
 bool ContentChoice::gains(std::uint64_t bytes, std::optional<double> line_rate) {
   if (!line_rate) return false;
-  if (*line_rate < line_rate_most && *line_rate * margin * hash_seconds_per_byte_ < threads_) return true;
+  if (*line_rate < line_rate_most && *line_rate * margin * hash_seconds_per_byte_ < threads_)
+    return host_keeps_up(bytes, *line_rate);
   too_fast_bytes_ += bytes;
   return false;
+}
+
+// A host that reads what it knows from a slow disk brings it no sooner than the line does. What was read once may be in
+// the host's memory the next time: some is named now and then, more and more seldom.
+bool ContentChoice::host_keeps_up(std::uint64_t bytes, double line_rate) {
+  if (host_answers_ >= host_answers_enough) {
+    host_slow_ = line_rate * host_seconds_per_byte_ > 1;
+    if (host_slow_) host_look_ = 0;
+    else host_look_after_ = measured_again_after;
+  }
+  if (!host_slow_) return true;
+  if (host_look_ > 0) {
+    --host_look_;
+    return true;
+  }
+  host_slow_bytes_ += bytes;
+  if (host_slow_bytes_ < host_look_after_) return false;
+  host_slow_bytes_ = 0;
+  host_look_after_ *= 2;
+  host_look_ = host_look_chunks;
+  host_answers_ = 0;
+  return false;
+}
+
+// While several answers are awaited, each takes the time since the one before it; and none takes what the line does.
+void ContentChoice::measure_host(std::uint64_t bytes, Clock::time_point said, Clock::time_point now) {
+  const auto took = std::min(now - said - quickest_, now - last_answer_);
+  const double each = std::chrono::duration<double>(took).count() / static_cast<double>(bytes);
+  if (host_answers_ < host_answers_most) ++host_answers_;
+  host_seconds_per_byte_ += (each - host_seconds_per_byte_) / host_answers_;
 }
 
 // As long as everything is known, nothing is sent that would tell how fast the line is.
@@ -70,7 +104,11 @@ bool ContentChoice::rests(std::uint64_t bytes, Clock::time_point now) {
   return true;
 }
 
-void ContentChoice::answered(Way way, bool known, std::uint64_t bytes) {
+void ContentChoice::answered(Way way, bool known, std::uint64_t bytes, Clock::time_point said, Clock::time_point now) {
+  quickest_ = std::min(quickest_, now - said);
+  // Behind one that was not known it may have waited for bytes that were sent.
+  if (known && way == Way::named && unknown_in_row_ == 0 && bytes > 0) measure_host(bytes, said, now);
+  last_answer_ = now;
   if (!known) {
     if (way == Way::named) missed_ += bytes;
     if (++unknown_in_row_ >= unknown_enough) expects_known_ = false;

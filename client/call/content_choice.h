@@ -31,8 +31,8 @@ class ContentChoice {
 
   /// Of the next chunk. `line_rate`: bytes a second, where that is known.
   Way next(std::uint64_t bytes, std::optional<double> line_rate, Clock::time_point now);
-  /// What the host says of a chunk that went this way.
-  void answered(Way way, bool known, std::uint64_t bytes);
+  /// What the host says of a chunk that went this way, and of which it was told at `said`.
+  void answered(Way way, bool known, std::uint64_t bytes, Clock::time_point said, Clock::time_point now);
   /// So long one thread took to hash so many bytes.
   void hashed(std::uint64_t bytes, Clock::duration took);
 
@@ -41,6 +41,8 @@ class ContentChoice {
 
  private:
   bool gains(std::uint64_t bytes, std::optional<double> line_rate);
+  bool host_keeps_up(std::uint64_t bytes, double line_rate);
+  void measure_host(std::uint64_t bytes, Clock::time_point said, Clock::time_point now);
   bool rests(std::uint64_t bytes, Clock::time_point now);
   bool looks_again();
 
@@ -52,6 +54,14 @@ class ContentChoice {
   double hash_seconds_per_byte_ = 0;
   std::uint64_t too_fast_bytes_ = 0;  // that the line took since hashing was last measured
   unsigned named_in_row_ = 0;
+  // How fast the host brings what it knows, from its disk perhaps.
+  double host_seconds_per_byte_ = 0;
+  unsigned host_answers_ = 0;  // that this is the average of
+  Clock::time_point last_answer_{};
+  Clock::duration quickest_ = Clock::duration::max();  // of all answers: what the line takes for them
+  bool host_slow_ = false;
+  std::uint64_t host_slow_bytes_ = 0, host_look_after_ = measured_again_after;  // that are sent before the next look
+  unsigned host_look_ = 0;                                                      // chunks that are left of this one
   // What the host did not know, since it knew enough: then it rests for ever longer.
   std::uint64_t missed_ = 0;
   std::uint64_t allowance_;
@@ -60,7 +70,7 @@ class ContentChoice {
   std::uint64_t resting_ = 0;  // for so many bytes more
   std::uint64_t rest_next_ = rest_first;
 
-  static constexpr std::uint64_t rest_first = 256u << 20;
+  static constexpr std::uint64_t rest_first = 256u << 20, measured_again_after = 1u << 30;
 };
 
 }  // namespace fargpu::client

@@ -13,8 +13,9 @@ namespace fargpu::client {
 class LaneRows {
  public:
   /// `side` is memory; the shape has one slice. `unsure`: the program may have unmapped the memory while it travels.
-  LaneRows(const CopySide& side, const CopyShape& shape, bool unsure)
-      : side_(side), chunks_(lane_chunks(shape)), unsure_(unsure) {}
+  /// `of_no_file`: none of its pages can be a file's.
+  LaneRows(const CopySide& side, const CopyShape& shape, bool unsure, bool of_no_file = false)
+      : side_(side), chunks_(lane_chunks(shape)), unsure_(unsure), of_no_file_(of_no_file) {}
 
   std::uint64_t begin() const { return side_.begin(); }
   std::uint64_t end() const { return begin() + side_.extent(chunks_.shape()); }
@@ -22,6 +23,7 @@ class LaneRows {
   /// No gaps between the rows.
   bool packed() const { return side_.packed(chunks_.shape()); }
   bool unsure() const { return unsure_; }
+  bool of_no_file() const { return of_no_file_; }
 
   LaneClass lane_class() const { return fargpu::lane_class(chunks_.shape()); }
   std::uint64_t chunks() const { return chunks_.count(); }
@@ -37,7 +39,7 @@ class LaneRows {
  private:
   CopySide side_;
   RowChunks chunks_;
-  bool unsure_;
+  bool unsure_, of_no_file_;
 };
 
 }  // namespace fargpu::client

@@ -1,7 +1,6 @@
 #include "named_chunks.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <new>
 #include <optional>
@@ -16,10 +15,15 @@
 namespace fargpu::client {
 namespace {
 
-constexpr unsigned threads_max = 8;
-constexpr std::size_t spares_max = 16;
+constexpr unsigned threads_max = 16;
+/// Copies are made before they are asked for while there are fewer than this: as many as the worker asks for at most.
+constexpr std::size_t copies_before_ahead_max = 96;
+constexpr std::size_t spares_max = copies_before_ahead_max;  // new memory costs as much as a copy
 /// Questions about chunks that are sent anyway are left out while so many have no answer.
 constexpr std::size_t asked_max = limits::content_words_max / 2;
+/// Behind so many chunks in a row that are of no file, a file is looked for with one of as many: that costs more than
+/// copying a chunk.
+constexpr unsigned no_file_enough = 8;
 
 }  // namespace
 
@@ -36,11 +40,15 @@ class NamedChunks::Spare : public std::enable_shared_from_this<Spare> {
     }
     if (!memory) memory = std::make_unique_for_overwrite<std::byte[]>(limits::lane_chunk_bytes);
     const auto self = shared_from_this();
+    ++lent_;
     return Memory(memory.release(), [self](std::byte* bytes) { self->give(bytes); });
   }
+  /// How many are not back.
+  std::size_t lent() const { return lent_; }
 
  private:
   void give(std::byte* bytes) {
+    --lent_;
     std::unique_ptr<std::byte[]> memory(bytes);
     const std::lock_guard lock(mutex_);
     if (free_.size() < free_.capacity()) free_.push_back(std::move(memory));
@@ -53,6 +61,21 @@ class NamedChunks::Spare : public std::enable_shared_from_this<Spare> {
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<std::byte[]>> free_ = room();
+  std::atomic<std::size_t> lent_{0};
+};
+
+struct NamedChunks::Underway {
+  Job job;
+  Memory copy;
+  bool readable = true;
+  FileNames::Found file;
+  ContentName name{};
+  // Under the mutex.
+  enum class Leave { now, later, never } leave = Leave::now;
+  bool ready = false;  // to leave
+
+  Key key() const { return {job.chunk.transfer, job.chunk.number}; }
+  std::span<std::byte> bytes() const { return {copy.get(), job.bytes}; }
 };
 
 NamedChunks::NamedChunks(Events events)
@@ -68,13 +91,19 @@ NamedChunks::~NamedChunks() {
 // Others need the processors too.
 unsigned NamedChunks::threads() { return std::clamp(std::thread::hardware_concurrency() / 2, 1u, threads_max); }
 
-bool NamedChunks::add(Job job) {
+bool NamedChunks::add(Job job, bool ahead) {
   try {
-    Copied copied{std::move(job), spare_->take()};
     const std::lock_guard lock(mutex_);
     if (ended_) return true;  // so has the session
+    // No honest worker leaves so many copies without an answer, or on their way.
+    if (spare_->lent() >= (ahead ? copies_before_ahead_max : limits::content_words_max)) return false;
     while (threads_.size() < threads()) threads_.push_back(quiet_thread("fargpu-names", [this] { work(); }));
-    jobs_.push_back(std::move(copied));
+    const auto one = std::make_shared<Underway>(Underway{.job = std::move(job), .copy = spare_->take(), .file = {}});
+    if (ahead) {
+      one->leave = Underway::Leave::later;
+      ahead_[one->key()] = one;
+    }
+    to_gather_.push_back(one);
   } catch (const std::bad_alloc&) {
     return false;
   } catch (const std::system_error&) {
@@ -84,30 +113,50 @@ bool NamedChunks::add(Job job) {
   return true;
 }
 
+void NamedChunks::want(std::uint32_t transfer, std::uint64_t chunks, bool over) {
+  std::vector<Held> ready;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto it = ahead_.lower_bound({transfer, 0}); it != ahead_.end() && it->first.first == transfer;) {
+      const bool wanted = it->first.second < chunks;
+      if (!wanted && !over) break;
+      const Held& one = it->second;
+      one->leave = wanted ? Underway::Leave::now : Underway::Leave::never;
+      if (wanted && one->ready) ready.push_back(one);
+      it = ahead_.erase(it);
+    }
+  }
+  for (const Held& one : ready) go(*one);
+}
+
 void NamedChunks::work() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return ended_ || !jobs_.empty(); });
+    changed_.wait(lock, [&] { return ended_ || !to_gather_.empty() || !to_hash_.empty(); });
     if (ended_) return;
-    Copied copied = std::move(jobs_.front());
-    jobs_.pop_front();
+    const bool gathers = !to_gather_.empty();
+    auto& jobs = gathers ? to_gather_ : to_hash_;
+    Held one = std::move(jobs.front());
+    jobs.pop_front();
+    const bool wanted = one->leave != Underway::Leave::never;
     lock.unlock();
     try {
-      handle(copied);
+      if (!wanted && gathers) one->job.told.sent();  // nothing will be
+      else if (wanted && gathers) gather(one);
+      else if (wanted) hash(one);
     } catch (const std::exception& error) {
       events_.failed(words(error.what()));
     }
-    copied = {};
+    one.reset();
     lock.lock();
   }
 }
 
-void NamedChunks::handle(Copied& copied) {
-  Job& job = copied.job;
-  const std::span<std::byte> bytes(copied.copy.get(), job.bytes);
-  const auto send = [&](bool keep) { events_.send(job.chunk, bytes, keep, [copy = copied.copy] {}); };
-  const bool readable = job.gather(bytes);
-  if (!readable) {
+void NamedChunks::gather(const Held& one) {
+  Job& job = one->job;
+  const std::span<std::byte> bytes = one->bytes();
+  one->readable = job.gather(bytes);
+  if (!one->readable) {
     {
       const std::lock_guard lock(mutex_);
       if (ended_) return;  // the memory is the program's own affair by now
@@ -116,32 +165,62 @@ void NamedChunks::handle(Copied& copied) {
     if (job.told.unreadable) job.told.unreadable();
   }
   // While the memory is the program's to keep as it is.
-  const FileNames::Found file = readable && !job.place.empty() ? files_->find(job.place) : FileNames::Found{};
-  job.told.sent();
-  if (!readable) return send(/*keep=*/false);
-  if (job.way == Way::asked) {
-    send(/*keep=*/true);
-    const std::lock_guard lock(mutex_);
-    if (asked_.size() >= asked_max) return;
+  if (one->readable && !job.place.empty() && looks_for_file()) {
+    one->file = files_->find(job.place);
+    if (one->file.place) no_file_in_row_ = 0;
+    else ++no_file_in_row_;
   }
-  const ContentName name = file.name ? *file.name : hashed(copied, file.place);
-  if (file.name) events_.remembered();
+  job.told.sent();
+  if (!one->readable) return leave(one);
+  if (job.way == Way::asked) send(*one, /*keep=*/true);
+  if (one->file.name) {
+    one->name = *one->file.name;
+    events_.remembered();
+    return leave(one);
+  }
   {
     const std::lock_guard lock(mutex_);
-    if (ended_) return;
-    asked_[{job.chunk.transfer, job.chunk.number}] = {job.way, bytes.size(),
-                                                      job.way == Way::named ? copied.copy : nullptr};
+    if (job.way == Way::asked && asked_.size() >= asked_max) return;
+    to_hash_.push_back(one);
   }
-  const auto kind = job.way == Way::named ? ContentWord::Kind::named : ContentWord::Kind::asked;
-  events_.say({kind, job.chunk, name, bytes.size()});
+  changed_.notify_one();
 }
 
-ContentName NamedChunks::hashed(const Copied& copied, const std::optional<FilePlace>& file) {
+bool NamedChunks::looks_for_file() { return no_file_in_row_ < no_file_enough || turn_++ % no_file_enough == 0; }
+
+// The name is remembered, if it is one of a file.
+void NamedChunks::hash(const Held& one) {
   const auto begin = Clock::now();
-  const ContentName name = hash_image({copied.copy.get(), copied.job.bytes});
-  events_.hashed(copied.job.bytes, Clock::now() - begin);
-  if (file) files_->learn(*file, name, copied.copy);
-  return name;
+  one->name = hash_image(one->bytes());
+  events_.hashed(one->job.bytes, Clock::now() - begin);
+  if (one->file.place) files_->learn(*one->file.place, one->name, one->copy);
+  leave(one);
+}
+
+// All is known that it leaves with.
+void NamedChunks::leave(const Held& one) {
+  {
+    const std::lock_guard lock(mutex_);
+    one->ready = true;
+    if (one->leave != Underway::Leave::now) return;
+  }
+  go(*one);
+}
+
+void NamedChunks::go(const Underway& one) {
+  if (!one.readable) return send(one, /*keep=*/false);
+  const Way way = one.job.way;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_ || (way == Way::asked && asked_.size() >= asked_max)) return;
+    asked_[one.key()] = {way, one.job.bytes, way == Way::named ? one.copy : nullptr, Clock::now()};
+  }
+  const auto kind = way == Way::named ? ContentWord::Kind::named : ContentWord::Kind::asked;
+  events_.say({kind, one.job.chunk, one.name, one.job.bytes});
+}
+
+void NamedChunks::send(const Underway& one, bool keep) {
+  events_.send(one.job.chunk, one.bytes(), keep, [copy = one.copy] {});
 }
 
 void NamedChunks::learn(std::span<const std::byte> place) { files_->learn(place); }
@@ -158,7 +237,7 @@ void NamedChunks::heard(const ContentWord& word) {
     asked = std::move(found->second);
     asked_.erase(found);
   }
-  events_.answered(asked.way, known, asked.bytes);
+  events_.answered(asked.way, known, asked.bytes, asked.said);
   if (known || asked.way != Way::named) return;
   events_.send(word.chunk, {asked.copy.get(), asked.bytes}, /*keep=*/true, [copy = asked.copy] {});
 }

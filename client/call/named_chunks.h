@@ -2,6 +2,7 @@
 // Chunks of large copies that are hashed and named to the worker, on threads of the library's own.
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -24,10 +24,10 @@
 namespace fargpu::client {
 
 class FileNames;
-struct FilePlace;
 
 /// A chunk is copied first. The copy is what is named and what is sent, so a program that changes its memory meanwhile
-/// cannot have them differ; and its memory is not needed any more. All functions may be called by any thread.
+/// cannot have them differ; and its memory is not needed any more. Chunks are copied before any is hashed, because
+/// programs wait for that. All functions may be called by any thread.
 class NamedChunks {
  public:
   using Way = ContentChoice::Way;
@@ -39,7 +39,7 @@ class NamedChunks {
     std::function<void(Chunk, std::span<const std::byte>, bool keep, std::function<void()> sent)> send;
     std::function<void(std::uint64_t bytes, Clock::duration took)> hashed;
     std::function<void()> remembered;  ///< in the place of that
-    std::function<void(Way, bool known, std::uint64_t bytes)> answered;
+    std::function<void(Way, bool known, std::uint64_t bytes, Clock::time_point said)> answered;
     /// A chunk could not be handled, most likely for want of memory: it will be missing.
     std::function<void(const std::string& why)> failed;
   };
@@ -53,11 +53,14 @@ class NamedChunks {
     std::uint64_t bytes = 0;
     Way way = Way::named;  ///< or `asked`
     std::function<bool(std::span<std::byte> into)> gather;
-    std::span<const std::byte> place;  ///< where it lies; nowhere if it has gaps
+    std::span<const std::byte> place;  ///< where it lies; nowhere if it has gaps, or can be of no file
     Lanes::Told told;                  ///< as of a chunk that is sent
   };
-  /// False if there is no memory or thread for it: then it goes as if it had no name.
-  bool add(Job job);
+  /// False if there is no memory or thread for it: then it goes as if it had no name. `ahead`: its memory is copied and
+  /// hashed now, and nothing is said or sent before `want`; false if there are many copies.
+  bool add(Job job, bool ahead);
+  /// The chunks of a transfer with lower numbers may leave; `over`: and no others.
+  void want(std::uint32_t transfer, std::uint64_t chunks, bool over);
   /// A chunk that is sent without a name. Its name is remembered for later programs if it is of a file.
   void learn(std::span<const std::byte> place);
   /// An answer. Throws ProtocolError if nothing has asked.
@@ -74,19 +77,23 @@ class NamedChunks {
   /// Memory of chunks that comes back, and of which some stays for the next ones.
   class Spare;
   using Memory = std::shared_ptr<std::byte[]>;
-  struct Copied {
-    Job job;
-    Memory copy;
-  };
+  /// A chunk, from its memory to its word.
+  struct Underway;
+  using Held = std::shared_ptr<Underway>;
+  using Key = std::pair<std::uint32_t, std::uint32_t>;  // transfer and number
   struct Asked {
     Way way;
     std::uint64_t bytes;
     Memory copy;  // of one that is named
+    Clock::time_point said;
   };
   void work();
-  void handle(Copied& copied);
-  /// Hashes a chunk, and remembers its name if it is of a file.
-  ContentName hashed(const Copied& copied, const std::optional<FilePlace>& file);
+  void gather(const Held& one);
+  void hash(const Held& one);
+  void leave(const Held& one);
+  void go(const Underway& one);
+  void send(const Underway& one, bool keep);
+  bool looks_for_file();
 
   const Events events_;
   const std::shared_ptr<Spare> spare_;
@@ -94,10 +101,12 @@ class NamedChunks {
   std::mutex closing_;  // before mutex_
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Copied> jobs_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Asked> asked_;
+  std::deque<Held> to_gather_, to_hash_;
+  std::map<Key, Held> ahead_;  // that may not leave yet
+  std::map<Key, Asked> asked_;
   std::vector<std::thread> threads_;
   bool ended_ = false;
+  std::atomic<unsigned> no_file_in_row_{0}, turn_{0};
 };
 
 }  // namespace fargpu::client

@@ -251,7 +251,9 @@ bool Copier::send_by_lanes(const SourceBytes& source, CUresult& result) {
   if (!newest || newest == Newest::at_worker) return false;
   const bool awaited = !source.pinned() || copy.done_on_return();
   if ((awaited && newest == Newest::later) || !goes_by_lanes(awaited, /*to_worker=*/true)) return false;
-  LaneBytes way{job_, parts_.lanes, parts_.calls.commands, awaited, newest == Newest::later, unsure(source_)};
+  const bool of_no_file = source_.region && source_.region->kind == Region::Kind::host;  // HostMemory has made it
+  const bool in_order = newest == Newest::later;
+  LaneBytes way{job_, parts_.lanes, parts_.calls.commands, awaited, in_order, unsure(source_), of_no_file};
   bool readable = true;
   result = for_slices([&](const CopyPart& slice) {
     CUresult sent = CUDA_SUCCESS;
@@ -311,9 +313,8 @@ CUresult Copier::send_run(Newest newest, const CopyPart& run) {
 }
 
 // False if the copy goes by another way.
-bool Copier::fetch_by_lanes(Memory target, CUresult& result) {
+bool Copier::fetch_by_lanes(bool awaited, CUresult& result) {
   const Copy& copy = job_.copy;
-  const bool awaited = target != Memory::pinned || copy.done_on_return();
   if (!goes_by_lanes(awaited, /*to_worker=*/false)) return false;
   // Kernels see what the worker has of such memory.
   if (!awaited && parts_.host_memory.mapped(copy.target.begin())) return false;
@@ -341,7 +342,7 @@ CUresult Copier::to_host(Memory target, bool awaited) {
     if (const CUresult bad = parts_.waits.settle_before_work(job_.thread, job_.stream); bad != CUDA_SUCCESS) return bad;
   }
   if (awaited) parts_.host_memory.before_wait(job_.thread);
-  if (CUresult result = CUDA_SUCCESS; fetch_by_lanes(target, result)) return result;
+  if (CUresult result = CUDA_SUCCESS; fetch_by_lanes(awaited, result)) return result;
   const bool packed = copy.target.packed(copy.shape);
   if (!awaited && packed && copy.shape.depth == 1) return Delivery{job_, parts_.host_memory}.ask_for(job_.whole());
   // One by one, rather than that the call waits for what may be this thread's to do.

@@ -84,7 +84,7 @@ class Copier {
   template <class Step>
   CUresult for_slices(Step&& step) const;
   bool send_by_lanes(const SourceBytes& source, CUresult& result);
-  bool fetch_by_lanes(Memory target, CUresult& result);
+  bool fetch_by_lanes(bool awaited, CUresult& result);
   bool goes_through_staging(const CopySide& host) const;
 
   const CopyParts& parts_;

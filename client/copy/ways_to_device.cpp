@@ -54,7 +54,8 @@ bool LaneBytes::send(const CopyPart& part, CUresult& result) {
       Thread::deliver_error(thread, CUDA_ERROR_INVALID_VALUE);
     };
   }
-  const auto outgoing = lanes.offer({part.source, part.shape, unsure}, in_order, std::move(unreadable), call, result);
+  const LaneRows rows(part.source, part.shape, unsure, of_no_file);
+  const auto outgoing = lanes.offer(rows, in_order, std::move(unreadable), call, result);
   if (!outgoing || !awaited) return true;
   const trace::Transfer traced(job.thread, trace::Direction::out, part.shape.bytes());
   return lanes.wait_read(*outgoing);

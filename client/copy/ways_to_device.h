@@ -37,9 +37,9 @@ struct LaneBytes {
   const CopyJob& job;
   ClientLanes& lanes;
   CommandStream& commands;
-  bool awaited;   ///< they have been read when this returns
-  bool in_order;  ///< they are read when the stream gets there
-  bool unsure;    ///< as LaneRows
+  bool awaited;             ///< they have been read when this returns
+  bool in_order;            ///< they are read when the stream gets there
+  bool unsure, of_no_file;  ///< as LaneRows
 
   /// False for memory that cannot be read; nothing that counts has been copied then.
   bool send(const CopyPart& part, CUresult& result);

@@ -170,7 +170,8 @@ struct Keeper final : ChunkHandler {
 
 struct Named {
   static constexpr std::uint32_t chunks = 6;
-  Named() {
+  /// `at_once`: the worker asks for the first ones, of which all are told of by words then. Else it asks for none yet.
+  explicit Named(bool at_once = true, std::uint32_t count = chunks) : memory(count << 20, std::byte{5}) {
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     worker.add(make_socket_channel(ends[1], "the client"), 1, 1);
     REQUIRE_FALSE(lanes.takes(memory.size(), true, /*to_worker=*/false));  // one lane would be no better
@@ -178,13 +179,15 @@ struct Named {
     CUresult result = CUDA_ERROR_UNKNOWN;
     const CopySide side = CopySide::packed_at(memory.data(), {memory.size()});
     outgoing = lanes.offer(
-        {side, {memory.size()}, false}, true, {},
-        [&](std::uint32_t number, std::uint32_t) {
+        {side, {memory.size()}, false}, /*in_order=*/at_once, {},
+        [&](std::uint32_t number, std::uint32_t unasked) {
           transfer = number;
+          early = unasked;
           return CUDA_SUCCESS;
         },
         result);
     REQUIRE(outgoing);
+    if (!at_once) return;
     lanes.wanted(transfer, chunks, false);
     REQUIRE(keeper.wait([&] { return keeper.words.size() == chunks; }));
   }
@@ -192,9 +195,9 @@ struct Named {
     lanes.close("the test is over");
     worker.close();
   }
-  std::vector<std::byte> memory = std::vector<std::byte>(chunks << 20, std::byte{5});
+  std::vector<std::byte> memory;
   std::shared_ptr<const ClientLanes::Outgoing> outgoing;
-  std::uint32_t transfer = 0;
+  std::uint32_t transfer = 0, early = 0;
   std::promise<std::string> told_lost;
   int ends[2];
   Keeper keeper;
@@ -225,6 +228,50 @@ TEST_CASE("the program has its memory back before a name is answered, and what i
   CHECK(counts.named == Named::chunks);
   CHECK(counts.known == Named::chunks / 2);
   CHECK(counts.known_bytes == Named::chunks / 2 << 20);
+}
+
+TEST_CASE("the program has its memory back before the worker asks for what is named, of which it hears then") {
+  constexpr std::uint32_t count = 60;
+  Named named(/*at_once=*/false, count);
+  auto read = std::async(std::launch::async, [&] { return named.lanes.wait_read(*named.outgoing); });
+  const bool in_time = read.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  if (!in_time) named.lanes.close("the worker has not asked");
+  REQUIRE(in_time);
+  CHECK(read.get());
+  std::fill(named.memory.begin(), named.memory.end(), std::byte{9});
+  const auto heard = [&] { return named.keeper.words.size(); };
+  const auto hears_all_of = [&](std::uint32_t chunks) {
+    CHECK(named.keeper.wait([&] { return heard() >= chunks; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    CHECK(named.keeper.wait([&] { return heard() == chunks; }));
+  };
+  REQUIRE(named.early < count / 2);
+  hears_all_of(named.early);
+  SECTION("it asks for all, in parts") {
+    named.lanes.wanted(named.transfer, named.early + 3, false);
+    hears_all_of(named.early + 3);
+    named.lanes.wanted(named.transfer, count, false);
+    hears_all_of(count);
+    const ContentName name = hash_image(std::vector<std::byte>(1u << 20, std::byte{5}));
+    CHECK(named.keeper.names.size() == count);
+    for (const auto& [number, said] : named.keeper.names) CHECK(said == name);
+    named.worker.say({ContentWord::Kind::unknown, {named.transfer, count - 1}});
+    CHECK(named.keeper.wait([&] { return named.keeper.landed_bytes == 1u << 20; }));
+  }
+  SECTION("it asks for no more") {
+    named.lanes.wanted(named.transfer, named.early, true);
+    hears_all_of(named.early);
+  }
+}
+
+TEST_CASE("copies that no worker asks for are so many at most") {
+  constexpr std::uint32_t count = 200;
+  Named named(/*at_once=*/false, count);
+  auto read = std::async(std::launch::async, [&] { return named.lanes.wait_read(*named.outgoing); });
+  CHECK(read.wait_for(std::chrono::milliseconds(200)) == std::future_status::timeout);
+  named.lanes.wanted(named.transfer, count, false);
+  CHECK(read.get());
+  CHECK(named.keeper.wait([&] { return named.keeper.words.size() == count; }));
 }
 
 TEST_CASE("answers about contents of which nobody asked end the session") {

@@ -1,6 +1,8 @@
 // Which chunks are named, on lines and with hosts whose behaviour is known.
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <deque>
 #include <map>
 
 #include "client/call/content_choice.h"
@@ -29,7 +31,7 @@ struct Program {
       ++ways[way];
       if (way != Way::named && way != Way::asked) continue;
       choice.hashed(chunk, hashing);
-      choice.answered(way, known, chunk);
+      choice.answered(way, known, chunk, now - waiting, now);
     }
     return ways;
   }
@@ -37,6 +39,7 @@ struct Program {
   ContentChoice::Clock::time_point now{1h};
   std::optional<double> rate = 1.25e9;
   ContentChoice::Clock::duration hashing = 600us;
+  ContentChoice::Clock::duration waiting = 0ms;  // for an answer
 };
 
 }  // namespace
@@ -105,6 +108,49 @@ TEST_CASE("where everything is known, a little is sent now and then to learn how
   CHECK(ways[Way::kept] == 8 * (8192 / 2056));
   CHECK(ways[Way::named] == 8192 - ways[Way::kept]);
   CHECK(always.copy(8 * gib, true)[Way::named] == 8192);
+}
+
+TEST_CASE("of a host that reads what it knows more slowly than the line brings it little is wanted, now and then") {
+  Program program(ContentCache::automatic);
+  // So many chunks have room there at a time, and one after the other comes from the disk.
+  constexpr std::size_t room = 36;
+  struct Named {
+    ContentChoice::Clock::time_point said, read;
+  };
+  std::deque<Named> named;
+  const auto load = [&](std::uint64_t bytes, ContentChoice::Clock::duration disk) {
+    unsigned count = 0;
+    const auto hear = [&] {
+      program.now = std::max(program.now, named.front().read);
+      program.choice.answered(Way::named, true, chunk, named.front().said, named.front().read);
+      named.pop_front();
+    };
+    for (; bytes >= chunk; bytes -= chunk) {
+      if (program.choice.next(chunk, program.rate, program.now) == Way::named) {
+        ++count;
+        program.choice.hashed(chunk, program.hashing);
+        named.push_back({program.now, std::max(program.now, named.empty() ? program.now : named.back().read) + disk});
+        program.now += 10us;
+      } else {
+        program.now += 800us;
+      }
+      while (named.size() >= room || (!named.empty() && named.front().read <= program.now)) hear();
+    }
+    while (!named.empty()) hear();
+    return count;
+  };
+  SECTION("from a fast disk all is wanted") { CHECK(load(gib, 200us) == 1024); }
+  SECTION("from a slow one, until its contents are in memory") {
+    const unsigned some = load(4 * gib, 5ms);
+    CHECK(some >= 64);
+    CHECK(some < 256);
+    load(8 * gib, 200us);
+    CHECK(load(gib, 200us) >= 1024 - 8);
+  }
+  SECTION("an answer that takes long because the line is long says nothing of the disk") {
+    program.waiting = 200ms;
+    CHECK(program.copy(gib, true)[Way::named] == 1024);
+  }
 }
 
 TEST_CASE("a program whose contents no host knows comes to rest, for ever longer") {
