@@ -420,6 +420,8 @@ struct Callback {
   callback @0 :UInt64;
   result @1 :UInt32;              # CUresult of the stream, for cuStreamAddCallback
   part @2 :UInt64;                # not 0: a launch has reached this function of a graph; the worker made up `callback`
+  skipped @3 :Bool;               # the worker does not call it: its stream has failed (and it is not `always`), or its
+                                  # operation was refused. Nothing is answered. Only where the operation `hearsSkips`
 }
 
 struct CallbackDone {

@@ -59,7 +59,8 @@ inline void mark_plain(FrameHeader& header, std::size_t bytes) {
 /// Bits of `detail` in a call.
 enum CallFlags : std::uint32_t {
   call_wants_reply = 1u << 0,  ///< the client waits; without it only failures are reported (Control.lateError)
-  /// It must not wait for work that is held back, which may wait for what the calling thread does next.
+  /// It must not wait for work that is held back, which may wait for what the calling thread does next. Of one that
+  /// makes a stream and is not awaited: the stream's work must not wait for what all of its context waits for.
   call_never_held = 1u << 1,
   call_takes_credit = 1u << 2,  ///< room is kept for it at the worker (credit.h)
 };

@@ -80,6 +80,10 @@ inline constexpr std::uint64_t credit_bytes = 32u << 20;
 inline constexpr std::uint64_t credit_bytes_min = 64u << 10;
 inline constexpr std::uint64_t credit_call_bytes = 512;  ///< that a call takes besides its message and its bulk bytes
 
+/// Of work held back, waits for it, completions, and answers that the client owes, together. With more a worker ends
+/// the session; no program comes near.
+inline constexpr std::size_t waits_max = 1u << 20;
+
 inline constexpr std::size_t host_read_bytes_max = 64u << 20;  ///< of a mapped host block, in one answer
 
 /// Of each ring of a channel in shared memory, as workers make them.

@@ -180,6 +180,7 @@ struct HostFunction {
                                   # delivered
   ordered @5 :Bool;               # the client runs it behind those that it was told of before: it may be told before
                                   # they have run
+  hearsSkips @6 :Bool;            # the client wants to hear of it also if it is not called (Callback.skipped)
 }
 
 struct MemoryOperation {

@@ -132,16 +132,24 @@ CUresult cuStreamEndCapture(Thread& thread, CUstream stream, CUgraph* out) {
   const Captures::End end = captures.end(*use);
   RemoteCall<wire::CuStreamEndCapture> call(thread, use->context);
   call.in().setHStream(use.wire());
-  const CUresult result = call.wait();
+  // The capture must end at the worker too, whatever failed before: later work on the stream would go on into it. By
+  // the time of the answer all failures of what this thread captured are known, and the graph lacks that.
+  CUresult late = thread.take_own_late_error();
+  const CUresult result = [&] {
+    const Thread::AnswersOnly answers_only(thread);
+    return call.wait();
+  }();
+  if (late == CUDA_SUCCESS) late = thread.take_own_late_error();
   const auto graph = [&] { return call.out().getPhGraph(); };
   // Nobody may have the driver's graph where the capture is invalid for a reason only the client knows, or wants it
   // without a place. A graph that was there before, perhaps a conditional node's, stays.
-  if (end.invalidated || !out) {
+  if (end.invalidated || late != CUDA_SUCCESS || !out) {
     if (result == CUDA_SUCCESS && !end.into_graph) {
       RemoteCall<wire::CuGraphDestroy> discard(thread);
       discard.in().setHGraph(graph());
       discard.post();
     }
+    if (late != CUDA_SUCCESS) return late;
     return end.invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : result;
   }
   if (result == CUDA_SUCCESS) *out = handle_cast<CUgraph>(Handle(graph()));

@@ -64,9 +64,9 @@ CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
     // GPU.
     const auto region = session.map.find(dptr);
     const bool allocated = region && region->allocated() && region->context->active;
-    if (allocated && region->context->host_visible.load() <= region->context->completed.load())
-      session.waits.put_before_all(thread, *region->context);
-    return session.device_memory.free(thread, dptr);
+    const bool noticed = allocated && region->context->host_visible.load() > region->context->completed.load();
+    if (allocated && !noticed) session.waits.put_before_all(thread, *region->context);
+    return session.device_memory.free(thread, dptr, noticed);
   }
   // Memory that a launch has left allocated: the launch may be under way yet, and programs rely on this call as a wait.
   if (const auto region = session.map.find(dptr); region && region->context->active) {

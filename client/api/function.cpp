@@ -6,6 +6,7 @@
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
+#include "library_module.h"
 #include "operations.capnp.h"
 
 namespace fargpu::client::hand {
@@ -157,13 +158,22 @@ CUresult cuFuncGetName(Thread& thread, const char** name, CUfunction f) {
   return CUDA_SUCCESS;
 }
 
+// A kernel's function is in the module behind the kernel's library, in the context that it is for.
 CUresult cuFuncGetModule(Thread& thread, CUmodule* module, CUfunction f) {
   if (!f) return CUDA_ERROR_INVALID_VALUE;
-  const Function* const function = session_of(thread).functions.find(f);
+  Session& session = session_of(thread);
+  const Function* const function = session.functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  if (!module || !function->owner.well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_VALUE;
-  *module = handle_cast<CUmodule>(function->owner);
-  return CUDA_SUCCESS;
+  if (!module) return CUDA_ERROR_INVALID_VALUE;
+  if (function->owner.well_formed(HandleKind::module)) {
+    *module = handle_cast<CUmodule>(function->owner);
+    return CUDA_SUCCESS;
+  }
+  const Function* const kernel = session.functions.find_kernel(handle_cast<CUkernel>(function->owner));
+  if (!kernel) return CUDA_ERROR_INVALID_VALUE;
+  Context* const context = session.contexts.find(
+      handle_cast<CUcontext>(Handle::from_id(HandleKind::context, function->context, session.terms.origin)));
+  return library_module(thread, context, kernel->owner, *module);
 }
 
 CUresult cuKernelGetLibrary(Thread& thread, CUlibrary* library, CUkernel k) {

@@ -16,18 +16,25 @@ CUresult enqueue(Thread& thread, CUstream stream, bool always, Callbacks::Functi
   if (!use) return use.error();
   if (use->capture && always) return session_of(thread).captures.check_query(thread, *use);
   Callbacks& callbacks = session_of(thread).callbacks;
-  const std::uint64_t number = callbacks.add(std::move(function));
+  const std::uint64_t number = callbacks.add(std::move(function), always);
   RemoteCall<wire::HostFunction> call(thread, use->context);
   auto in = call.in();
   in.setStream(use.wire());
   in.setCallback(number);
   in.setAlways(always);
   in.setOrdered(true);
+  in.setHearsSkips(true);
   call.host_visible();
-  const CUresult result = call.post(use);
-  if (result != CUDA_SUCCESS) callbacks.remove(number);
-  else session_of(thread).calls.commands.flush();  // the program may wait for the function, of which no call tells
-  return result;
+  try {
+    const CUresult result = call.post(use);
+    // Of a session that is lost the function may have been told already: then it is as good as given.
+    if (result != CUDA_SUCCESS) return callbacks.remove(number) || !always ? result : CUDA_SUCCESS;
+    session_of(thread).calls.commands.flush();  // the program may wait for the function, of which no call tells
+    return result;
+  } catch (...) {
+    if (callbacks.remove(number) || !always) throw;
+    return CUDA_SUCCESS;
+  }
 }
 
 // On a stream that is captured the function becomes a node of the graph.

@@ -56,11 +56,13 @@ std::uint64_t fingerprint_of(const Launch& launch, const Function& function, con
     fingerprint.add(attribute.id);
     const LaunchAttributeFacts* const facts = launch_attribute_facts(attribute.id);
     if (!facts->holds_event) fingerprint.add(std::as_bytes(std::span(&attribute.value, 1)).first(facts->bytes));
-    if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
-      const unsigned cluster[3] = {attribute.value.clusterDim.x, attribute.value.clusterDim.y,
-                                   attribute.value.clusterDim.z};
-      for (int d = 0; d < 3; ++d) add_fit(cluster[d], launch.grid[d]);
-    }
+    const auto add_fits = [&](const auto& cluster) {
+      add_fit(cluster.x, launch.grid[0]);
+      add_fit(cluster.y, launch.grid[1]);
+      add_fit(cluster.z, launch.grid[2]);
+    };
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) add_fits(attribute.value.clusterDim);
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION) add_fits(attribute.value.preferredClusterDim);
     whole_grid = whole_grid || attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
   }
   if (whole_grid) {
@@ -171,29 +173,32 @@ CUresult launch(Thread& thread, const Launch& launch) {
                                               in.initAttributes(launch.attribute_count));
         bad != CUDA_SUCCESS)
       return bad;
-    note_records(session, launch, *stream);
   }
+  const auto noted = [&](CUresult given) {
+    if (given == CUDA_SUCCESS && launch.attribute_count > 0) note_records(session, launch, *stream);
+    return given;
+  };
   const std::uint64_t fingerprint = fingerprint_of(launch, *function, *stream->context);
   const WholeSystemWork::Launch turn(session.whole_system_work, thread, *stream,
                                      function->whole_system.load(std::memory_order_relaxed));
   session.waits.before_work(thread);
   if (session.waits.host_sees()) call.host_visible();
   if (config().launch_blocking && !stream->capture.load()) {
-    if (const CUresult result = call.wait(stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = noted(call.wait(stream)); result != CUDA_SUCCESS) return result;
     return session.waits.settle(thread, *stream);
   }
-  if (function->launch_known(fingerprint)) return call.post(stream);
+  if (function->launch_known(fingerprint)) return noted(call.post(stream));
   const std::uint64_t changes = function->changes_now();
   if (surely_accepted(session.terms.facts.devices[static_cast<std::size_t>(stream->context->device)], launch, *function,
                       *stream->context)) {
-    const CUresult result = call.post(stream);
+    const CUresult result = noted(call.post(stream));
     if (result == CUDA_SUCCESS) function->learn_launch(fingerprint, changes);
     return result;
   }
   // Behind what this process has yet to do the answer may take as long as that, and what it has to do may be this
   // thread's.
-  if (session.waits.for_host() && !stream->capture.load()) return call.post(stream);
-  const CUresult result = call.wait(stream);
+  if (session.waits.for_host() && !stream->capture.load()) return noted(call.post(stream));
+  const CUresult result = noted(call.wait(stream));
   if (result != CUDA_SUCCESS) return result;
   const auto reply = call.out();
   function->cluster[0] = reply.getClusterX();

@@ -123,7 +123,7 @@ CUresult cuMemFreeAsync(Thread& thread, CUdeviceptr dptr, CUstream stream) {
   SharedMemory& shared_memory = session_of(thread).shared_memory;
   if (shared_memory.imported(dptr)) return shared_memory.close(thread, dptr, /*of_pool=*/true);
   if (host_pools_of(thread).knows(dptr)) return host_pools_of(thread).free(thread, dptr, &*use);
-  return memory_of(thread).free(thread, dptr, &*use);
+  return memory_of(thread).free(thread, dptr, *use);
 }
 
 CUresult cuMemPoolCreate(Thread& thread, CUmemoryPool* pool, const CUmemPoolProps* properties) {
@@ -143,7 +143,8 @@ CUresult cuMemPoolDestroy(Thread& thread, CUmemoryPool handle) {
   const auto pool = pools.find(handle);
   if (!pool || !pools.destroy(handle)) return CUDA_ERROR_INVALID_VALUE;
   trim(thread, *pool, 0);
-  if (!pool->host) session_of(thread).peers.pool_destroyed(thread, *pool);
+  // Peers go on reaching what is still in use.
+  if (!pool->host && memory_of(thread).is_over(*pool)) session_of(thread).peers.pool_destroyed(thread, *pool);
   return CUDA_SUCCESS;
 }
 
@@ -196,7 +197,10 @@ CUresult cuMemPoolSetAttribute(Thread& thread, CUmemoryPool handle, CUmemPool_at
       pool->reuse[attribute - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = allowed;
       return CUDA_SUCCESS;
     }
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->release_threshold = number(); return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      pool->release_threshold = number();
+      memory_of(thread).look_at_thresholds();
+      return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
       if (number() != 0) return CUDA_ERROR_INVALID_VALUE;  // it can only be reset

@@ -13,6 +13,7 @@
 #include "client/session/route.h"
 #include "client/session/session.h"
 #include "client_hand.h"
+#include "library_module.h"
 #include "operations.capnp.h"
 #include "protocol/image.h"
 
@@ -402,21 +403,27 @@ CUresult cuKernelGetFunction(Thread& thread, CUfunction* out, CUkernel kernel) {
   return result;
 }
 
-CUresult cuLibraryGetModule(Thread& thread, CUmodule* module, CUlibrary library) {
-  if (!module) return CUDA_ERROR_INVALID_VALUE;
-  if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
-  RemoteCall<wire::CuLibraryGetModule> call(thread);
+CUresult library_module(Thread& thread, Context* context, Handle library, CUmodule& module) {
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  RemoteCall<wire::CuLibraryGetModule> call(thread, context);
   if (!call) return call.error();
-  call.in().setLibrary(handle_of(library).value());
+  call.in().setLibrary(library.value());
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   const Handle found(call.out().getPMod());
   if (!found.well_formed(HandleKind::module))
     throw ProtocolError("the worker named a library's module by a handle of another kind");
   session_of(thread).functions.note_module(
-      found, {.context = session_of(thread).contexts.home(*thread.context()).id(), .library = handle_of(library)});
-  *module = handle_cast<CUmodule>(found);
+      found, {.context = session_of(thread).contexts.home(*context).id(), .library = library});
+  module = handle_cast<CUmodule>(found);
   return result;
+}
+
+CUresult cuLibraryGetModule(Thread& thread, CUmodule* module, CUlibrary library) {
+  if (!module) return CUDA_ERROR_INVALID_VALUE;
+  if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
+  return library_module(thread, thread.context(), handle_of(library), *module);
 }
 
 CUresult cuModuleEnumerateFunctions(Thread& thread, CUfunction* functions, unsigned count, CUmodule module) {

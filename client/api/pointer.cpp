@@ -14,13 +14,18 @@ void store(void* data, T value) {
   std::memcpy(data, &value, sizeof(value));
 }
 
+CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS access_to(const Region& region) {
+  if (!region.accessible) return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
+  const bool read_only = region.kind == Region::Kind::registered && region.flags & CU_MEMHOSTREGISTER_READ_ONLY;
+  return read_only ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+}
+
 // What is known of the region; `address` is the one asked about.
 CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::uint64_t address, void* data) {
   const std::uint64_t offset = address - region.base;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      if (!region.context) return CUDA_ERROR_INVALID_VALUE;  // mappings belong to no context
-      store(data, region.context->cuda());
+      store(data, region.context ? region.context->cuda() : nullptr);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       store<unsigned>(
@@ -51,13 +56,11 @@ CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::
       store<int>(data, region.kind == Region::Kind::mapped || region.device_address != 0 || region.on_device());
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      store<unsigned long long>(data, CU_MEM_HANDLE_TYPE_NONE);
+      store<unsigned long long>(data, region.handle_types);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: store<int>(data, 0); return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: store<int>(data, 0); return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      store<unsigned>(data, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
-      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: store<unsigned>(data, access_to(region)); return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: store(data, region.pool); return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: store<std::size_t>(data, region.bytes); return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
@@ -71,6 +74,12 @@ CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::
 }
 
 std::optional<Region> region_of(Thread& thread, CUdeviceptr address) { return session_of(thread).map.find(address); }
+
+// Memory of pools and of graphs is of no context to CUDA, nor are mappings.
+void forget_context(Thread& thread, CUpointer_attribute attribute, Region& region) {
+  if (attribute != CU_POINTER_ATTRIBUTE_CONTEXT) return;
+  if (region.pool || session_of(thread).graph_memory.knows(region.base)) region.context = nullptr;
+}
 
 // Registered memory has another address for kernels, which it gets when that is asked for.
 void find_device_address(Thread& thread, CUpointer_attribute attribute, Region& region) {
@@ -109,6 +118,7 @@ CUresult cuPointerGetAttribute(Thread& thread, void* data, CUpointer_attribute a
   auto region = region_of(thread, ptr);
   if (!region) return CUDA_ERROR_INVALID_VALUE;
   find_device_address(thread, attribute, *region);
+  forget_context(thread, attribute, *region);
   return attribute_of(*region, attribute, ptr, data);
 }
 
@@ -119,7 +129,10 @@ CUresult cuPointerGetAttributes(Thread& thread, unsigned count, CUpointer_attrib
   auto region = region_of(thread, ptr);
   for (unsigned i = 0; i < count; ++i) {
     if (!data[i]) return CUDA_ERROR_INVALID_VALUE;
-    if (region) find_device_address(thread, attributes[i], *region);
+    if (region) {
+      find_device_address(thread, attributes[i], *region);
+      forget_context(thread, attributes[i], *region);
+    }
     if (!region || attribute_of(*region, attributes[i], ptr, data[i]) != CUDA_SUCCESS)
       absent_attribute(attributes[i], ptr, region.has_value(), data[i]);
   }

@@ -86,7 +86,10 @@ CUresult cuIpcOpenEventHandle(Thread& thread, CUevent* out, CUipcEventHandle han
   event->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
   call.in().setKey(wire_of(shared->key));
   call.in().setEvent(minted.value());
-  if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) {
+    session.events.give_up(minted);
+    return bad;
+  }
   session.events.publish(minted);
   *out = handle_cast<CUevent>(minted);
   return CUDA_SUCCESS;

@@ -49,7 +49,10 @@ CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priori
     in.setFlags(flags);
     result = call.post();
   }
-  if (result != CUDA_SUCCESS) return result;
+  if (result != CUDA_SUCCESS) {
+    session.streams.give_up(handle);
+    return result;
+  }
   session.streams.publish(handle);
   *out = handle_cast<CUstream>(handle);
   return CUDA_SUCCESS;
@@ -119,12 +122,10 @@ CUresult ask_event(Thread& thread, CUevent event, Done&& done, Here&& here) {
   // Of a record by a launch or a graph nothing follows for the stream that it was recorded on before.
   const std::uint64_t record = found->recorded_by_work ? 0 : found->recorded.load();
   Stream* const where = found->recorded_on();
-  const std::optional<CUresult> known = here(*found, record);
+  const bool healthy = found->context->failure == CUDA_SUCCESS;
+  const std::optional<CUresult> known = healthy ? here(*found, record) : std::nullopt;
   const CUresult result = known ? *known : call.wait();
-  if (result == CUDA_ERROR_NOT_READY && !known) {
-    found->query = static_cast<std::uint32_t>(call.number());
-    found->watched = record;
-  }
+  if (result == CUDA_ERROR_NOT_READY && !known) raise(found->watched, call.number());
   if (result != CUDA_SUCCESS) return result;
   raise(found->completed, record);
   const bool again = found->recorded.load() != record || found->recorded_on() != where;
@@ -207,7 +208,7 @@ CUresult cuStreamWaitEvent(Thread& thread, CUstream stream, CUevent event, unsig
   const bool node = flags & CU_EVENT_WAIT_EXTERNAL;  // becomes a node of the graph that is captured
   if (node && !use->capture.load()) return CUDA_ERROR_INVALID_VALUE;
   // Waiting for what is known to be done, or was never begun, is no wait.
-  if (!session.captures.any() && waited->complete() && waited->capture == 0) return CUDA_SUCCESS;
+  if (!session.captures.any() && waited->complete() && waited->capture == 0) return use->context->failure;
   const bool captured = use->capture.load();
   if (!node) {
     if (const CUresult bad = session.captures.wait(*use, *waited); bad != CUDA_SUCCESS) return bad;
@@ -330,7 +331,10 @@ CUresult cuEventCreate(Thread& thread, CUevent* out, unsigned flags) {
   auto in = call.in();
   in.setPhEvent(handle.value());
   in.setFlags(flags);
-  if (const CUresult result = event->shared() ? call.wait() : call.post(); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = event->shared() ? call.wait() : call.post(); result != CUDA_SUCCESS) {
+    session.events.give_up(handle);
+    return result;
+  }
   session.events.publish(handle);
   *out = handle_cast<CUevent>(handle);
   return CUDA_SUCCESS;
@@ -482,7 +486,7 @@ CUresult cuEventElapsedTime_v2(Thread& thread, float* milliseconds, CUevent star
   if (!known_here(*from) || !known_here(*to)) return ask_elapsed(thread, *milliseconds, start, end);
   const ElapsedTimes::Pair asked{{from->recorded, from->handle}, {to->recorded, to->handle}};
   std::vector<ElapsedTimes::Pair> pairs;
-  if (const auto known = session.elapsed_times.ask(asked, pairs)) {
+  if (const auto known = session.elapsed_times.ask(asked, pairs); known && to->context->failure == CUDA_SUCCESS) {
     *milliseconds = *known;
     session.waits.after_work(thread);
     return CUDA_SUCCESS;

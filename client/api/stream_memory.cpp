@@ -60,6 +60,7 @@ CUresult do_here(Thread& thread, const StreamUse& stream, const MemoryOperation&
   in.setCallback(number);
   in.setAlways(operation.waits());  // so that a wait on a stream that fails is not waited for
   in.setWatched(operation.waits());
+  in.setHearsSkips(true);
   call.host_visible();
   const CUresult result = call.post(stream);
   if (result == CUDA_SUCCESS) {

@@ -78,6 +78,7 @@ CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t
                    .device = known ? held->device : session.terms.facts.client_ordinal(call.out().getDevice()),
                    .buffer_id = session.map.next_buffer_id(),
                    .owner = handle,
+                   .handle_types = session.device_memory.handle_types(handle),
                    .accessible = false});
   return CUDA_SUCCESS;
 }
@@ -235,7 +236,7 @@ CUresult cuMemRetainAllocationHandle(Thread& thread, CUmemGenericAllocationHandl
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   *handle = call.out().getAllocation();
-  session_of(thread).device_memory.retained(*handle, region->bytes, region->device);
+  session_of(thread).device_memory.retained(*handle, *region);
   return result;
 }
 

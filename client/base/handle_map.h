@@ -32,7 +32,7 @@ class HandleMap {
     return slot->object.load(std::memory_order_acquire);
   }
 
-  /// A new handle of the client's own range, with its object still invisible: fill it, then publish().
+  /// A new handle of the client's own range, with its object still invisible: fill it, then publish(), or give_up().
   /// Returns a null handle when the range is used up.
   std::pair<Handle, T*> create() {
     const std::lock_guard lock(mutex_);
@@ -57,6 +57,12 @@ class HandleMap {
   void publish(Handle handle) {
     slot_at(handle.index())->live.store(handle.id() + 1ull, std::memory_order_release);
     count_.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  /// Takes a handle back that was not published, and that the worker has not taken for an object.
+  void give_up(Handle handle) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(handle.index());
   }
 
   /// The object of a handle that the worker gave: the one already known, or a new one that `fill` completes. Null for a

@@ -7,6 +7,13 @@
 #include "trace.h"
 
 namespace fargpu::client {
+namespace {
+
+bool breaks_capture(CUresult result) {
+  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
+}  // namespace
 
 RemoteCallBase::RemoteCallBase(Calls& calls, Thread& thread, Opcode opcode, bool may_be_held, Context* context)
     : thread_(thread), calls_(calls), opcode_(opcode), may_be_held_(may_be_held), context_(context) {
@@ -33,7 +40,7 @@ FrameHeader RemoteCallBase::header(std::uint32_t flags) const {
   h.opcode = static_cast<std::uint16_t>(opcode_);
   h.thread = thread_.id();
   h.subject = context_ ? context_->id() : 0;
-  h.detail = flags;
+  h.detail = flags | flags_;
   return h;
 }
 
@@ -140,6 +147,7 @@ CUresult RemoteCallBase::wait(Stream* stream) {
     for (const Opcode stale : forgotten_after(opcode_)) calls_.replies.forget(stale, subject_);
   else log::debug("{} answered {}", opcode_name(static_cast<std::uint16_t>(opcode_)), result_name(pending_.result));
   if (context_ && ends_context(pending_.result)) calls_.contexts.fail(context_->device, pending_.result);
+  if (stream && breaks_capture(pending_.result)) calls_.captures.invalidate(*stream);  // as the driver's is
   return late_ != CUDA_SUCCESS ? late_ : pending_.result;
 }
 

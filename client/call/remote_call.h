@@ -43,6 +43,9 @@ class RemoteCallBase {
   /// Counts it while it is made.
   void count(Counted given) { given_ = std::move(given); }
 
+  /// Neither it nor work on a stream that it makes may wait for what others are to do (call_never_held).
+  void never_held() { flags_ |= call_never_held; }
+
   /// The program wants its threads to sleep while they wait.
   void sleeps() { manner_ = Receiver::Manner::sleep; }
 
@@ -108,6 +111,7 @@ class RemoteCallBase {
   PendingReply pending_;
   std::optional<MessageReader> reader_;
   std::uint64_t number_ = 0;
+  std::uint32_t flags_ = 0;  // besides those that follow from how it is made
   bool needs_context_ = true;
   CUresult late_ = CUDA_SUCCESS;  // an earlier failure that the call tells of when it has been sent
   bool host_visible_ = false;

@@ -93,6 +93,10 @@ Function* Functions::learn(wire::FunctionReply::Reader reply, const Context* con
       function.parameter_bytes = std::max(function.parameter_bytes, static_cast<std::uint32_t>(end));
     }
     function.evidence = evidence_of(function.name, function.parameters);
+    const auto facts =
+        context ? function.attributes.find(function.attribute_device(context->device)) : function.attributes.end();
+    function.described = !function.parameters.empty() ||
+                         (facts != function.attributes.end() && facts->second.value(CU_FUNC_ATTRIBUTE_NUM_REGS));
   });
 }
 
@@ -143,6 +147,7 @@ Function* Functions::derive(const Function& kernel, const Context& context) {
   const auto facts = kernel.attributes.find(context.device);
   if (facts == kernel.attributes.end() || !facts->second.value(CU_FUNC_ATTRIBUTE_NUM_REGS) || kernel.changes != 0)
     return nullptr;
+  if (!kernel.described) return nullptr;
   // Functions that the worker knows already keep their handles.
   if (context.green || library_modules_) return nullptr;
   const auto [handle, function] = functions_.create();
@@ -153,6 +158,7 @@ Function* Functions::derive(const Function& kernel, const Context& context) {
   function->parameters = kernel.parameters;
   function->parameter_bytes = kernel.parameter_bytes;
   function->gaps = kernel.gaps;
+  function->described = true;
   function->evidence = kernel.evidence;
   function->context = context.id();
   function->attributes.emplace(-1, facts->second);

@@ -38,6 +38,7 @@ struct Function {
   std::vector<Parameter> parameters;
   std::uint32_t parameter_bytes = 0;
   bool gaps = false;                ///< there are bytes between them
+  bool described = false;           ///< what is said of them holds: there was code for it where it was found
   std::vector<Parameter> evidence;  ///< evidence_of() its parameters
   std::uint32_t context = 0;        ///< id of the context that a function is for; 0 where that is not known
 

@@ -51,7 +51,7 @@ bool LaneBytes::send(const CopyPart& part, CUresult& result) {
   if (!awaited) {
     unreadable = [thread = job.thread.id()] {
       log::warn("an asynchronous copy has read memory that was unmapped before it was done");
-      Thread::deliver_error(thread, CUDA_ERROR_INVALID_VALUE);
+      Thread::deliver_error(thread, CUDA_ERROR_INVALID_VALUE, "an asynchronous copy");
     };
   }
   const LaneRows rows(part.source, part.shape, unsure, of_no_file);

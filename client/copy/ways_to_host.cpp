@@ -116,7 +116,7 @@ bool LaneDelivery::ask_for(const CopyPart& part, CUresult& result) {
     memory.arrived_by_lanes(begin, end);
     if (written) return;
     log::warn("an asynchronous copy was to write memory that cannot be written any more");
-    Thread::deliver_error(thread, CUDA_ERROR_INVALID_VALUE);
+    Thread::deliver_error(thread, CUDA_ERROR_INVALID_VALUE, "an asynchronous copy");
   };
   std::uint32_t transfer = 0;
   const auto take_back = [&] {

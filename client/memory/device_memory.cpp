@@ -91,7 +91,8 @@ CUresult DeviceMemory::allocate(Thread& thread, Context& context, std::uint64_t 
                   .device = device,
                   .context = &context,
                   .buffer_id = parts_.map.next_buffer_id(),
-                  .pool = pool && !pool->hidden ? pool->cuda() : nullptr});
+                  .pool = pool && !pool->hidden ? pool->cuda() : nullptr,
+                  .handle_types = pool ? static_cast<unsigned>(pool->properties.handleTypes) : 0u});
   return CUDA_SUCCESS;
 }
 
@@ -216,17 +217,15 @@ std::uint32_t DeviceMemory::spares_for(int device, SpareMemory& memory, std::uin
       std::min<std::uint64_t>({wanted, limits::spares_max, (room - std::min(room, taken)) / bytes}));
 }
 
-CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* stream) {
+CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* stream, bool noticed) {
   auto region = parts_.map.remove_if(address, [](const Region& r) { return r.allocated() && !r.managed(); });
   const bool managed = !region;
   if (managed) region = parts_.map.find(address);
   if (!region || region->base != address || !region->allocated()) return CUDA_ERROR_INVALID_VALUE;
   Context& context = *region->context;
-  // Programs rely on cuMemFree as a synchronisation where results come to the host by themselves. Until that is over
-  // managed memory is there: functions of the program may use it.
+  // Until the wait is over managed memory is there: functions of the program may use it.
   CUresult outcome = CUDA_SUCCESS;
-  if (!stream && context.active && (managed || context.host_visible.load() > context.completed.load()))
-    outcome = parts_.waits.settle(thread, context);
+  if (!stream && context.active && (managed || noticed)) outcome = parts_.waits.settle(thread, context);
   if (managed) {
     if (!parts_.map.remove_if(address, [&](const Region& r) { return r.buffer_id == region->buffer_id; }))
       return CUDA_ERROR_INVALID_VALUE;  // another thread has freed it meanwhile
@@ -314,6 +313,7 @@ void DeviceMemory::give(int device, const Block& block) {
   block.pool->chunks.give(block.base);
   if (block.pool->destroyed) {
     shrink(*block.pool, 0);
+    if (store.bytes == 0) parts_.pool_over(block.pool);
   } else if (std::max(store.bytes, block.pool->chunks.bytes()) > block.pool->release_threshold) {
     pools_above_threshold_ = true;
   }
@@ -344,8 +344,15 @@ void DeviceMemory::trim(Thread& thread, MemoryPool& pool, std::uint64_t keep_byt
 
 void DeviceMemory::synchronized(Thread& thread) {
   if (!pools_above_threshold_.load(std::memory_order_relaxed) || !pools_above_threshold_.exchange(false)) return;
-  for (const auto& pool : pools_.all())
-    if (!pool->host) trim(thread, *pool, pool->release_threshold);
+  for (const auto& pool : pools_.all()) {
+    if (pool->host) parts_.trim_in_host(thread, *pool);
+    else trim(thread, *pool, pool->release_threshold);
+  }
+}
+
+bool DeviceMemory::is_over(const MemoryPool& pool) const {
+  const std::lock_guard lock(mutex_);
+  return pool.store.bytes == 0;
 }
 
 PoolUsage DeviceMemory::usage(const MemoryPool& pool) const {
@@ -529,14 +536,20 @@ CUresult DeviceMemory::make_now(Thread& thread, const PhysicalMemory::Kind& kind
     throw ProtocolError("another number of allocations than was asked for");
   allocation = made[0];
   physical_.set_plenty(kind.device, call.out().getPlenty());
-  physical_.hold(allocation, kind.bytes, kind.device);
+  physical_.hold(allocation, kind.bytes, kind.device, kind.handle_types);
   for (unsigned i = 1; i < made.size(); ++i) physical_.keep(kind, made[i]);
   return CUDA_SUCCESS;
 }
 
-void DeviceMemory::retained(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device) {
+void DeviceMemory::retained(CUmemGenericAllocationHandle allocation, const Region& mapping) {
   const std::lock_guard lock(mutex_);
-  physical_.hold(allocation, bytes, device);
+  physical_.hold(allocation, mapping.bytes, mapping.device, mapping.handle_types);
+}
+
+std::uint32_t DeviceMemory::handle_types(CUmemGenericAllocationHandle allocation) const {
+  const std::lock_guard lock(mutex_);
+  const auto held = physical_.held(allocation);
+  return held ? held->handle_types : 0;
 }
 
 std::optional<PhysicalMemory::Held> DeviceMemory::safe(CUmemGenericAllocationHandle allocation) const {

@@ -55,15 +55,24 @@ class DeviceMemory {
     Fences& fences;
     MemoryMap& map;
     std::function<void(std::uint64_t address)> managed_dropped;  ///< an allocation of managed memory goes
+    /// A pool in host memory gives back what is above its threshold.
+    std::function<void(Thread& thread, MemoryPool& pool)> trim_in_host;
+    /// Of a pool that was destroyed the last memory has come back. On any thread, also the receiving one; under the
+    /// lock.
+    std::function<void(std::shared_ptr<MemoryPool> pool)> pool_over;
   };
   DeviceMemory(Parts parts, std::uint64_t window_base, std::uint64_t window_bytes);
 
   /// Without a pool: as cuMemAlloc, on the context's device. With a stream: for use in its order.
   CUresult allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address,
                     const std::shared_ptr<MemoryPool>& pool = nullptr, const Stream* stream = nullptr);
-  /// `address` must begin an allocation of ours. Without a stream: as cuMemFree, which programs use to wait for
-  /// results.
-  CUresult free(Thread& thread, std::uint64_t address, Stream* stream = nullptr);
+  /// `address` must begin an allocation of ours. `noticed`: the host would notice work that is under way, and programs
+  /// rely on cuMemFree as a wait for it.
+  CUresult free(Thread& thread, std::uint64_t address, bool noticed) { return free(thread, address, nullptr, noticed); }
+  /// In the stream's order.
+  CUresult free(Thread& thread, std::uint64_t address, Stream& stream) {
+    return free(thread, address, &stream, /*noticed=*/false);
+  }
   /// Frees without any wait: memory that the GPU may still use is not given out again before the GPU has passed it.
   void discard(Thread& thread, std::uint64_t address);
   /// The context is gone, and with it what was allocated in it; nothing runs any more.
@@ -96,8 +105,12 @@ class DeviceMemory {
   MemoryPools& pools() { return pools_; }
   /// Has a pool give back unused memory while it has more than this (cuMemPoolTrimTo).
   void trim(Thread& thread, MemoryPool& pool, std::uint64_t keep_bytes);
+  /// A pool may have more than its threshold: the next wait looks.
+  void look_at_thresholds() { pools_above_threshold_ = true; }
   /// The program has waited for the GPU: pools give back what is above their threshold.
   void synchronized(Thread& thread);
+  /// Whether nothing of a pool that was destroyed is in use any more.
+  bool is_over(const MemoryPool& pool) const;
   PoolUsage usage(const MemoryPool& pool) const;
   void reset_high(MemoryPool& pool, bool reserved);
 
@@ -108,7 +121,9 @@ class DeviceMemory {
   /// cuMemCreate: memory without an address, maybe some that came with an earlier one.
   CUresult make(Thread& thread, const PhysicalMemory::Kind& kind, CUmemGenericAllocationHandle& allocation);
   /// One more hold on such memory (cuMemRetainAllocationHandle).
-  void retained(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device);
+  void retained(CUmemGenericAllocationHandle allocation, const Region& mapping);
+  /// In which forms the program may give it to other processes, as far as is known here.
+  std::uint32_t handle_types(CUmemGenericAllocationHandle allocation) const;
   /// What the program holds by this handle, if nothing that is done with it can fail for the want of memory, as for the
   /// GPU's page tables. Of others only the worker can tell.
   std::optional<PhysicalMemory::Held> safe(CUmemGenericAllocationHandle allocation) const;
@@ -167,6 +182,7 @@ class DeviceMemory {
   std::uint32_t spares_for(int device, SpareMemory& memory, std::uint64_t bytes) const;
   bool take_freed(MemoryPool& pool, const Stream& stream, std::uint64_t bytes, Block& block);
   Block take_block(std::uint64_t address);
+  CUresult free(Thread& thread, std::uint64_t address, Stream* stream, bool noticed);
   void free_block(Thread& thread, std::uint64_t address, int device, Stream* stream);
   void give(int device, const Block& block);
   void doom(int device, MemoryStore& store, const Extent& extent);

@@ -8,8 +8,10 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "operations.capnp.h"
@@ -180,8 +182,7 @@ CUresult HostMemory::free(Thread& thread, void* pointer) {
   const auto region = parts_.map.find(base);
   if (!region || region->kind != Region::Kind::host || region->base != base || region->pool)
     return CUDA_ERROR_INVALID_VALUE;
-  // The driver waits here, and copies under way need the memory.
-  const CUresult result = parts_.contexts.idle() ? CUDA_SUCCESS : parts_.waits.settle(thread, *region->context);
+  const CUresult result = wait_for_users(thread, *region);
   parts_.map.remove(base);
   drop(thread, base);
   return result;
@@ -211,7 +212,7 @@ CUresult HostMemory::remove(Thread& thread, void* pointer) {
   if (region && region->kind == Region::Kind::host) return CUDA_ERROR_INVALID_VALUE;
   if (!region || region->kind != Region::Kind::registered || region->base != base)
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-  const CUresult result = parts_.contexts.idle() ? CUDA_SUCCESS : parts_.waits.settle(thread, *region->context);
+  const CUresult result = wait_for_users(thread, *region);
   parts_.map.remove(base);
   drop(thread, base);
   return result;
@@ -219,20 +220,11 @@ CUresult HostMemory::remove(Thread& thread, void* pointer) {
 
 CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& device_address,
                          std::string_view kernel) {
-  const auto region = parts_.map.find(address);
-  if (!region || !region->on_host()) return CUDA_ERROR_INVALID_VALUE;
-  const auto as_it_is = [&] {
-    const std::lock_guard lock(mutex_);
-    const Block* const block = find(address, 1);
-    return block && block->device_address != 0 && !is_to_be_paged(*block);
-  };
-  if (!as_it_is()) {
-    if (const CUresult bad = settle_deliveries(thread, *region); bad != CUDA_SUCCESS) return bad;
-  }
-  const std::lock_guard order(order_);
-  std::unique_lock lock(mutex_);
+  std::unique_lock order(order_, std::defer_lock);
+  std::unique_lock lock(mutex_, std::defer_lock);
+  std::optional<Region> region;
+  if (const CUresult bad = lock_to_map(thread, address, order, lock, region); bad != CUDA_SUCCESS) return bad;
   Block* const block = find(address, 1);
-  if (!block) return CUDA_ERROR_INVALID_VALUE;
   const bool now_mapped = block->device_address == 0;
   if (now_mapped) {
     const Uncancelled uncancelled;
@@ -253,17 +245,21 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     in.setPaged(paged);
     std::vector<std::byte> shadow;
     if (!paged) shadow.resize(block->bytes);  // zero, as the worker's memory begins
+    block->becomes_mapped = true;
     lock.unlock();
     if (paged) rdma::StableMemory::of_process().remove(at(block->base));  // its pages may not always be read
     CUresult result = call.wait();
+    bool opened = block->opened || result == CUDA_SUCCESS;
     if (result == CUDA_SUCCESS && paged &&
         !pages_.adopt(parts_.contexts.home(*region->context), block->base, round_up(block->bytes))) {
       close(thread, block->base);
+      opened = false;
       result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     lock.lock();
+    block->becomes_mapped = false;
+    block->opened = opened;
     if (result != CUDA_SUCCESS) return result;
-    block->opened = true;
     block->device_address = seen_at;
     block->paged = paged;
     block->shadow = std::move(shadow);
@@ -387,18 +383,76 @@ void HostMemory::graph_has(Thread& thread, const NewParts& parts) {
   for (const Block* const block : blocks) name_parts(thread, *block);
 }
 
+// The driver waits here for work of the context, and copies under way need the memory, whichever context they are of.
+// How the others fare is nothing that this call tells, and nor is a failure of earlier calls a reason not to wait.
+CUresult HostMemory::wait_for_users(Thread& thread, const Region& region) {
+  if (parts_.contexts.idle()) return CUDA_SUCCESS;
+  const CUresult late = thread.take_late_error();
+  const Thread::AnswersOnly answers_only(thread);
+  for (Context* const context : delivering_to(region)) (void)parts_.waits.settle(thread, *context);
+  const CUresult result = parts_.waits.settle(thread, *region.context);
+  return late != CUDA_SUCCESS ? late : result;
+}
+
+// Takes both locks for a block that is to be mapped, when no copy is under way any more that writes to the worker's
+// copy of it. Other threads may make more of them while this one waits.
+CUresult HostMemory::lock_to_map(Thread& thread, std::uint64_t address, std::unique_lock<std::mutex>& order,
+                                 std::unique_lock<std::mutex>& lock, std::optional<Region>& region) {
+  constexpr unsigned patience = 2, tries_max = 100;
+  for (unsigned tries = 0;; ++tries) {
+    order.lock();
+    lock.lock();
+    region = parts_.map.find(address);
+    const Block* const block = find(address, 1);
+    const bool there = region && region->on_host() && block;
+    const bool settled = there && ((block->device_address != 0 && !is_to_be_paged(*block)) ||
+                                   (tries > 0 && !expects_within(block->base, block->bytes)));
+    if (tries > patience) wanted_ = 0;
+    if (!there) return CUDA_ERROR_INVALID_VALUE;
+    if (settled) return CUDA_SUCCESS;
+    if (tries == tries_max)
+      return refuse_use("kernel access to host memory to which copies of other threads never end");
+    if (tries >= patience) wanted_ = block->base;
+    lock.unlock();
+    order.unlock();
+    if (const CUresult bad = settle_to_map(thread, *region); bad != CUDA_SUCCESS) return bad;
+  }
+}
+
+// A thread that waits to map the block goes first. That is for a moment only, because it may wait for what is this
+// thread's to do.
+void HostMemory::give_way(std::uint64_t address) const {
+  constexpr auto moment = std::chrono::milliseconds(100);
+  if (wanted_.load(std::memory_order_relaxed) == 0) [[likely]]
+    return;
+  const auto wanted = [&] {
+    const std::lock_guard lock(mutex_);
+    const Block* const block = find(address, 1);
+    return block && block->base == wanted_;
+  };
+  for (const auto end = std::chrono::steady_clock::now() + moment; wanted() && std::chrono::steady_clock::now() < end;)
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
 // What copies have written to the worker's copy of a block comes here before that is replaced by what kernels see; and
-// no lane may be reading pages that are taken away then.
-CUresult HostMemory::settle_deliveries(Thread& thread, const Region& region) {
-  for (Context* const context : delivering_to(region))
-    if (const CUresult bad = parts_.waits.settle(thread, *context); bad != CUDA_SUCCESS) return bad;
+// no lane may be reading pages that are taken away then. Of which context it reads is not known.
+CUresult HostMemory::settle_to_map(Thread& thread, const Region& region) {
+  std::vector<Context*> users = delivering_to(region);
+  bool read, copied;
   {
     const std::lock_guard lock(mutex_);
-    const bool read = parts_.lanes.uses(region.base, region.base + region.bytes);
-    const bool copied = parts_.graphs.any_launched() && !parts_.graph_parts.within(region.base, region.bytes).empty();
-    if (!read && !copied) return CUDA_SUCCESS;
+    read = parts_.lanes.uses(region.base, region.base + region.bytes);
+    copied = parts_.graphs.any_launched() && !parts_.graph_parts.within(region.base, region.bytes).empty();
   }
-  return parts_.waits.settle(thread, *region.context);
+  if (read) {
+    users.clear();
+    parts_.contexts.for_active([&](Context& context) { users.push_back(&context); });
+  } else if (copied) {
+    users.push_back(region.context);
+  }
+  for (Context* const context : users)
+    if (const CUresult bad = parts_.waits.settle(thread, *context); bad != CUDA_SUCCESS) return bad;
+  return CUDA_SUCCESS;
 }
 
 // Any context may copy to the memory, not only the one that it is of.
@@ -499,7 +553,7 @@ std::vector<HostMemory::Change> HostMemory::take_changes(Block& block) {
 
 std::uint32_t HostMemory::expect_delivery(Thread& thread, Context& context, std::uint64_t address,
                                           std::uint64_t bytes) {
-  const auto region = parts_.map.find(address);
+  give_way(address);
   const std::lock_guard order(order_);
   Block* opened = nullptr;
   std::uint32_t number = 0;
@@ -516,7 +570,9 @@ std::uint32_t HostMemory::expect_delivery(Thread& thread, Context& context, std:
       expected_.push_back({address, address + bytes, number, &context});
     }
   }
-  if (opened) open(thread, region ? *region->context : context, *opened);
+  if (!opened) return number;
+  const auto region = parts_.map.find(address);
+  open(thread, region ? *region->context : context, *opened);
   return number;
 }
 
@@ -533,6 +589,9 @@ bool HostMemory::expect_by_lanes(Context& context, std::uint64_t begin, std::uin
     return !range.by_lanes() && range.begin < end && begin < range.end;
   };
   if (std::any_of(expected_.begin(), expected_.end(), otherwise)) return false;
+  // And the pages may be taken away.
+  if (const Block* const block = find(begin, 1); block && (block->becomes_mapped || block->device_address != 0))
+    return false;
   expected_.push_back({begin, end, /*number=*/0, &context});
   return true;
 }
@@ -564,6 +623,10 @@ HostMemory::Part HostMemory::newest(std::uint64_t address, std::uint64_t bytes) 
 
 bool HostMemory::expects(std::uint64_t address, std::uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
+  return expects_within(address, bytes);
+}
+
+bool HostMemory::expects_within(std::uint64_t address, std::uint64_t bytes) const {
   return std::any_of(expected_.begin(), expected_.end(),
                      [&](const Expected& range) { return range.begin < address + bytes && address < range.end; });
 }
@@ -627,6 +690,10 @@ void HostMemory::note_delivered(std::uint64_t begin, std::uint64_t end, std::uin
 }
 
 void HostMemory::context_closed(Thread& thread, Context& context) {
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(expected_, [&](const Expected& range) { return range.context == &context; });
+  }
   for (const Region& region : parts_.map.extract([&](const Region& r) { return r.on_host() && r.context == &context; }))
     drop(thread, region.base, true);
 }

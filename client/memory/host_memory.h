@@ -169,6 +169,7 @@ class HostMemory {
     std::uint64_t bytes = 0;
     bool owned = false;                // memory of the host window, ours to unmap
     bool opened = false;               // the worker has a copy
+    bool becomes_mapped = false;       // the worker is asked
     std::uint64_t device_address = 0;  // mapped: where kernels see it
     std::uint64_t alias = 0;           // registered: the place of the window where they do, or will
     bool paged = false;
@@ -182,7 +183,12 @@ class HostMemory {
   bool take_alias(const Region& region, Block& block);  // under mutex_
   CUresult take_window(std::uint64_t bytes, std::uint64_t& base);
   void give_window(std::uint64_t base, std::uint64_t bytes);
-  CUresult settle_deliveries(Thread& thread, const Region& region);
+  CUresult wait_for_users(Thread& thread, const Region& region);
+  CUresult lock_to_map(Thread& thread, std::uint64_t address, std::unique_lock<std::mutex>& order,
+                       std::unique_lock<std::mutex>& lock, std::optional<Region>& region);
+  CUresult settle_to_map(Thread& thread, const Region& region);
+  bool expects_within(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_
+  void give_way(std::uint64_t address) const;
   std::vector<Context*> delivering_to(const Region& region);
   void note_delivered(std::uint64_t begin, std::uint64_t end, std::uint32_t copy);  // under mutex_
   CUresult page(Thread& thread, const Region& region, Block& block, std::unique_lock<std::mutex>& lock);
@@ -227,7 +233,8 @@ class HostMemory {
   std::atomic<bool> exists_{false};
   std::atomic<unsigned> mapped_{0};
   std::atomic<unsigned> registered_mapped_{0};
-  std::atomic<unsigned> compared_{0};  // of these, those that are compared
+  std::atomic<unsigned> compared_{0};     // of these, those that are compared
+  std::atomic<std::uint64_t> wanted_{0};  // the block that a thread waits to map, in whose way others' copies come
   HostPages pages_;
 };
 

@@ -9,6 +9,7 @@
 #include "client/objects/thread.h"
 #include "client/stream/fences.h"
 #include "client/stream/settler.h"
+#include "device_memory.h"
 #include "host_memory.h"
 #include "memory_map.h"
 
@@ -33,6 +34,7 @@ CUresult HostPools::allocate(Thread& thread, Context& context, const std::shared
     if (const auto kept = take_kept(*pool, home, block.bytes)) block = *kept;
     else if (most != 0 && pool->usage.reserved + block.bytes > round_up(most)) return CUDA_ERROR_OUT_OF_MEMORY;
     else pool->usage.reserved += block.bytes;
+    if (!kept_.empty() && pool->usage.reserved > pool->release_threshold) parts_.device_memory.look_at_thresholds();
   }
   if (block.base == 0) {
     if (const CUresult bad = pin(thread, home, block.bytes, block.base); bad != CUDA_SUCCESS) {

@@ -17,6 +17,7 @@ namespace fargpu::client {
 
 class Calls;
 class Contexts;
+class DeviceMemory;
 class Fences;
 class HostMemory;
 class JobThread;
@@ -36,7 +37,8 @@ class HostPools {
     Settler& waits;
     MemoryMap& map;
     HostMemory& host_memory;
-    JobThread& answers;  ///< gives memory back
+    DeviceMemory& device_memory;  ///< has waits look at thresholds
+    JobThread& answers;           ///< gives memory back
   };
   explicit HostPools(const Parts& parts) : parts_(parts) {}
 

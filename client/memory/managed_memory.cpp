@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "calls_copy.capnp.h"
 #include "calls_stream.capnp.h"
 #include "cuda_facts.h"
 #include "operations.capnp.h"
@@ -64,17 +65,33 @@ CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t
   auto block = make_block(context, address, whole, idle ? State::fresh : State::theirs,
                           idle ? PROT_READ | PROT_WRITE : PROT_NONE);
   if (!block) {
-    memory.free(thread, address);
+    memory.free(thread, address, /*noticed=*/false);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   block->parts.emplace(0, whole);
   {
     const std::lock_guard lock(mutex_);
-    blocks_.emplace(address, std::move(block));
+    make_zero(thread, *blocks_.emplace(address, std::move(block)).first->second);
     if (idle) touched_ = true;
   }
   open_to_devices(thread, context.device);
   return CUDA_SUCCESS;
+}
+
+// Programs rely on it, though CUDA does not promise it. What lies here is what was there before. No work that comes
+// later, on any stream, is done before.
+void ManagedMemory::make_zero(Thread& thread, const PagedMemory::Block& block) {
+  Stream& stream = stream_of(thread, *block.context);
+  RemoteCall<wire::CuMemsetD8Async> set(thread, block.context);
+  auto in = set.in();
+  in.setDstDevice(block.base);
+  in.setN(block.bytes);
+  in.setHStream(stream.wire());
+  set.tell();
+  if (contexts_.several()) return wait_for_sent(thread, *block.context);
+  RemoteCall<wire::CuStreamSynchronize> wait(thread, block.context);
+  wait.in().setHStream(stream.wire());
+  wait.tell();
 }
 
 // Where devices cannot reach each other's memory, kernels of the others find nothing there.
@@ -109,6 +126,7 @@ void ManagedMemory::dropped(std::uint64_t address) {
 bool ManagedMemory::adopt(Thread& thread, Context& context, std::uint64_t address, std::uint64_t bytes) {
   if (bytes == 0 || !driver_band_.contains(address) || bytes > driver_band_.bytes - (address - driver_band_.base))
     return false;
+  const Thread::AnswersOnly answers_only(thread);
   const std::lock_guard lock(mutex_);
   prepare();
   const std::uint64_t end = address + bytes;
@@ -153,10 +171,11 @@ void ManagedMemory::forsake(std::uint64_t address, std::uint64_t bytes) {
 // --- contents -------------------------------------------------------------------------------------------------------
 
 // Copies of ours run on a stream of their own, which waits for nothing: the program may touch managed memory in a host
-// function, when the stream that runs it does not go on.
+// function, when the stream that runs it does not go on, nor what waits for that. Work whose results a fetch must see
+// has been waited for, and so has each copy to managed memory that the program takes for done.
 Stream& ManagedMemory::stream_of(Thread& thread, Context& context) {
   if (Stream* const known = parts_.streams.find(context.managed_stream)) return *known;
-  Stream* const made = parts_.streams.make_hidden(thread, context, CU_STREAM_NON_BLOCKING);
+  Stream* const made = parts_.streams.make_hidden(thread, context, CU_STREAM_NON_BLOCKING, /*apart=*/true);
   if (!made) throw SystemError("no stream for the contents of managed memory");
   context.managed_stream = made->handle;
   return *made;

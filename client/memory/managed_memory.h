@@ -80,6 +80,7 @@ class ManagedMemory final : public PagedMemory {
   void ask_behind_changes(Thread& thread) override;
   void handed_over(Thread& thread) override;
   void wait_for_sent(Thread& thread, Context& context);
+  void make_zero(Thread& thread, const PagedMemory::Block& block);  // under the lock
   void open_to_devices(Thread& thread, int owner);
   Block* find(std::uint64_t address) const { return static_cast<Block*>(PagedMemory::find(address)); }
   std::map<std::uint64_t, ManagedAdvice>::iterator split(Block& block, std::uint64_t offset);

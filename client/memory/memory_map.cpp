@@ -95,12 +95,14 @@ bool MemoryMap::covered(std::uint64_t address, std::uint64_t bytes, bool (*accep
   auto it = regions_.upper_bound(address);
   if (it == regions_.begin()) return false;
   --it;
-  while (address < end) {
+  const Region& first = it->second;
+  for (; address < end; ++it) {
     if (it == regions_.end() || !it->second.on_device() || it->first > address ||
         address - it->first >= it->second.bytes || !accept(it->second))
       return false;
+    const bool both_mapped = first.kind == Region::Kind::mapped && it->second.kind == Region::Kind::mapped;
+    if (it->first != first.base && !both_mapped) return false;
     address = it->first + it->second.bytes;
-    ++it;
   }
   return true;
 }

@@ -40,6 +40,7 @@ struct Region {
   std::uint64_t device_address = 0;  ///< of host memory: where kernels see it, 0 while they do not
   std::uint64_t owner = 0;           ///< of mappings: the allocation; of globals: the module or library
   CUmemoryPool pool = nullptr;       ///< of stream-ordered allocations
+  unsigned handle_types = 0;         ///< of mappings and pools' memory: CUmemAllocationHandleType, for other processes
   bool sync_memops = false;
   bool managed_variable = false;  ///< of globals: `__managed__`
   bool accessible = true;         ///< of mappings: cuMemSetAccess allowed a device to use it
@@ -93,7 +94,8 @@ class MemoryMap {
   /// Whether work on a stream may use all of [address, address + bytes): device memory that may be accessed, or host
   /// memory that is known.
   bool usable(std::uint64_t address, std::uint64_t bytes) const;
-  /// Whether mapped device memory covers all of [address, address + bytes), possibly by several regions.
+  /// Whether device memory covers all of [address, address + bytes): one region, or mappings that follow each other. No
+  /// driver goes beyond what was allocated.
   bool covered(std::uint64_t address, std::uint64_t bytes) const {
     return covered(address, bytes, [](const Region&) { return true; });
   }

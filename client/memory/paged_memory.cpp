@@ -218,6 +218,7 @@ void PagedMemory::compare(Thread& thread, Block& block, std::uint64_t offset, st
 }
 
 void PagedMemory::fetch(Thread& thread, Block& block, std::size_t granule) {
+  const Thread::AnswersOnly answers_only(thread);  // of failures of calls the next call tells
   auto run = std::find_if(block.runs.begin(), block.runs.end(),
                           [&](const Block::Run& one) { return one.next == granule && granule != 0; });
   if (run == block.runs.end()) {

@@ -72,6 +72,12 @@ bool PeerAccess::has(const MemoryPool& pool, int device) const {
   return pools_.contains({&pool, device});
 }
 
+bool PeerAccess::has_any(const MemoryPool& pool) const {
+  const std::lock_guard lock(mutex_);
+  const auto first = pools_.lower_bound({&pool, 0});
+  return first != pools_.end() && first->first == &pool;
+}
+
 void PeerAccess::pool_destroyed(Thread& thread, const MemoryPool& pool) {
   for (int device = 0; facts_.device(device); ++device) set(thread, pool, device, false);
 }

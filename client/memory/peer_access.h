@@ -32,6 +32,8 @@ class PeerAccess {
   /// As cuMemPoolSetAccess for one device, which is not the pool's own.
   CUresult set(Thread& thread, const MemoryPool& pool, int device, bool wanted);
   bool has(const MemoryPool& pool, int device) const;
+  /// Whether any device has access to it beside its own.
+  bool has_any(const MemoryPool& pool) const;
   void pool_destroyed(Thread& thread, const MemoryPool& pool);
 
   /// Whether the hardware can; ordinals as the program sees them.

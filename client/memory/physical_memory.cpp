@@ -12,8 +12,9 @@ void PhysicalMemory::set_plenty(int device, bool plenty) {
   else plenty_.erase(device);
 }
 
-void PhysicalMemory::hold(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device) {
-  Held& held = held_.try_emplace(allocation, Held{bytes, device, 0}).first->second;
+void PhysicalMemory::hold(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device,
+                          std::uint32_t handle_types) {
+  Held& held = held_.try_emplace(allocation, Held{bytes, device, handle_types, 0}).first->second;
   if (held.holds++ == 0) on_[device].bytes += bytes;
 }
 
@@ -30,7 +31,7 @@ std::optional<CUmemGenericAllocationHandle> PhysicalMemory::take_spare(const Kin
   found->second.pop_back();
   if (found->second.empty()) spares_.erase(found);
   on_[kind.device].kept_bytes -= kind.bytes;
-  held_.emplace(allocation, Held{kind.bytes, kind.device, 1});
+  held_.emplace(allocation, Held{kind.bytes, kind.device, kind.handle_types, 1});
   return allocation;
 }
 

@@ -30,6 +30,7 @@ class PhysicalMemory {
   struct Held {
     std::uint64_t bytes = 0;
     int device = 0;
+    std::uint32_t handle_types = 0;
     unsigned holds = 0;
   };
 
@@ -41,7 +42,7 @@ class PhysicalMemory {
   bool plenty(int device) const { return plenty_.contains(device); }
 
   /// The program has this allocation, or has it once more.
-  void hold(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device);
+  void hold(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device, std::uint32_t handle_types);
   /// Nobody has asked for this one yet.
   void keep(const Kind& kind, CUmemGenericAllocationHandle allocation);
   /// One of the kept ones, which the program holds from now on.

@@ -94,6 +94,12 @@ void Contexts::fail(int device, CUresult result) {
   });
 }
 
+bool Contexts::lives(std::uint32_t id) {
+  bool found = id == 0;
+  contexts_.for_each([&](Handle handle, const Context& context) { found |= handle.id() == id && context.active; });
+  return found;
+}
+
 void Contexts::fail_all(CUresult result) {
   contexts_.for_each([&](Handle, Context& context) { context.failure = result; });
 }

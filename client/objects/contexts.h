@@ -26,6 +26,8 @@ class Contexts {
   Context& primary(int device) { return *primaries_[static_cast<std::size_t>(device)]; }
   /// The context of a live handle (a primary one need not be active), or null.
   Context* find(CUcontext context) { return contexts_.find(handle_of(context)); }
+  /// Whether a call of this context on the wire (0: of none) is of one that lives.
+  bool lives(std::uint32_t id);
   /// Whether it was a context and is destroyed.
   bool was(CUcontext context) { return contexts_.was(handle_of(context)); }
   /// The context that memory, events and code of this one belong to: itself, but for green ones.
@@ -50,6 +52,10 @@ class Contexts {
 
   /// A created (not primary) context, not to be found yet. Null if there are too many.
   Context* make(int device, unsigned flags);
+  /// It could not be opened. A primary one stays.
+  void give_up(const Context& context) {
+    if (!context.primary) contexts_.give_up(context.handle);
+  }
   void opened(Context& context);
   void closed(Context& context);
 

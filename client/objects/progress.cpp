@@ -57,9 +57,10 @@ bool Event::complete() const {
 }
 
 Event::Watch Event::watch(std::uint64_t record) const {
-  if (record == 0 || watched.load() != record || recorded_by_work || shared()) return Watch::none;
+  const std::uint64_t asked = watched.load();
+  if (record == 0 || asked <= record || recorded_by_work || shared()) return Watch::none;
   const Told last = told.load();
-  if (!last.any || static_cast<std::int32_t>(last.query - query.load()) < 0) return Watch::waiting;
+  if (!last.any || static_cast<std::int32_t>(last.query - static_cast<std::uint32_t>(asked)) < 0) return Watch::waiting;
   return last.failed ? Watch::none : Watch::over;
 }
 

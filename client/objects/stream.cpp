@@ -26,7 +26,6 @@ void Event::reset() {
   recorded_by_work = false;
   capture = 0;
   watched = 0;
-  query = 0;
   told = Told{};
 }
 

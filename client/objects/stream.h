@@ -70,12 +70,12 @@ struct Event {
   unsigned flags = 0;
   std::atomic<std::uint64_t> recorded{0};   ///< call that recorded it last; 0 for never
   std::atomic<std::uint64_t> completed{0};  ///< that record is known to have happened
-  /// Of this record a query was answered that it has not happened; the worker tells when it has.
+  /// The last query that was answered that the record before it has not happened; the worker tells when that has. Grows
+  /// only: one number says of which record the answer was, whichever thread notes its answer last.
   std::atomic<std::uint64_t> watched{0};
-  std::atomic<std::uint32_t> query{0};  ///< that query, by the low bits of its call's number
   /// The last such query that the worker has told of, and whether the work has failed.
   struct Told {
-    std::uint32_t query = 0;
+    std::uint32_t query = 0;  ///< the low bits of its call's number
     bool any = false;
     bool failed = false;
   };

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -49,9 +50,9 @@ class Thread {
   }
   /// Set by Process: what is done for a thread that ends, before it goes.
   static void at_end(void (*action)(Thread& thread) noexcept);
-  /// The thread of this number, or null if it has ended. The caller must hold no Thread for longer than the process is
-  /// asked.
-  static void deliver_error(std::uint32_t id, CUresult error);
+  /// A call of this thread's, which did not wait, has failed. If the thread ends before it has told the program so, or
+  /// has ended, and the failure `concerns_others`, the next call of any of the program's tells. `call` stays.
+  static void deliver_error(std::uint32_t id, CUresult error, std::string_view call, bool concerns_others = true);
 
   std::uint32_t id() const { return id_; }
 
@@ -59,12 +60,17 @@ class Thread {
   Context* context() const { return contexts_.empty() ? nullptr : contexts_.back(); }
   std::vector<Context*>& contexts() { return contexts_; }
 
-  /// A failure of a call this thread made and did not wait for; taken by its next call that may report.
+  /// A failure of a call this thread made and did not wait for, or one that has ended; taken by its next call that may
+  /// report.
   CUresult take_late_error() {
-    if (late_error_.load(std::memory_order_relaxed) == CUDA_SUCCESS) [[likely]]
+    if (late_error_.load(std::memory_order_relaxed) == CUDA_SUCCESS &&
+        orphaned_error_.load(std::memory_order_relaxed) == CUDA_SUCCESS) [[likely]]
       return CUDA_SUCCESS;
-    return answers_only_ ? CUDA_SUCCESS : late_error_.exchange(CUDA_SUCCESS);
+    if (answers_only_) return CUDA_SUCCESS;
+    const CUresult own = late_error_.exchange(CUDA_SUCCESS);
+    return own != CUDA_SUCCESS || !of_program_ ? own : orphaned_error_.exchange(CUDA_SUCCESS);
   }
+  CUresult take_own_late_error() { return late_error_.exchange(CUDA_SUCCESS); }
   /// While it lives, what the thread's calls return is the worker's answer to them: failures of earlier calls are left
   /// for the next one.
   class AnswersOnly {
@@ -95,16 +101,22 @@ class Thread {
   TraceCosts traced;
 
  private:
-  explicit Thread(std::uint32_t id) : id_(id) {}
+  explicit Thread(std::uint32_t id);
   static Thread& make_current();
   static void end(void* thread);
+  static void orphan(CUresult error, std::string_view call);
 
   // Initial-exec: one pointer of static TLS, read without a call.
   static constinit thread_local Thread* current_ __attribute__((tls_model("initial-exec")));
 
+  static constinit std::atomic<CUresult> orphaned_error_;  // of threads that have ended
+
   const std::uint32_t id_;
   std::vector<Context*> contexts_;
   std::atomic<CUresult> late_error_{CUDA_SUCCESS};
+  std::string_view failed_call_;  // with that error; as what follows, under the lock of the registry
+  bool concerns_others_ = false;
+  const bool of_program_;
   bool answers_only_ = false;
 };
 

@@ -68,7 +68,9 @@ void Between::note(std::uint64_t id, bool Parked::*what, CUresult result) {
   std::unique_lock lock(mutex_);
   const auto found = parked_.find(id);
   if (found == parked_.end()) return;
-  if (result != CUDA_SUCCESS) Thread::deliver_error(found->second.thread, result);
+  if (result != CUDA_SUCCESS)
+    Thread::deliver_error(found->second.thread, result, "a copy or wait between hosts",
+                          /*concerns_others=*/false);
   found->second.*what = true;
   if (!found->second.reached || !found->second.passed) return;
   const Parked parked = std::move(found->second);
@@ -102,7 +104,8 @@ void Between::lost(const Session& session) noexcept {
       Parked& parked = one->second;
       const bool own = parked.session == &session;
       if (!own && parked.on.erase(&session) > 0) {
-        Thread::deliver_error(parked.thread, CUDA_ERROR_DEVICE_UNAVAILABLE);
+        Thread::deliver_error(parked.thread, CUDA_ERROR_DEVICE_UNAVAILABLE, "a copy or wait between hosts",
+                              /*concerns_others=*/false);
         parked.passed = true;
         if (parked.reached) over.insert(parked_.extract(one));  // which takes no memory
       } else if (own) {
@@ -142,7 +145,7 @@ CUresult Between::wait(Thread& thread, Stream& stream, const Event& event) {
     return refuse_use("a graph that waits for work of another host");
   }
   const bool known = !event.shared() && !event.recorded_by_work.load();
-  if (known && (event.recorded.load() == 0 || event.complete())) return CUDA_SUCCESS;
+  if (known && (event.recorded.load() == 0 || event.complete())) return stream.context->failure;
   Stream* const witness = hidden(thread, *event.context, Use::events);
   if (!witness) return CUDA_ERROR_OUT_OF_MEMORY;
   // A word from worker to worker would overtake what the other one has to deliver to memory of the program.

@@ -64,35 +64,42 @@ std::string Links::make(Link& link) {
   if (!link.from.calls.serves(Opcode::joinPeer) || !link.to.calls.serves(Opcode::offerPeer))
     return "one of them is of a release that has no links";
   if (target.peer.host.empty()) return target.host + " was reached by a socket of this machine";
+  bool offered = false;
+  std::string why;
   try {
-    Thread& thread = Thread::current();
-    RemoteCall<wire::OfferPeer> offer(link.to.calls, thread);
-    offer.in().setLink(link.number);
-    if (offer.wait() != CUDA_SUCCESS) return target.host + " offers none";
-    if (const auto failure = offer.out().getFailure(); failure.size() > 0)
-      return target.host + ": " + printable(failure.cStr(), 512);
-    RemoteCall<wire::JoinPeer> join(link.from.calls, thread);
-    auto in = join.in();
-    in.setLink(link.number);
-    in.setHost(target.peer.host);
-    in.setPort(target.peer.port);
-    in.setSession(target.session_id);
-    in.setKey(offer.out().getKey());
-    in.setEncrypted(target.peer.encrypted);
-    std::string why;
-    if (join.wait() != CUDA_SUCCESS) why = "it makes none";
-    else why = printable(join.out().getFailure().cStr(), 512);
-    if (why.empty()) {
-      link.rdma = join.out().getRdma();
-      return {};
-    }
-    close(link.to, link);
-    return link.from.terms.host + ": " + why;
+    why = make(link, offered);
   } catch (const kj::Exception& error) {
-    return words(error.getDescription().cStr());
+    why = words(error.getDescription().cStr());
   } catch (const std::exception& error) {
-    return words(error.what());
+    why = words(error.what());
   }
+  if (offered && !why.empty()) close(link.to, link);
+  return why;
+}
+
+// `offered`: the target has its end, whether the other one comes or is lost.
+std::string Links::make(Link& link, bool& offered) {
+  const Terms& target = link.to.terms;
+  Thread& thread = Thread::current();
+  RemoteCall<wire::OfferPeer> offer(link.to.calls, thread);
+  offer.in().setLink(link.number);
+  if (offer.wait() != CUDA_SUCCESS) return target.host + " offers none";
+  if (const auto failure = offer.out().getFailure(); failure.size() > 0)
+    return target.host + ": " + printable(failure.cStr(), 512);
+  offered = true;
+  RemoteCall<wire::JoinPeer> join(link.from.calls, thread);
+  auto in = join.in();
+  in.setLink(link.number);
+  in.setHost(target.peer.host);
+  in.setPort(target.peer.port);
+  in.setSession(target.session_id);
+  in.setKey(offer.out().getKey());
+  in.setEncrypted(target.peer.encrypted);
+  if (join.wait() != CUDA_SUCCESS) return link.from.terms.host + ": it makes none";
+  if (const auto failure = join.out().getFailure(); failure.size() > 0)
+    return link.from.terms.host + ": " + printable(failure.cStr(), 512);
+  link.rdma = join.out().getRdma();
+  return {};
 }
 
 // Telling a worker may have to wait, so it is done where its questions are answered. One that is not told, for the want

@@ -65,6 +65,7 @@ class Links {
   };
   using Ends = std::pair<Session*, Session*>;
   std::string make(Link& link);
+  static std::string make(Link& link, bool& offered);
   static void close(Session& session, const Link& link) noexcept;
 
   std::mutex mutex_;

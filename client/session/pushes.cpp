@@ -9,9 +9,12 @@
 #include "client/call/waiting_prints.h"
 #include "client/call/remote_call.h"
 #include "client/memory/conflicts.h"
+#include "client/memory/system_calls.h"
 #include "cuda_facts.h"
 #include "link_news.h"
 #include "protocol/errors.h"
+#include "protocol/limits.h"
+#include "protocol/program_memory.h"
 #include "protocol/text.h"
 #include "waits.h"
 
@@ -84,6 +87,10 @@ void Pushes::on_event(wire::EventPassed::Reader passed) {
 void Pushes::on_callback(wire::Callback::Reader callback) {
   if (callback.getPart() != 0) return call_part(callback.getCallback(), callback.getPart());
   const auto result = static_cast<CUresult>(callback.getResult());
+  if (callback.getSkipped()) {
+    parts_.stream_waits.remove(callback.getCallback());
+    return parts_.callbacks.skip(callback.getCallback(), result);
+  }
   if (!parts_.stream_waits.due(callback.getCallback(), result)) parts_.callbacks.due(callback.getCallback(), result);
 }
 
@@ -93,7 +100,11 @@ void Pushes::call_part(std::uint64_t callback, std::uint64_t part) {
   if (function->destructor) parts_.graph_parts.release(part);  // once
   else if (!parts_.graphs.any_launched())
     throw ProtocolError("a function of a graph was called while no graph is launched");
-  parts_.callbacks.call(callback, [function] { function->call(function->argument); });
+  count_job();
+  parts_.callbacks.call(callback, [this, function] {
+    function->call(function->argument);
+    --jobs_;
+  });
 }
 
 // Giving memory back may send, which this thread must not.
@@ -142,16 +153,37 @@ void Pushes::on_late_error(wire::LateError::Reader error) {
     return note_conflict(word, "managed", there ? memory->base : 0, there ? memory->bytes : 0);
   }
   const auto result = static_cast<CUresult>(error.getResult());
-  log::info("{} failed: {}", opcode_name(error.getOpcode()), result_name(result));
-  if (ends_context(result)) parts_.contexts.fail_with(error.getContext(), result);
-  Thread::deliver_error(error.getThread(), result);
+  const std::string_view call = opcode_name(error.getOpcode());
+  log::info("{} failed: {}", call, result_name(result));
+  // Every thread hears of what has ended a context, and work of one that is gone concerns none.
+  const bool ends = ends_context(result);
+  if (ends) parts_.contexts.fail_with(error.getContext(), result);
+  Thread::deliver_error(error.getThread(), result, call,
+                        /*concerns_others=*/!ends && parts_.contexts.lives(error.getContext()));
 }
 
 void Pushes::answer_pull(std::uint64_t pull, std::uint64_t address, std::uint64_t bytes) {
   const auto region = parts_.map.find(address);
-  // The program may have freed or unregistered it since.
-  if (!region || !region->on_host() || !region->contains(address, bytes)) return say_gone(pull);
-  send_pulled(pull, {reinterpret_cast<const std::byte*>(address), bytes});
+  if (!region || !region->contains(address, bytes)) return say_gone(pull);
+  std::vector<std::byte> part(std::min<std::uint64_t>(bytes, limits::bulk_bytes_max));
+  for (const std::uint64_t end = address + bytes; address < end; address += part.size()) {
+    part.resize(std::min<std::uint64_t>(end - address, part.size()));
+    if (!read_pinned(region->buffer_id, address, part)) return say_gone(pull);
+    send_pulled(pull, part);
+  }
+}
+
+// The program may have freed or unregistered it since, or do so now: where the kernel finds no memory, it is gone, too.
+// Pages that the GPU has come first, unless another thread gives them back meanwhile.
+bool Pushes::read_pinned(std::uint64_t buffer_id, std::uint64_t address, std::span<std::byte> into) const {
+  for (int looks = 0; looks < calls_again_max; ++looks) {
+    const auto region = parts_.map.find(address);
+    if (!region || !region->on_host() || region->buffer_id != buffer_id || !region->contains(address, into.size()))
+      return false;
+    touch_pages(address, into.size(), /*writing=*/false);
+    if (read_program_memory(reinterpret_cast<const void*>(address), into.data(), into.size())) return true;
+  }
+  return false;
 }
 
 void Pushes::answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint64_t bytes) {
@@ -176,10 +208,7 @@ void Pushes::say_gone(std::uint64_t pull) {
 
 void Pushes::send_pulled(std::uint64_t pull, std::span<const std::byte> rest) {
   while (!rest.empty()) {
-    // A copy: pages may have to come from the worker first, for which nothing could be sent while this is.
-    const auto first = rest.begin(),
-               end = first + static_cast<std::ptrdiff_t>(std::min(rest.size(), limits::bulk_bytes_max));
-    const std::vector<std::byte> part(first, end);
+    const auto part = rest.first(std::min(rest.size(), limits::bulk_bytes_max));
     tell_worker([&](wire::Control::Builder control) { control.initPulled().setPull(pull); }, part);
     rest = rest.subspan(part.size());
   }
@@ -207,13 +236,21 @@ void Pushes::function_done(std::uint64_t number) {
 
 // The connection may be lost, or memory run out, in the middle of it.
 void Pushes::answer_aside(std::function<void()> answer) {
-  parts_.answers.run([&events = parts_.calls.events, answer = std::move(answer)] {
+  count_job();
+  parts_.answers.run([this, answer = std::move(answer)] {
     try {
       answer();
     } catch (const std::exception& error) {
-      lose_for(events, error.what());
+      lose_for(parts_.calls.events, error.what());
     }
+    --jobs_;
   });
+}
+
+// One that the worker gives another thread, which may be slower than the worker asks.
+void Pushes::count_job() {
+  if (jobs_.fetch_add(1) >= limits::waits_max)
+    throw ProtocolError("the worker asks for more than it waits for answers to");
 }
 
 template <class Fill>

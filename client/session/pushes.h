@@ -2,6 +2,7 @@
 // What the worker says by itself: late failures, passed fences, functions and memory of this process that its work
 // needs.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -66,6 +67,7 @@ class Pushes final : public PushHandler {
   void on_callback(wire::Callback::Reader callback);
   void answer_pull(std::uint64_t pull, std::uint64_t address, std::uint64_t bytes);
   void answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint64_t bytes);
+  bool read_pinned(std::uint64_t buffer_id, std::uint64_t address, std::span<std::byte> into) const;
   void send_pulled(std::uint64_t pull, std::span<const std::byte> rest);
   void say_gone(std::uint64_t pull);
   bool still_there(const GraphParts::Memory& memory) const;
@@ -74,13 +76,15 @@ class Pushes final : public PushHandler {
   void call_part(std::uint64_t callback, std::uint64_t part);
   void release_part(std::uint64_t part);
   void answer_aside(std::function<void()> answer);
+  void count_job();
   template <class Fill>
   void tell_worker(Fill&& fill, std::span<const std::byte> bulk = {});
 
   const Parts parts_;
   const std::string& host_;
   const Window& host_window_;
-  std::vector<std::byte> arriving_;  // what is being delivered, on its way to where it belongs; of the reading thread
+  std::atomic<std::size_t> jobs_{0};  // of other threads, for the worker
+  std::vector<std::byte> arriving_;   // what is being delivered, on its way to where it belongs; of the reading thread
 };
 
 }  // namespace fargpu::client

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "calls_context.capnp.h"
+#include "client/base/life.h"
 #include "client/call/remote_call.h"
 #include "operations.capnp.h"
 #include "protocol/words.h"
@@ -59,14 +60,17 @@ Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::na
       whole_system_work(calls, fences, stream_waits),
       map(terms.origin),
       peers(calls, terms.facts),
-      device_memory({.calls = calls,
-                     .facts = terms.facts,
-                     .contexts = contexts,
-                     .waits = waits,
-                     .fences = fences,
-                     .map = map,
-                     .managed_dropped = [this](std::uint64_t address) { managed.dropped(address); }},
-                    terms.device_window.base, terms.device_window.bytes),
+      device_memory(
+          {.calls = calls,
+           .facts = terms.facts,
+           .contexts = contexts,
+           .waits = waits,
+           .fences = fences,
+           .map = map,
+           .managed_dropped = [this](std::uint64_t address) { managed.dropped(address); },
+           .trim_in_host = [this](auto& by, auto& pool) { host_pools.trim(by, pool, pool.release_threshold); },
+           .pool_over = [this](const auto& pool) { pool_over(pool); }},
+          terms.device_window.base, terms.device_window.bytes),
       managed({.calls = calls,
                .contexts = contexts,
                .whole_system_work = whole_system_work,
@@ -93,6 +97,7 @@ Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::na
                   .waits = waits,
                   .map = map,
                   .host_memory = host_memory,
+                  .device_memory = device_memory,
                   .answers = answers}),
       graph_memory(device_memory),
       shared_memory({.calls = calls,
@@ -134,6 +139,9 @@ void Session::lose(const std::string& why) noexcept {
   }
   lanes.close(first);
   if (const auto action = at_loss_.load()) action(*this, first);
+  try {
+    callbacks.lost(CUDA_ERROR_DEVICE_UNAVAILABLE, /*tells=*/life() != Life::ended);
+  } catch (const std::exception&) {}  // no memory to call them
 }
 
 // A client that is not connected does not wait until it is, only to say this.
@@ -172,7 +180,10 @@ CUresult Session::open_context(Thread& thread, Context& context, Handle resource
   in.setPrimary(context.primary);
   in.setFlags(context.flags);
   in.setResources(resources.value());
-  if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = call.wait(); result != CUDA_SUCCESS) {
+    contexts.give_up(context);
+    return result;
+  }
   const auto out = call.out();
   context.number = out.getNumber() + (std::uint64_t{terms.origin} << 24);  // programs see those of all sessions
   context.least_priority = out.getLeastPriority();
@@ -252,6 +263,18 @@ CUresult Session::close_context(Thread& thread, Context& context) {
 void Session::fence_wanted(Thread& thread, Stream& stream, std::uint64_t items) {
   fences.after(thread, stream, [&stream, handle = stream.handle, items] {
     if (stream.handle == handle) raise(stream.retired, items);
+  });
+}
+
+// Peers reached its memory until now.
+void Session::pool_over(const std::shared_ptr<MemoryPool>& pool) {
+  if (!peers.has_any(*pool)) return;
+  answers.run([this, pool] {
+    try {
+      peers.pool_destroyed(Thread::current(), *pool);
+    } catch (const std::exception& error) {
+      lose_for(*this, error.what());
+    }
   });
 }
 

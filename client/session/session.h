@@ -156,6 +156,7 @@ class Session final : CallEvents {
  private:
   void fence_wanted(Thread& thread, Stream& stream, std::uint64_t items) override;
   CUresult with_room(Thread& thread, Context& context, const std::function<CUresult()>& ask) override;
+  void pool_over(const std::shared_ptr<MemoryPool>& pool);
   void close_green(Context& context);
   void tell_lane_lost(const std::string& why) noexcept;
   template <class Fill>

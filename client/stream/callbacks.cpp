@@ -4,10 +4,10 @@
 
 namespace fargpu::client {
 
-std::uint64_t Callbacks::add(Function function) {
+std::uint64_t Callbacks::add(Function function, bool always) {
   thread_.start();
   const std::lock_guard lock(mutex_);
-  functions_.emplace(next_, std::move(function));
+  functions_.emplace(next_, Entry{std::move(function), always});
   waiting_.fetch_add(1);
   return next_++;
 }
@@ -20,13 +20,15 @@ std::uint64_t Callbacks::open(std::function<void()> reached) {
 }
 
 void Callbacks::close(std::uint64_t number) {
-  waiting_.fetch_sub(1);
   done_(number);
+  waiting_.fetch_sub(1);
 }
 
-void Callbacks::remove(std::uint64_t number) {
+bool Callbacks::remove(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  if (functions_.erase(number) + open_.erase(number) > 0) waiting_.fetch_sub(1);
+  if (functions_.erase(number) + open_.erase(number) == 0) return false;
+  waiting_.fetch_sub(1);
+  return true;
 }
 
 void Callbacks::due(std::uint64_t number, CUresult stream_result) {
@@ -39,8 +41,12 @@ void Callbacks::due(std::uint64_t number, CUresult stream_result) {
   }
   const auto found = functions_.find(number);
   if (found == functions_.end()) return;
-  call(number, [this, stream_result, function = std::move(found->second)] {
-    function(stream_result);
+  // What it wrote has been sent, and the worker told, before it counts no more as one that may still write: nothing is
+  // sent ahead of that.
+  thread_.run([this, number, stream_result, function = std::move(found->second.function)] {
+    due_();
+    run([&] { function(stream_result); });
+    done_(number);
     waiting_.fetch_sub(1);
   });
   functions_.erase(found);
@@ -49,11 +55,34 @@ void Callbacks::due(std::uint64_t number, CUresult stream_result) {
 void Callbacks::call(std::uint64_t number, std::function<void()> function) {
   thread_.run([this, number, function = std::move(function)] {
     due_();
-    Thread::current().in_callback = true;
-    function();
-    Thread::current().in_callback = false;
+    run(function);
     done_(number);
   });
+}
+
+void Callbacks::skip(std::uint64_t number, CUresult error) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = functions_.find(number); found != functions_.end()) skip(found, error);
+}
+
+void Callbacks::lost(CUresult error, bool tells) {
+  const std::lock_guard lock(mutex_);
+  while (!functions_.empty()) skip(functions_.begin(), error, tells);
+}
+
+void Callbacks::skip(Functions::iterator found, CUresult error, bool tells) {
+  Entry entry = std::move(found->second);
+  functions_.erase(found);
+  waiting_.fetch_sub(1);
+  if (!entry.always || !tells) return;
+  thread_.run([function = std::move(entry.function), error] { run([&] { function(error); }); });
+}
+
+template <class Act>
+void Callbacks::run(Act&& act) {
+  Thread::current().in_callback = true;
+  act();
+  Thread::current().in_callback = false;
 }
 
 }  // namespace fargpu::client

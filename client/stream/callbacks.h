@@ -30,34 +30,51 @@ class Callbacks {
         done_(std::move(done)),
         thread_("fargpu-callback", std::move(lookout), std::move(failed)) {}
 
-  /// Remembers a function; returns its number. It runs once.
-  std::uint64_t add(Function function);
+  /// Remembers a function; returns its number. It runs once. `always`: it runs also where its stream does not get to
+  /// it, and hears why.
+  std::uint64_t add(Function function, bool always = false);
   /// Remembers something that is not the program's, and is over when close() says so: `reached` runs, quickly, on the
   /// thread that receives the news.
   std::uint64_t open(std::function<void()> reached);
   void close(std::uint64_t number);
-  /// Forgets one whose call could not be made.
-  void remove(std::uint64_t number);
+  /// Forgets one whose call could not be made. False if it is not known any more, because it runs with the error of a
+  /// lost session.
+  bool remove(std::uint64_t number);
   /// A number for what the worker calls in the same way but does not run here.
   std::uint64_t take_number() {
     const std::lock_guard lock(mutex_);
     return next_++;
   }
-  /// Whether any function is registered that has not run to its end.
+  /// Whether any function is registered of whose end the worker has not been told.
   bool any_waiting() const { return waiting_.load() > 0; }
   /// The stream has got there. Ignored for numbers that are not (or no longer) known.
   void due(std::uint64_t number, CUresult stream_result);
   /// Runs a function of a graph now, and tells the worker, which gave the call this number.
   void call(std::uint64_t number, std::function<void()> function);
+  /// The worker does not call this one: if it runs always it does so with the error, and the worker is not told of its
+  /// end. Others are forgotten.
+  void skip(std::uint64_t number, CUresult error);
+  /// The worker calls none any more. Where the program has ended, nothing of it runs (`tells`).
+  void lost(CUresult error, bool tells);
   /// Where they run.
   JobThread& thread() { return thread_; }
 
  private:
+  struct Entry {
+    Function function;
+    bool always = false;
+  };
+  using Functions = std::map<std::uint64_t, Entry>;
+
+  void skip(Functions::iterator found, CUresult error, bool tells = true);
+  template <class Act>
+  static void run(Act&& act);
+
   const std::function<void()> due_;
   const std::function<void(std::uint64_t)> done_;
   JobThread thread_;
   std::mutex mutex_;
-  std::map<std::uint64_t, Function> functions_;
+  Functions functions_;
   std::map<std::uint64_t, std::function<void()>> open_;
   std::uint64_t next_ = 1;
   std::atomic<unsigned> waiting_{0};

@@ -5,7 +5,7 @@
 
 namespace fargpu::client {
 
-Stream* Streams::make_hidden(Thread& thread, Context& context, unsigned flags) {
+Stream* Streams::make_hidden(Thread& thread, Context& context, unsigned flags, bool apart) {
   const auto [handle, stream] = create();
   if (!stream) return nullptr;
   stream->handle = handle;
@@ -16,6 +16,7 @@ Stream* Streams::make_hidden(Thread& thread, Context& context, unsigned flags) {
   auto in = call.in();
   in.setPhStream(handle.value());
   in.setFlags(flags);
+  if (apart) call.never_held();
   call.tell();
   publish(handle);
   return stream;

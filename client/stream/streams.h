@@ -16,8 +16,9 @@ class Streams : public HandleMap<Stream> {
   explicit Streams(Captures& captures, unsigned origin = 0)
       : HandleMap(HandleKind::stream, origin), captures_(captures) {}
 
-  /// A stream that the program does not know; null if there are too many.
-  Stream* make_hidden(Thread& thread, Context& context, unsigned flags);
+  /// A stream that the program does not know; null if there are too many. `apart`: its work comes behind nothing but
+  /// what it was given itself, not even what all of its context waits for.
+  Stream* make_hidden(Thread& thread, Context& context, unsigned flags, bool apart = false);
   /// The default stream of a thread in its current context (CU_STREAM_PER_THREAD), made when first used; null if there
   /// are too many.
   Stream* default_of(Thread& thread, Context& context);

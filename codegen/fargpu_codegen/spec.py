@@ -17,7 +17,7 @@ from .header import Function, Header, Parameter, Type
 MODES = ("deferred", "barrier", "cached", "either")
 CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "aside", "as", "forgotten_by",
              "after_held", "waits_for", "records", "turn", "room", "driver_room", "launches", "alike", "crew", "checks",
-             "asks", "names_memory"}
+             "asks", "names_memory", "releases"}
 OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "forgotten_by", "after_held", "turn", "alike",
                   "crew", "asks", "names_memory", "driver_room",
                   "attributes", "taken_for_done", "passes_functions", "staged", "dropped", "handles", "held"}
@@ -120,6 +120,7 @@ class Call:
     checks: list[tuple[str, str]] = field(default_factory=list)
     room: bool = False  # it takes memory of the GPU: what the client keeps there for reuse makes room for it
     driver_room: bool = False  # the driver may take memory of the GPU for it by itself
+    releases: bool = False  # an object may be gone after it, and nothing that is held back may need that
     forgotten_by: list[str] = field(default_factory=list)
     narrows: str = ""  # symbol of the 64-bit call of which this one has the 32-bit form
     undo: str = ""  # symbol of the call that gives back what the 64-bit call answered, when that does not fit
@@ -202,8 +203,13 @@ class Call:
 
     @property
     def destroys(self) -> bool:
-        """An object is gone after it, whatever it returns: it is sent also where it tells of an earlier failure."""
+        """An object is gone after it, whatever it returns."""
         return any(a.destroys for a in self.arguments)
+
+    @property
+    def sent_after_failures(self) -> bool:
+        """It is sent also where it tells of an earlier failure: the program does not ask again."""
+        return self.destroys or self.releases
 
     @property
     def after_held(self) -> bool:
@@ -542,7 +548,7 @@ class Loader:
                     launches=entry.get("launches", ""), alike=entry.get("alike", []), crew=entry.get("crew", ""),
                     asks=entry.get("asks", False), names_memory=entry.get("names_memory", False),
                     room=entry.get("room", False), driver_room=entry.get("driver_room", False),
-                    forgotten_by=entry.get("forgotten_by", []))
+                    releases=entry.get("releases", False), forgotten_by=entry.get("forgotten_by", []))
         self.add(file, call)
         if call.travels_as:
             return  # its twin is checked

@@ -95,7 +95,7 @@ FAULTS = {
         "spec/box.toml", "aside = true\n", "asides = true\n",
         "box.toml: cuBoxDestroy: [unknown-key] 'asides' means nothing here; known are after_held, alike, as, aside, "
         "asks, checks, client, context, crew, driver_room, forgotten_by, launches, mode, names_memory, params, "
-        "records, room, server, stream, turn, waits_for, why"),
+        "records, releases, room, server, stream, turn, waits_for, why"),
     "a key of an operation is misspelt": (
         "spec/box.toml", 'reply = "OpenBoxReply"', 'replies = "OpenBoxReply"',
         "box.toml: openBox: [unknown-key] 'replies' means nothing here; known are after_held, alike, asks, attributes, "

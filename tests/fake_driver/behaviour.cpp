@@ -117,6 +117,8 @@ struct State {
   bool leaves = false;
   std::multimap<std::size_t, std::vector<std::byte>> left;  // by size
   std::map<std::uint64_t, std::uint64_t> host;              // pinned or registered memory, reached by its own address
+  std::map<void*, Context*> pinned;                         // pinned memory, with its context
+  std::set<void*> unpinned;                                 // which went with that: nothing is copied there
   std::map<std::uint64_t, std::size_t> globals;
   Objects objects;
   std::vector<std::unique_ptr<Context>> destroyed;  // which may be another thread's current one
@@ -639,6 +641,15 @@ CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams*, unsigned flags, CUde
   *out = reinterpret_cast<CUcontext>(context);
   return CUDA_SUCCESS;
 }
+// Memory that is pinned goes with the context that was current when it was made.
+void drop_pinned(const Context* context) {
+  std::erase_if(state().pinned, [&](const auto& one) {
+    if (one.second != context) return false;
+    state().host.erase(reinterpret_cast<std::uint64_t>(one.first));
+    state().unpinned.insert(one.first);
+    return true;
+  });
+}
 CUresult cuCtxDestroy_v2(CUcontext context) {
   wait_for_gpu();
   const Lock lock(state().mutex);
@@ -647,6 +658,7 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
   if (!gone) return CUDA_ERROR_INVALID_CONTEXT;
   drop_textures(context);
   drop_arrays(context);
+  drop_pinned(gone);
   gone->failure = CUDA_ERROR_CONTEXT_IS_DESTROYED;
   objects().erase(gone);
   state().destroyed.emplace_back(gone);
@@ -933,11 +945,13 @@ CUresult cuMemHostAlloc(void** out, std::size_t bytes, unsigned) {
   *out = std::calloc(1, bytes);
   if (state().leaves) std::memset(*out, std::to_integer<int>(what_was_left()), bytes);
   state().host[reinterpret_cast<std::uint64_t>(*out)] = bytes;
+  state().pinned[*out] = current;
   return CUDA_SUCCESS;
 }
 CUresult cuMemFreeHost(void* memory) {
   const Lock lock(state().mutex);
   if (!state().host.erase(reinterpret_cast<std::uint64_t>(memory))) return CUDA_ERROR_INVALID_VALUE;
+  state().pinned.erase(memory);
   std::free(memory);
   return CUDA_SUCCESS;
 }
@@ -965,7 +979,7 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUs
   const Lock lock(state().mutex);
   if (const CUresult bad = usable(); bad != CUDA_SUCCESS) return bad;
   const std::byte* const source = translate(from, bytes);
-  if (!source || !stream_of(stream)) return CUDA_ERROR_INVALID_VALUE;
+  if (!source || !stream_of(stream) || state().unpinned.contains(to)) return CUDA_ERROR_INVALID_VALUE;
   copy_bytes(static_cast<std::byte*>(to), source, bytes);
   return CUDA_SUCCESS;
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "objects.h"
 
@@ -12,7 +13,6 @@ namespace fargpu::fake {
 namespace {
 
 struct Object {
-  CUcontext context = nullptr;
   bool surface = false;
   CUDA_RESOURCE_DESC resource{};
   CUDA_TEXTURE_DESC texture{};
@@ -20,15 +20,15 @@ struct Object {
   bool has_view = false;
 };
 
-// By the value that kernels would see: small numbers, as the driver's are.
-std::map<unsigned long long, Object>& all_objects() {
-  static std::map<unsigned long long, Object> all;
+// By the value that kernels would see: small numbers, as the driver's are, and equal ones in each context.
+using Key = std::pair<CUcontext, unsigned long long>;
+std::map<Key, Object>& all_objects() {
+  static std::map<Key, Object> all;
   return all;
 }
-unsigned long long next_value = 1;
 
 Object* find(unsigned long long value, bool surface) {
-  const auto found = all_objects().find(value);
+  const auto found = all_objects().find({current_context(), value});
   return found != all_objects().end() && found->second.surface == surface ? &found->second : nullptr;
 }
 
@@ -75,16 +75,17 @@ CUresult check_resource(const CUDA_RESOURCE_DESC& resource) {
   return there ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-unsigned long long add(Object object) {
-  object.context = current_context();
-  all_objects()[next_value] = object;
-  return next_value++;
+unsigned long long add(const Object& object) {
+  static std::map<CUcontext, unsigned long long> last;
+  const Key key{current_context(), ++last[current_context()]};
+  all_objects()[key] = object;
+  return key.second;
 }
 
 }  // namespace
 
 void drop_textures(CUcontext context) {
-  std::erase_if(all_objects(), [&](const auto& entry) { return entry.second.context == context; });
+  std::erase_if(all_objects(), [&](const auto& entry) { return entry.first.first == context; });
 }
 
 namespace behaviour {
@@ -101,7 +102,7 @@ CUresult cuTexObjectCreate(CUtexObject* out, const CUDA_RESOURCE_DESC* resource,
 CUresult cuTexObjectDestroy(CUtexObject value) {
   const Lock lock(mutex());
   if (!find(value, false)) return CUDA_ERROR_INVALID_VALUE;
-  all_objects().erase(value);
+  all_objects().erase({current_context(), value});
   return CUDA_SUCCESS;
 }
 CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* out, CUtexObject value) {
@@ -135,7 +136,7 @@ CUresult cuSurfObjectCreate(CUsurfObject* out, const CUDA_RESOURCE_DESC* resourc
 CUresult cuSurfObjectDestroy(CUsurfObject value) {
   const Lock lock(mutex());
   if (!find(value, true)) return CUDA_ERROR_INVALID_VALUE;
-  all_objects().erase(value);
+  all_objects().erase({current_context(), value});
   return CUDA_SUCCESS;
 }
 CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* out, CUsurfObject value) {

@@ -11,6 +11,8 @@ extern "C" __global__ void store(unsigned* out, unsigned value) { out[threadIdx.
 #include <cudaProfiler.h>
 #include <unistd.h>
 
+#include <thread>
+
 namespace {
 
 CUstream stream() {
@@ -151,6 +153,10 @@ CASE(functions_tell_of_themselves) {
   OK(cuLibraryGetKernel(&kernel, library, "store"));
   OK(cuKernelSetCacheConfig(kernel, CU_FUNC_CACHE_PREFER_SHARED, 0));
   OK(cuKernelGetFunction(&function, kernel));
+  CUmodule behind;
+  OK(cuFuncGetModule(&module, function));
+  OK(cuLibraryGetModule(&behind, library));
+  HOLDS(module == behind);
   CUfunctionLoadingState state;
   OK(cuFuncLoad(function));
   OK(cuFuncIsLoaded(&state, function));
@@ -395,6 +401,27 @@ CASE(managed_memory_is_advised) {
   HOLDS(*reinterpret_cast<unsigned*>(memory) == 5);
   OK(cuStreamDestroy(on));
   OK(cuMemFree(memory));
+}
+
+CASE(threads_load_one_large_image) {
+  CUcontext here;
+  OK(cuCtxGetCurrent(&here));
+  for (int round = 0; round < 3; ++round) {
+    std::string image = ".version 7.0\n.target sm_75\n.address_size 64\n// " + std::to_string(getpid()) + " " +
+                        std::to_string(round) + " " + std::string(6 << 20, 'x') +
+                        "\n.visible .entry nothing() { ret; }\n";
+    std::vector<CUresult> results(4, CUDA_ERROR_UNKNOWN);
+    std::vector<std::thread> threads;
+    for (CUresult& result : results)
+      threads.emplace_back([&] {
+        CUmodule module = nullptr;
+        result = cuCtxSetCurrent(here);
+        if (result == CUDA_SUCCESS) result = cuModuleLoadData(&module, image.c_str());
+        if (result == CUDA_SUCCESS) result = cuModuleUnload(module);
+      });
+    for (std::thread& thread : threads) thread.join();
+    for (CUresult result : results) OK(result);
+  }
 }
 
 CASE(the_profiler_is_started_and_stopped) {

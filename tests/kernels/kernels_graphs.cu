@@ -201,6 +201,52 @@ CASE(changed_after_a_launch) {
   }
 }
 
+// What is disabled stays so when the executable graph is updated.
+CASE(disabled_before_an_update) {
+  Kernels kernels;
+  Buffer<unsigned> values(std::vector<unsigned>{1, 2, 4, 8}), out(1);
+  for (const bool with_function : {false, true}) {
+    unsigned sums[2] = {};
+    const auto captured = [&](Capture& capture, int count, unsigned& sum) {
+      OK(kernels.try_launch("sum_to", {}, {}, 0, capture.stream, out.address(), values.address(), count));
+      if (with_function)
+        OK(cuLaunchHostFunc(
+            capture.stream, [](void*) {}, nullptr));
+      OK(cuMemcpyDtoHAsync(&sum, out.address(), 4, capture.stream));
+      capture.end();
+    };
+    Capture first;
+    captured(first, 1, sums[0]);
+    CUgraphExec executable;
+    OK(cuGraphInstantiateWithFlags(&executable, first.graph, 0));
+    CUgraphNode kernel;
+    size_t roots = 1;
+    OK(cuGraphGetRootNodes(first.graph, &kernel, &roots));
+    const auto run = [&] {
+      OK(cuGraphLaunch(executable, first.stream));
+      OK(cuStreamSynchronize(first.stream));
+    };
+    run();
+    HOLDS(sums[0] == 1);
+    OK(cuGraphNodeSetEnabled(executable, kernel, 0));
+    for (const int count : {2, 3}) {
+      Capture again;
+      captured(again, count, sums[1]);
+      CUgraphExecUpdateResultInfo info;
+      OK(cuGraphExecUpdate(executable, again.graph, &info));
+      unsigned enabled = 1;
+      OK(cuGraphNodeGetEnabled(executable, kernel, &enabled));
+      HOLDS(enabled == 0);
+      run();
+      HOLDS(sums[1] == 1);
+    }
+    OK(cuGraphNodeSetEnabled(executable, kernel, 1));
+    run();
+    HOLDS(sums[1] == 7);
+    OK(cuGraphExecDestroy(executable));
+  }
+}
+
 // Outside of captures such memory is refused at once.
 CASE(no_placeholders_elsewhere) {
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD32Async(placeholder, 3, 10, nullptr));

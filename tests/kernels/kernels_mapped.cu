@@ -350,6 +350,7 @@ CASE(source_with_a_copy_to_it_held) {
   for (const size_t bytes : {size_t{4096}, size_t{1} << 20}) {
     Buffer<int> from(bytes / 4), to(bytes / 4);
     OK(cuMemsetD32(from.address(), 5, bytes / 4));
+    OK(cuCtxSynchronize());  // the stream does not wait for the default one
     Pinned memory(bytes);
     Registered registered(bytes, MAP_PRIVATE);
     for (int* const values : {memory.get(), registered.get()}) {
@@ -375,6 +376,7 @@ CASE(copies_to_one_place_out_of_order) {
   Pinned memory(4096);
   for (int round = 1; round < 4; ++round) {
     OK(cuMemsetD32(from.address(), static_cast<unsigned>(round), 100));
+    OK(cuCtxSynchronize());  // the streams do not wait for the default one
     Stream first, second;
     {
       Gate gate(first);

@@ -1178,19 +1178,23 @@ CASE(copy_behind_much_work) {
   OK(cuMemFreeHost(source));
 }
 
-// Memory is given out again behind what a stream was given before it joined a capture.
+// Memory is given out again behind what a stream was given before it joined a capture, or the default stream before one
+// joined that waits for it.
 CASE(freed_while_a_stream_is_captured) {
   Kernels kernels;
   constexpr size_t bytes = 1 << 20;
-  Stream captured(CU_STREAM_NON_BLOCKING), joining(CU_STREAM_NON_BLOCKING), other(CU_STREAM_NON_BLOCKING);
+  Stream captured(CU_STREAM_NON_BLOCKING), other(CU_STREAM_NON_BLOCKING);
   Event fork(CU_EVENT_DISABLE_TIMING), join(CU_EVENT_DISABLE_TIMING);
   auto relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
   OK(cuThreadExchangeStreamCaptureMode(&relaxed));
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < 6; ++round) {
+    const bool by_default = round % 2 == 1;
+    Stream joining(by_default ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING);
+    const CUstream working = by_default ? nullptr : static_cast<CUstream>(joining);
     CUdeviceptr memory, again;
     OK(cuMemAlloc(&memory, bytes));
-    OK(kernels.try_launch("wait_microseconds", {}, {1}, 0, joining, 50000ll));
-    OK(kernels.try_launch("set", {}, {1}, 0, joining, memory, 1));
+    OK(kernels.try_launch("wait_microseconds", {}, {1}, 0, working, 50000ll));
+    OK(kernels.try_launch("set", {}, {1}, 0, working, memory, 1));
     OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
     OK(cuEventRecord(fork, captured));
     OK(cuStreamWaitEvent(joining, fork, 0));
@@ -1203,7 +1207,7 @@ CASE(freed_while_a_stream_is_captured) {
     OK(cuStreamEndCapture(captured, &made));
     OK(cuGraphDestroy(made));
     OK(cuStreamSynchronize(other));
-    OK(cuStreamSynchronize(joining));
+    OK(cuStreamSynchronize(working));
     HOLDS(value_at(again) == 7);
     OK(cuMemFree(again));
   }
@@ -1396,6 +1400,47 @@ CASE(graph_with_copies_and_events) {
     OK(cuMemFreeHost(small));
   }
   OK(cuMemFreeHost(pinned));
+}
+
+// Where the failure is told depends on whether the call is waited for. Afterwards the stream is as before.
+CASE(a_captured_call_fails) {
+  Buffer<unsigned char> bytes(4096);
+  Stream stream(CU_STREAM_NON_BLOCKING);
+  CUDA_ARRAY_DESCRIPTOR shape = {};
+  shape.Width = 64;
+  shape.Height = 16;
+  shape.Format = CU_AD_FORMAT_FLOAT;
+  shape.NumChannels = 1;
+  CUarray array;
+  OK(cuArrayCreate(&array, &shape));
+  CUDA_MEMCPY3D beyond = {};
+  beyond.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  beyond.srcDevice = bytes.address();
+  beyond.srcPitch = 256;
+  beyond.srcHeight = 16;
+  beyond.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+  beyond.dstArray = array;
+  beyond.dstY = 15;
+  beyond.WidthInBytes = 256;
+  beyond.Height = 4;
+  beyond.Depth = 1;
+  for (int pause : {0, 100}) {
+    bytes.clear();
+    CUgraph graph = nullptr;
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemsetD8Async(bytes.address(), 5, 16, stream));
+    cuMemcpy3DAsync(&beyond, stream);
+    std::this_thread::sleep_for(std::chrono::milliseconds(pause));
+    cuStreamEndCapture(stream, &graph);
+    if (graph != nullptr) OK(cuGraphDestroy(graph));
+    CUstreamCaptureStatus status;
+    OK(cuStreamIsCapturing(stream, &status));
+    HOLDS(status == CU_STREAM_CAPTURE_STATUS_NONE);
+    OK(cuMemsetD8Async(bytes.address(), 9, bytes.bytes(), stream));
+    OK(cuStreamSynchronize(stream));
+    expect_same(bytes.get(), std::vector<unsigned char>(4096, 9));
+  }
+  OK(cuArrayDestroy(array));
 }
 
 CASE(capture_errors) {

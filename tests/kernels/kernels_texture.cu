@@ -563,6 +563,41 @@ CASE(surface_edges) {
   OK(cuArrayDestroy(array));
 }
 
+// Objects of two contexts may have equal values.
+CASE(textures_of_two_contexts) {
+  CUcontext contexts[2];
+  CUdeviceptr memories[2];
+  CUtexObject textures[2];
+  OK(cuCtxGetCurrent(&contexts[0]));
+#if CUDA_VERSION >= 13000
+  OK(cuCtxCreate(&contexts[1], nullptr, 0, 0));
+#else
+  OK(cuCtxCreate(&contexts[1], 0, 0));
+#endif
+  for (int i = 0; i < 2; ++i) {
+    OK(cuCtxSetCurrent(contexts[i]));
+    OK(cuMemAlloc(&memories[i], 4096));
+    CUDA_RESOURCE_DESC resource = {};
+    resource.resType = CU_RESOURCE_TYPE_LINEAR;
+    resource.res.linear.devPtr = memories[i];
+    resource.res.linear.format = CU_AD_FORMAT_FLOAT;
+    resource.res.linear.numChannels = 1;
+    resource.res.linear.sizeInBytes = 4096;
+    CUDA_TEXTURE_DESC description = {};
+    OK(cuTexObjectCreate(&textures[i], &resource, &description, nullptr));
+  }
+  CUDA_RESOURCE_DESC found;
+  for (int i : {1, 0}) {
+    OK(cuCtxSetCurrent(contexts[i]));
+    OK(cuTexObjectGetResourceDesc(&found, textures[i]));
+    HOLDS(found.res.linear.devPtr == memories[i]);
+    OK(cuTexObjectDestroy(textures[i]));
+    OK(cuMemFree(memories[i]));
+  }
+  OK(cuCtxDestroy(contexts[1]));
+  OK(cuCtxSetCurrent(contexts[0]));
+}
+
 CASE(volume) {
   CUDA_ARRAY3D_DESCRIPTOR descriptor = {};
   descriptor.Width = 7;

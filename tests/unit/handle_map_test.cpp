@@ -181,6 +181,23 @@ TEST_CASE("when the range is used up there is no handle, until one is given back
   CHECK(map.create().second == nullptr);
 }
 
+TEST_CASE("handles that were never published use up no index once they are given back") {
+  Map map(HandleKind::event);
+  const Handle stays = add(map);
+  std::uint32_t missing = 0;
+  for (std::uint32_t i = 0; i < 2 * Handle::worker_index_first; ++i) {
+    const auto [handle, object] = map.create();
+    if (object) map.give_up(handle);
+    else ++missing;
+  }
+  CHECK(missing == 0);
+  CHECK(map.size() == 1);
+  CHECK(map.find(stays));
+  const Handle last = add(map);
+  CHECK(last.index() != stays.index());
+  CHECK(map.find(last));
+}
+
 TEST_CASE("finding needs no lock while others create and erase") {
   Map map(HandleKind::event);
   std::atomic<std::uint64_t> current{0};

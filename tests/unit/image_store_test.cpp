@@ -51,7 +51,7 @@ std::span<const std::byte> part(const Bytes& image, std::size_t offset, std::siz
 
 }  // namespace
 
-TEST_CASE("an image is there once it was received, for as long as the store") {
+TEST_CASE("an image is there once it was received") {
   ImageStore store({}, plenty, unbounded);
   const Bytes image = pattern(10000);
   CHECK(found(store, image).empty());
@@ -90,13 +90,49 @@ TEST_CASE("a part that leaves a gap drops the image, which can then be sent anew
   ImageStore store({}, plenty, unbounded);
   const Bytes image = pattern(1000);
   const ImageHash hash = hash_of(image);
-  CHECK_FALSE(taken(store, hash, 1000, 500, part(image, 500, 500)));
   CHECK(taken(store, hash, 1000, 0, part(image, 0, 400)));
   CHECK_FALSE(taken(store, hash, 1000, 500, part(image, 500, 500)));
-  CHECK_FALSE(taken(store, hash, 1000, 400, part(image, 400, 600)));
   CHECK(found(store, image).empty());
   CHECK(receive(store, image));
   CHECK(found(store, image) == image);
+}
+
+TEST_CASE("several threads may send one image at once") {
+  ImageStore store({}, plenty, unbounded);
+  const Bytes image = pattern(1000);
+  const ImageHash hash = hash_of(image);
+  CHECK(taken(store, hash, 1000, 0, part(image, 0, 400)));
+  CHECK(taken(store, hash, 1000, 0, part(image, 0, 400)));
+  CHECK(taken(store, hash, 1000, 400, part(image, 400, 400)));
+  CHECK(taken(store, hash, 1000, 800, part(image, 800, 200)));
+  CHECK(found(store, image) == image);
+  CHECK(taken(store, hash, 1000, 400, part(image, 400, 400)));
+  CHECK(taken(store, hash, 1000, 800, part(image, 800, 200)));
+  CHECK(found(store, image) == image);
+}
+
+TEST_CASE("a thread that goes on sending an image that was dropped finds that it is not there, and sends it anew") {
+  HostBudget budget(1500);
+  ImageStore store({}, plenty, budget);
+  const Bytes image = pattern(1000);
+  const ImageHash hash = hash_of(image);
+  CHECK(taken(store, hash, 1000, 0, part(image, 0, 400)));
+  CHECK_FALSE(taken(store, hash, 1000, 600, part(image, 600, 100)));  // of another thread
+  CHECK(taken(store, hash, 1000, 400, part(image, 400, 400)));
+  CHECK(taken(store, hash, 1000, 800, part(image, 800, 200)));
+  CHECK(found(store, image).empty());
+  CHECK(budget.charged() == 0);
+  CHECK(receive(store, image));
+  CHECK(found(store, image) == image);
+}
+
+TEST_CASE("an image is as large as its first part said") {
+  HostBudget budget(1500);
+  ImageStore store({}, plenty, budget);
+  const Bytes image = pattern(2000);
+  CHECK(taken(store, hash_of(image), 1000, 0, part(image, 0, 500)));
+  CHECK_FALSE(taken(store, hash_of(image), 2000, 500, part(image, 500, 1500)));
+  CHECK(budget.charged() == 0);
 }
 
 TEST_CASE("sizes that cannot be are refused") {
@@ -129,11 +165,11 @@ TEST_CASE("an image that is not what its hash says is not kept") {
 
 TEST_CASE("only so many images are under way at once") {
   ImageStore store({}, plenty, unbounded);
-  for (unsigned i = 0; i < 16; ++i) {
+  for (unsigned i = 0; i < 64; ++i) {
     const Bytes image = pattern(100, i);
     CHECK(taken(store, hash_of(image), 100, 0, part(image, 0, 50)));
   }
-  const Bytes one_more = pattern(100, 16);
+  const Bytes one_more = pattern(100, 64);
   CHECK_FALSE(taken(store, hash_of(one_more), 100, 0, part(one_more, 0, 50)));
   // Those under way are not disturbed, and make room when they are complete.
   const Bytes first = pattern(100, 0);
@@ -404,6 +440,7 @@ TEST_CASE("images in memory count, those that are still arriving too, and there 
   {
     ImageStore store(folder.path, plenty, budget);
     CHECK(receive(store, first));
+    const auto held = store.hold(hash_of(first));
     CHECK(taken(store, hash_of(second), 1000, 0, part(second, 0, 10)));
     CHECK(budget.charged() == 2000);
     CHECK(store.receive(hash_of(third), 1000, 0, part(third, 0, 10)) == ImageStore::Received::no_room);
@@ -424,4 +461,26 @@ TEST_CASE("behind an image lies a null") {
   const Bytes image = pattern(4096);  // to the end of a page
   REQUIRE(receive(store, image));
   CHECK(store.find(hash_of(image), 4096).data()[4096] == std::byte{0});
+}
+
+TEST_CASE("images that nobody holds make room for others") {
+  HostBudget budget(2500);
+  ImageStore store({}, plenty, budget);
+  const Bytes first = pattern(1000, 1), second = pattern(1000, 2), third = pattern(1000, 3);
+  REQUIRE(receive(store, first));
+  REQUIRE(receive(store, second));
+  auto held = store.hold(hash_of(first));
+  REQUIRE(held);
+  CHECK_FALSE(store.hold(hash_of(third)));
+  REQUIRE(receive(store, third));
+  CHECK(found(store, second).empty());
+  CHECK(found(store, first) == first);
+  CHECK(found(store, third) == third);
+  CHECK(budget.charged() == 2000);
+  // They stay while there is room.
+  held.reset();
+  CHECK(found(store, first) == first);
+  REQUIRE(receive(store, second));
+  CHECK(budget.charged() == 1000);
+  CHECK(budget.refusals() == 0);
 }

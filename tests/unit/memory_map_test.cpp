@@ -78,23 +78,31 @@ TEST_CASE("a region is changed in place, and others are taken out by what they a
   CHECK(map.find(1000));
 }
 
-TEST_CASE("a range is covered by device memory without gaps only") {
+TEST_CASE("a range is covered by one piece of device memory, or by mappings without gaps") {
   MemoryMap map;
   REQUIRE(map.add(region(1000, 100)));
-  REQUIRE(map.add(region(1100, 100, Region::Kind::mapped)));
-  REQUIRE(map.add(region(1200, 100, Region::Kind::global)));
-  REQUIRE(map.add(region(1300, 100, Region::Kind::host)));
-  REQUIRE(map.add(region(1500, 100, Region::Kind::alias)));
+  REQUIRE(map.add(region(1100, 100)));
+  REQUIRE(map.add(region(1200, 100, Region::Kind::mapped)));
+  REQUIRE(map.add(region(1300, 100, Region::Kind::mapped)));
+  REQUIRE(map.add(region(1400, 100, Region::Kind::global)));
+  REQUIRE(map.add(region(1500, 100, Region::Kind::host)));
+  REQUIRE(map.add(region(1700, 100, Region::Kind::alias)));
+  REQUIRE(map.add(region(1900, 100, Region::Kind::mapped)));
   CHECK(map.covered(1000, 1));
-  CHECK(map.covered(1000, 300));
-  CHECK(map.covered(1050, 100));
-  CHECK(map.covered(1299, 1));
-  CHECK(map.covered(1550, 50));
+  CHECK(map.covered(1000, 100));
+  CHECK(map.covered(1200, 200));
+  CHECK(map.covered(1250, 100));
+  CHECK(map.covered(1499, 1));
+  CHECK(map.covered(1750, 50));
   CHECK_FALSE(map.covered(999, 10));
-  CHECK_FALSE(map.covered(1250, 51));  // host memory follows
-  CHECK_FALSE(map.covered(1300, 10));
-  CHECK_FALSE(map.covered(1400, 10));
-  CHECK_FALSE(map.covered(1550, 51));
+  CHECK_FALSE(map.covered(1050, 51));   // the next allocation
+  CHECK_FALSE(map.covered(1150, 51));   // a mapping
+  CHECK_FALSE(map.covered(1350, 51));   // a variable
+  CHECK_FALSE(map.covered(1450, 51));   // memory of the host
+  CHECK_FALSE(map.covered(1300, 601));  // a gap before the next mapping
+  CHECK_FALSE(map.covered(1500, 10));
+  CHECK_FALSE(map.covered(1600, 10));
+  CHECK_FALSE(map.covered(1750, 51));
   CHECK_FALSE(map.covered(1000, ~std::uint64_t{0}));
   CHECK_FALSE(map.covered(~std::uint64_t{0} - 10, 20));
 }

@@ -245,10 +245,10 @@ TEST_CASE("objects that kernels see go by the driver's values, and only the sess
   Handles handles;
   const Handle texture = handles.reveal(HandleKind::texobject, 7, 3);
   CHECK(texture.value() == 7);
-  REQUIRE(handles.find(HandleKind::texobject, texture));
-  CHECK(handles.find(HandleKind::texobject, texture)->context == 3);
-  CHECK(handles.find(HandleKind::surfobject, texture) == nullptr);
-  CHECK(handles.find(HandleKind::texobject, Handle(8)) == nullptr);
+  REQUIRE(handles.find_visible(HandleKind::texobject, texture, 3));
+  CHECK(handles.find_visible(HandleKind::texobject, texture, 3)->context == 3);
+  CHECK(handles.find_visible(HandleKind::surfobject, texture, 3) == nullptr);
+  CHECK(handles.find_visible(HandleKind::texobject, Handle(8), 3) == nullptr);
   unsigned seen = 0;
   handles.for_each(HandleKind::texobject, [&](Handle handle, const Handles::Entry& entry) {
     CHECK(handle == texture);
@@ -256,8 +256,8 @@ TEST_CASE("objects that kernels see go by the driver's values, and only the sess
     ++seen;
   });
   CHECK(seen == 1);
-  handles.forget(HandleKind::texobject, texture);
-  CHECK(handles.find(HandleKind::texobject, texture) == nullptr);
+  handles.forget_visible(HandleKind::texobject, texture, 3);
+  CHECK(handles.find_visible(HandleKind::texobject, texture, 3) == nullptr);
 }
 
 TEST_CASE("an object without a handle is not told") {
@@ -289,4 +289,45 @@ TEST_CASE("parts that come and go leave nothing behind") {
   handles.find(HandleKind::function, function)->layout = layout;
   handles.forget(HandleKind::function, function);
   CHECK(layout.use_count() == 1);
+}
+
+TEST_CASE("contexts have equal values for what kernels see") {
+  Handles handles;
+  const Handle texture(7);
+  CHECK(handles.reveal(HandleKind::texobject, 7, 3) == texture);
+  CHECK(handles.reveal(HandleKind::texobject, 7, 4) == texture);
+  REQUIRE(handles.find_visible(HandleKind::texobject, texture, 3));
+  CHECK(handles.find_visible(HandleKind::texobject, texture, 3)->context == 3);
+  CHECK(handles.find_visible(HandleKind::texobject, texture, 4)->context == 4);
+  CHECK(handles.find_visible(HandleKind::texobject, texture, 5) == nullptr);
+  handles.forget_visible(HandleKind::texobject, texture, 4);
+  CHECK(handles.find_visible(HandleKind::texobject, texture, 4) == nullptr);
+  CHECK(handles.find_visible(HandleKind::texobject, texture, 3));
+  CHECK(handles.in_any_context(HandleKind::texobject, texture));
+  CHECK_FALSE(handles.in_any_context(HandleKind::texobject, Handle(8)));
+}
+
+TEST_CASE("there is an end of the handles of a kind") {
+  Handles handles;
+  Handle last;
+  const std::uint64_t count = Handle::index_max - Handle::worker_index_first + 1;
+  for (std::uint64_t i = 1; i <= count; ++i) {
+    if (!handles.has_room(HandleKind::node)) FAIL("there is none for object " << i);
+    last = handles.reveal(HandleKind::node, i * 16, 0);
+  }
+  REQUIRE(last);
+  CHECK_FALSE(handles.has_room(HandleKind::node));
+  CHECK_THROWS_AS(handles.require_room(HandleKind::node), Handles::Exhausted);
+  CHECK_THROWS_AS(handles.reveal(HandleKind::node, (count + 1) * 16, 0), Handles::Exhausted);
+  int destroyed = 0;
+  const auto destroy = [&] { ++destroyed; };
+  CHECK_THROWS_AS(handles.reveal_made(HandleKind::node, (count + 1) * 16, 0, destroy), Handles::Exhausted);
+  CHECK(destroyed == 1);
+  CHECK(handles.reveal_made(HandleKind::graph, 32, 0, destroy));
+  CHECK(destroyed == 1);
+  CHECK_FALSE(handles.known(HandleKind::node, (count + 1) * 16));
+  CHECK(handles.reveal(HandleKind::node, count * 16, 0) == last);  // which has one
+  CHECK(handles.reveal(HandleKind::graph, 16, 0));
+  for (std::uint64_t i = 1; i <= 257; ++i) handles.forget(HandleKind::node, handles.known(HandleKind::node, i * 16));
+  CHECK(handles.reveal(HandleKind::node, (count + 1) * 16, 0));
 }

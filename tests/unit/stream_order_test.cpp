@@ -100,6 +100,22 @@ TEST_CASE("a stream that does not block is held by its own work only") {
   CHECK(f.log == "legacy a free ");
 }
 
+TEST_CASE("a stream apart does not wait for what all of its context waits for") {
+  Fixture f;
+  f.free.apart = true;
+  const auto hold = f.order.hold(f.a);
+  f.order.hold_context(f.context, hold, [&] { f.log += "wait "; });
+  f.work(f.b, "b");
+  f.work(f.free, "free");
+  CHECK(f.log == "free ");
+  const auto own = f.order.hold(f.free);
+  f.work(f.free, "behind");
+  f.order.release(hold);
+  CHECK(f.log == "free wait b ");
+  f.order.release(own);
+  CHECK(f.log == "free wait b behind ");
+}
+
 TEST_CASE("a wait for an event waits for its held record") {
   Fixture f;
   const auto hold = f.order.hold(f.a);

@@ -233,3 +233,64 @@ TEST_CASE("a capture knows its state, its streams and its thread") {
   CHECK(status == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
   CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
+
+TEST_CASE("a capture ends at the worker too, whatever an earlier call met") {
+  RemoteContext remote;
+  CUstream stream = nullptr;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  remote.driver->script("cuMemsetD8Async", CUDA_ERROR_UNKNOWN, 1);
+  REQUIRE(cuMemsetD8Async(memory, 1, 64, stream) == CUDA_SUCCESS);
+  const bool known_before = GENERATE(true, false);
+  if (known_before) remote.hear_out();
+  CUgraph graph = nullptr;
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_UNKNOWN);
+  CHECK(graph == nullptr);
+  // Later work is made, and is no part of anything.
+  unsigned char byte = 0;
+  CHECK(cuMemsetD8Async(memory, 7, 64, stream) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(cuMemcpyDtoH_v2(&byte, memory, 1) == CUDA_SUCCESS);
+  CHECK(byte == 7);
+  CHECK(remote.driver->calls("cuStreamEndCapture") == 1);
+  CHECK(remote.driver->calls("cuGraphDestroy") == 1);
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  REQUIRE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a capture that the driver calls broken is so, and what was not captured there is no event of it") {
+  RemoteContext remote;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  CUmodule module = nullptr;
+  CUfunction fill = nullptr;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&fill, module, "fill32") == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  unsigned count = 4, value = 7;
+  void* arguments[] = {&memory, &count, &value};
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT;
+  attribute.value.launchCompletionEvent.event = event;
+  CUlaunchConfig config{};
+  config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+  config.hStream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  remote.driver->script("cuLaunchKernelEx", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 1);
+  CHECK(cuLaunchKernelEx(&config, fill, arguments, nullptr) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  CHECK(cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS);
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  CHECK(cuMemsetD8Async(memory, 1, 64, stream) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CUgraph graph = nullptr;
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(cuEventQuery(event) == CUDA_SUCCESS);  // it was not recorded
+}

@@ -277,8 +277,8 @@ Remote::~Remote() {
   }
   if (worker_.joinable()) worker_.join();
   for (std::thread& lane : lane_threads_) lane.join();
-  (void)thread.take_late_error();  // which may have come with the worker's last words
-  wait_for_jobs();                 // that these words gave, and which look at memory of the windows
+  while (thread.take_late_error() != CUDA_SUCCESS) {}  // which may have come with the worker's last words
+  wait_for_jobs();                                     // that these words gave, and which look at memory of the windows
   client::release_window(client_->terms.device_window);
   client::release_window(client_->terms.host_window);
   client::release_window(client_->terms.driver_band);

@@ -78,6 +78,11 @@ class Remote {
   client::Session& session() { return *client_; }
   /// Why the worker's session ended; waits for it.
   std::string worker_end();
+  /// In the broker's place: memory is to leave its devices.
+  void evict(server::EvictOrder order) {
+    const std::lock_guard lock(serving_mutex_);
+    serving_->residency().hear(std::move(order));
+  }
   /// No further connection comes about.
   std::atomic<bool> refuses_connections{false};
   /// Somebody else's connection that says it is the session's client: the failure that answers it; empty if it is one.

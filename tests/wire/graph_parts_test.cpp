@@ -785,6 +785,8 @@ TEST_CASE("what another copy or function of a node takes the place of does not s
   const CUgraphExec exec = g.instantiate();
   const CUDA_HOST_NODE_PARAMS host{call, &count};
   constexpr int rounds = 40;
+  const std::size_t pinned = g.driver->calls("cuMemHostRegister_v2");
+  const std::size_t unpinned = g.driver->calls("cuMemHostUnregister");
   for (int round = 0; round < rounds; ++round) {
     CUDA_MEMCPY3D copy = g.in(g.memory, &words[round % 2], 4);
     REQUIRE(cuGraphExecMemcpyNodeSetParams(exec, in, &copy, g.context) == CUDA_SUCCESS);
@@ -800,6 +802,50 @@ TEST_CASE("what another copy or function of a node takes the place of does not s
   CHECK(g.word(g.memory) == words[(rounds - 1) % 2]);
   CHECK(called == rounds + 1);
   CHECK(soon([&] { return g.session().graph_parts.within(0, ~std::uint64_t{0}).size() < 6; }));
+  // New copies have the memory of the old ones.
+  CHECK(g.driver->calls("cuMemHostRegister_v2") - pinned < rounds);
+  CHECK(g.driver->calls("cuMemHostUnregister") == unpinned);
+}
+
+TEST_CASE("nodes that are destroyed leave nothing") {
+  Graphs g;
+  unsigned word = 1;
+  Function nothing = [] {};
+  for (int round = 0; round < 4; ++round) {
+    const CUgraphNode in = g.add(g.in(g.memory, &word, 4));
+    const CUgraphNode function = g.add(nothing, {in});
+    CHECK(cuGraphDestroyNode(in) == CUDA_SUCCESS);
+    CHECK(cuGraphDestroyNode(function) == CUDA_SUCCESS);
+  }
+  CHECK(soon([&] { return g.session().graph_parts.within(0, ~std::uint64_t{0}).empty(); }));
+}
+
+TEST_CASE("a launch that waits calls the functions that it had, whatever the executable graph has since") {
+  Graphs g;
+  std::mutex gate;
+  gate.lock();
+  std::vector<int> order;
+  Function wait = [&] { const std::lock_guard pass(gate); };
+  Function one = [&] { order.push_back(1); }, two = [&] { order.push_back(2); }, three = [&] { order.push_back(3); };
+  const CUgraphNode node = g.add(one);
+  const CUgraphExec exec = g.instantiate();
+  const auto launch_with = [&](Function& function) {
+    const CUDA_HOST_NODE_PARAMS host{call, &function};
+    REQUIRE(cuGraphExecHostNodeSetParams(exec, node, &host) == CUDA_SUCCESS);
+    REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  };
+  REQUIRE(cuLaunchHostFunc(g.stream, call, &wait) == CUDA_SUCCESS);
+  launch_with(two);
+  launch_with(three);
+  CUgraph other = nullptr;
+  REQUIRE(cuGraphCreate(&other, 0) == CUDA_SUCCESS);
+  g.add(one, {}, other);
+  CUgraphExecUpdateResultInfo info{};
+  REQUIRE(cuGraphExecUpdate_v2(exec, other, &info) == CUDA_SUCCESS);
+  REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  gate.unlock();
+  REQUIRE(cuStreamSynchronize(g.stream) == CUDA_SUCCESS);
+  CHECK(order == std::vector<int>{2, 3, 1});
 }
 
 TEST_CASE("a failed context runs no functions of graphs, and nobody waits for ever") {
@@ -907,4 +953,61 @@ TEST_CASE("memory through which a graph copies goes with its context, and the gr
   CHECK(cuStreamSynchronize(g.stream) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
   CHECK(g.driver->calls("cuGraphLaunch") == before);
   CHECK(target[0] == 1);
+}
+
+TEST_CASE("a graph knows the part whose memory has gone with its context, whatever is made of it later") {
+  Graphs g;
+  CUcontext context = nullptr;
+  REQUIRE(cuCtxCreate_v4(&context, nullptr, 0, 0) == CUDA_SUCCESS);
+  std::vector<unsigned> target(16, 1), other(16, 1), source(16, 5);
+  const CUgraphNode in = g.add(g.in(g.memory, source.data(), 64));
+  const CUgraphNode out = g.add(g.out(target.data(), g.memory, 64), {in});
+  const CUgraphExec early = g.instantiate();
+  REQUIRE(cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(g.context) == CUDA_SUCCESS);
+  CUDA_MEMCPY3D named{};
+  REQUIRE(cuGraphMemcpyNodeGetParams(out, &named) == CUDA_SUCCESS);
+  CHECK(named.dstHost == target.data());
+  // New parts lie elsewhere: nothing is taken for another's.
+  const std::vector<std::vector<unsigned>> more(8, std::vector<unsigned>(16, 7));
+  CUgraph others = nullptr;
+  REQUIRE(cuGraphCreate(&others, 0) == CUDA_SUCCESS);
+  for (const auto& words : more) g.add(g.in(g.memory + 1024, words.data(), 64), {}, others);
+  const CUgraphExec late = g.instantiate();
+  REQUIRE(cuGraphNodeSetEnabled(early, in, 0) == CUDA_SUCCESS);  // has its plan made anew
+  const std::size_t before = g.driver->calls("cuGraphLaunch");
+  for (const CUgraphExec exec : {early, late}) {
+    REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(g.stream) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  }
+  CHECK(g.driver->calls("cuGraphLaunch") == before);
+  CHECK(target[0] == 1);
+  // With parts in a context that is there it runs.
+  const CUDA_MEMCPY3D from = g.in(g.memory, source.data(), 64), to = g.out(other.data(), g.memory, 64);
+  REQUIRE(cuGraphMemcpyNodeSetParams(in, &from) == CUDA_SUCCESS);
+  REQUIRE(cuGraphMemcpyNodeSetParams(out, &to) == CUDA_SUCCESS);
+  g.run(g.instantiate());
+  CHECK(other == source);
+  CHECK(target[0] == 1);
+}
+
+TEST_CASE("user objects are let go of, whatever an earlier call met") {
+  Graphs g;
+  std::atomic<int> ended{0};
+  const auto end = [](void* count) { ++*static_cast<std::atomic<int>*>(count); };
+  CUuserObject object = nullptr;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  REQUIRE(cuUserObjectCreate(&object, &ended, end, 2, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) == CUDA_SUCCESS);
+  REQUIRE(cuGraphRetainUserObject(g.graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) == CUDA_SUCCESS);
+  const auto fail = [&] {
+    g.driver->script("cuMemsetD8Async", CUDA_ERROR_UNKNOWN, 1);
+    REQUIRE(cuMemsetD8Async(memory, 1, 64, nullptr) == CUDA_SUCCESS);
+    g.hear_out();
+  };
+  fail();
+  CHECK(cuUserObjectRelease(object, 1) == CUDA_ERROR_UNKNOWN);
+  fail();
+  CHECK(cuGraphReleaseUserObject(g.graph, object, 1) == CUDA_ERROR_UNKNOWN);
+  CHECK(soon([&] { return ended == 1; }));
 }

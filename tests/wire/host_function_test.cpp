@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -155,6 +156,64 @@ TEST_CASE("host functions may not call CUDA; stream callbacks hear of errors, ho
   REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
   CHECK(status == CUDA_SUCCESS);
   CHECK(told == stream);
+}
+
+TEST_CASE("functions that the worker does not call are waited for no longer") {
+  RemoteContext remote;
+  const client::Callbacks& callbacks = remote.session().callbacks;
+  static std::atomic<int> ran{0};
+  ran = 0;
+  const CUhostFn count = [](void*) { ++ran; };
+  SECTION("on a stream that has failed") {
+    CUmodule module = nullptr;
+    CUfunction crash = nullptr;
+    REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+    REQUIRE(cuModuleGetFunction(&crash, module, "crash") == CUDA_SUCCESS);
+    REQUIRE(cuLaunchKernel(crash, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuLaunchHostFunc(nullptr, count, nullptr) == CUDA_SUCCESS);
+    CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  }
+  SECTION("on a stream that the driver has refused") {
+    CUstream stream = nullptr;
+    remote.driver->script("cuStreamCreate", CUDA_ERROR_NOT_PERMITTED, 1);
+    REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    CUresult given = cuLaunchHostFunc(stream, count, nullptr);
+    if (given == CUDA_ERROR_NOT_PERMITTED) given = cuLaunchHostFunc(stream, count, nullptr);  // that came first
+    REQUIRE(given == CUDA_SUCCESS);
+    CHECK(cuCtxSynchronize() != CUDA_SUCCESS);
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (callbacks.any_waiting() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  CHECK_FALSE(callbacks.any_waiting());
+  CHECK(ran == 0);
+}
+
+TEST_CASE("stream callbacks hear that the session is lost, and host functions do not run then") {
+  RemoteContext remote;
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 4) == CUDA_SUCCESS);
+  static std::atomic<int> ran, status;
+  ran = 0;
+  status = -1;
+  Gate gate;
+  REQUIRE(cuLaunchHostFunc(stream, Gate::pass, &gate) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32Async(memory, 1, 1, stream) == CUDA_SUCCESS);
+  REQUIRE(cuLaunchHostFunc(
+              stream, [](void*) { ++ran; }, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuStreamAddCallback(
+              stream, [](CUstream, CUresult outcome, void*) { status = outcome; }, nullptr, 0) == CUDA_SUCCESS);
+  gate.wait_entered();
+  remote.cut();
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  gate.open();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (status == -1 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  CHECK(status == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  CHECK(ran == 0);
+  CHECK(cuStreamAddCallback(
+            stream, [](CUstream, CUresult, void*) {}, nullptr, 0) == CUDA_ERROR_DEVICE_UNAVAILABLE);
 }
 
 TEST_CASE("a function that waits for the program's calls holds up none of them") {

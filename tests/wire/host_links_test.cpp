@@ -257,6 +257,22 @@ TEST_CASE("a stream whose link is lost goes on with an error, and the next copy 
   }
 }
 
+TEST_CASE("a host that is lost while it joins a link leaves no key at the other one") {
+  Several several;
+  const Side one(several, 0), other(several, other_device);
+  std::atomic<int> keys{0};
+  several.hosts[0]->connects = false;
+  several.hosts[0]->connecting = [&] {
+    keys = several.hosts[1]->keys.load();
+    several.hosts[0]->cut();
+  };
+  CHECK(cuMemcpyPeer(other.memory, other.context, one.memory, one.context, 64) != CUDA_SUCCESS);
+  for (int i = 0; i < 2000 && several.hosts[1]->keys > 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(keys == 1);
+  CHECK(several.hosts[1]->keys == 0);
+}
+
 // --- another host's worker that keeps to nothing --------------------------------------------------------------------
 
 /// A link into the second host's session that the test has joined by itself.

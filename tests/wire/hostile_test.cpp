@@ -2,6 +2,7 @@
 // client, and a connection that breaks. Nothing else may suffer, and each end says what was wrong.
 
 #include <malloc.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -394,6 +395,19 @@ TEST_CASE("a worker lets the driver look at no image that claims to be longer th
   CHECK(fake::FakeDriver::instance()->calls("cuModuleLoadDataEx") == before);
 }
 
+namespace {
+
+template <class Request>
+CUresult copied(HandMadeClient& client, Opcode opcode, const CopySide& source, const CopySide& target) {
+  client.send_call<Request>(opcode, [&](auto in) {
+    in.setStream(1);
+    encode({8}, source, target, in.initCopy());
+  });
+  return client.reply();
+}
+
+}  // namespace
+
 TEST_CASE("a worker takes so much of its host's memory for a session and no more") {
   constexpr std::uint64_t mib = 1u << 20;
   HandMadeClient client(mib + limits::credit_bytes_min);
@@ -411,11 +425,28 @@ TEST_CASE("a worker takes so much of its host's memory for a session and no more
     return client.reply();
   };
   SECTION("copies of pinned memory") {
-    CHECK(open(0x100'0000, mib + 1) == CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK(open(0x100'0000, mib / 2) == CUDA_SUCCESS);
-    CHECK(open(0x200'0000, mib / 2 + 1) == CUDA_ERROR_OUT_OF_MEMORY);
+    client.send_call<wire::BackMemory>(Opcode::backMemory, [](auto in) {
+      in.setAddress(0x1000'0000'0000);
+      in.setBytes(4u << 20);
+    });
+    REQUIRE(client.reply() == CUDA_SUCCESS);
+    const CopySide device{.kind = CopySide::Kind::device, .place = 0x1000'0000'0000, .pitch = 8};
+    const auto copy_to = [&](std::uint64_t address) {
+      return copied<wire::CopyOut>(client, Opcode::copyOut, device, {.kind = CopySide::Kind::block, .place = address});
+    };
+    // Where there is no room, the place is kept until a copy is to go there.
+    CHECK(open(0x100'0000, mib + 1) == CUDA_SUCCESS);
+    CHECK(copy_to(0x100'0000) == CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(close(0x100'0000) == CUDA_SUCCESS);
+    CHECK(open(0x100'0000, mib / 2) == CUDA_SUCCESS);
+    CHECK(copy_to(0x100'0000) == CUDA_SUCCESS);
+    CHECK(open(0x200'0000, mib / 2 + 1) == CUDA_SUCCESS);
+    CHECK(copy_to(0x200'0000) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(close(0x100'0000) == CUDA_SUCCESS);
+    CHECK(copy_to(0x200'0000) == CUDA_SUCCESS);
+    CHECK(close(0x200'0000) == CUDA_SUCCESS);
     CHECK(open(0x200'0000, mib) == CUDA_SUCCESS);
+    CHECK(copy_to(0x200'0000) == CUDA_SUCCESS);
   }
   SECTION("GPU code") {
     const std::vector<std::byte> image(mib + 1);
@@ -476,7 +507,13 @@ TEST_CASE("a worker takes so much of its host's memory for a session and no more
     for (int i = 0; i < 3; ++i) copy(false);
     copy(true);
     CHECK(client.reply() == CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK(open(0x100'0000, mib / 4) == CUDA_ERROR_OUT_OF_MEMORY);  // one counter
+    client.send_call<wire::OpenHostBlock>(Opcode::openHostBlock, [](auto in) {
+      in.setAddress(0x100'0000);
+      in.setBytes(mib / 4);
+      in.setMapped(true);
+      in.setDevice(HandMadeClient::host_window);
+    });
+    CHECK(client.reply() == CUDA_ERROR_OUT_OF_MEMORY);  // one counter
   }
   // The program is told once.
   CHECK(client.printed() ==
@@ -484,18 +521,94 @@ TEST_CASE("a worker takes so much of its host's memory for a session and no more
         "and wants more: CUDA_ERROR_OUT_OF_MEMORY\n");
 }
 
-namespace {
-
-template <class Request>
-CUresult copied(HandMadeClient& client, Opcode opcode, const CopySide& source, const CopySide& target) {
-  client.send_call<Request>(opcode, [&](auto in) {
-    in.setStream(1);
-    encode({8}, source, target, in.initCopy());
+TEST_CASE("memory through which graphs copied makes room for others while the GPU is busy") {
+  constexpr std::uint64_t mib = 1u << 20;
+  HandMadeClient client(mib + limits::credit_bytes_min);
+  client.open_context();
+  client.send_call<wire::BackMemory>(Opcode::backMemory, [](auto in) {
+    in.setAddress(0x1000'0000'0000);
+    in.setBytes(4u << 20);
   });
-  return client.reply();
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  const std::uint64_t graph = client.create_graph();
+  const auto add = [&](std::uint64_t part, std::uint64_t bytes) {
+    return client.add_node(graph, [&](wire::NodeParameters::Builder node) {
+      auto copy = node.initCopy().initCopy();
+      copy.setWidth(bytes);
+      copy.setHeight(1);
+      copy.setDepth(1);
+      copy.initSource().getPlace().setPart(part);
+      copy.initTarget().getPlace().setDevice(0x1000'0000'0000);
+    });
+  };
+  client.send_call<wire::HostFunction>(
+      Opcode::hostFunction,
+      [](auto in) {
+        in.setStream(1);
+        in.setCallback(1);
+      },
+      {}, false);
+  REQUIRE(add(10, mib / 2) == CUDA_SUCCESS);
+  client.send_call<wire::CuGraphDestroyNode>(Opcode::cuGraphDestroyNode, [](auto in) {
+    in.setHNode(Handle(HandleKind::node, Handle::worker_index_first, 1).value());
+  });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  client.await(
+      [](wire::Control::Reader control) { return control.isReleased() && control.getReleased().getPart() == 10; });
+  CHECK(add(11, mib) == CUDA_SUCCESS);
+  CHECK(add(12, mib) == CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-}  // namespace
+TEST_CASE("only a stream whose making is not awaited is apart from what its context waits for") {
+  HandMadeClient client;
+  back_changed_memory(client);
+  const std::uint64_t event = Handle(HandleKind::event, 1, 1).value(),
+                      stream = Handle(HandleKind::stream, 1, 1).value();
+  client.send_call<wire::HostFunction>(
+      Opcode::hostFunction,
+      [](auto in) {
+        in.setStream(1);
+        in.setCallback(1);
+      },
+      {}, false);
+  client.send_call<wire::CuEventCreate>(
+      Opcode::cuEventCreate, [&](auto in) { in.setPhEvent(event); }, {}, false);
+  client.send_call<wire::CuEventRecordWithFlags>(
+      Opcode::cuEventRecordWithFlags,
+      [&](auto in) {
+        in.setHEvent(event);
+        in.setHStream(1);
+      },
+      {}, false);
+  client.send_call<wire::CuCtxWaitEvent>(
+      Opcode::cuCtxWaitEvent,
+      [&](auto in) {
+        in.setHCtx(Handle(HandleKind::context, 1, 1).value());
+        in.setHEvent(event);
+      },
+      {}, false);
+  const bool awaited = GENERATE(false, true);
+  MessageWriter writer;
+  auto make = writer.root<wire::CuStreamCreate>();
+  make.setPhStream(stream);
+  make.setFlags(CU_STREAM_NON_BLOCKING);
+  FrameHeader header = client.call(Opcode::cuStreamCreate, awaited);
+  header.detail |= call_never_held;
+  client.send(header, writer.finish());
+  if (awaited) REQUIRE(client.reply() == CUDA_SUCCESS);
+  const auto sets = [] { return fake::FakeDriver::instance()->calls("cuMemsetD32Async"); };
+  const std::size_t before = sets();
+  client.send_call<wire::CuMemsetD32Async>(
+      Opcode::cuMemsetD32Async,
+      [&](auto in) {
+        in.setDstDevice(changed_memory);
+        in.setN(4);
+        in.setHStream(stream);
+      },
+      {}, false);
+  client.create_graph();  // behind it
+  CHECK(sets() - before == (awaited ? 0 : 1));
+}
 
 TEST_CASE("a copy has the sides that its operation takes, and no others") {
   HandMadeClient client;
@@ -756,7 +869,7 @@ TEST_CASE("a client releases references that it does not own") {
     client.send_call<wire::CuUserObjectRelease>(
         Opcode::cuUserObjectRelease, [&](auto in) { in.setObject(which), in.setCount(count); }, {}, false);
   };
-  const unsigned before = driver->calls("cuUserObjectRelease");
+  const unsigned before = driver->calls("cuUserObjectRelease"), of_graphs = driver->calls("cuGraphReleaseUserObject");
   for (int i = 0; i < 50; ++i) {
     release(object, 1);
     release(object, ~0u);
@@ -779,7 +892,7 @@ TEST_CASE("a client releases references that it does not own") {
                                              [&](auto in) { in.setObject(other), in.setCount(1); });
   CHECK(client.reply() == CUDA_SUCCESS);
   CHECK(driver->calls("cuUserObjectRelease") == before + 1);
-  CHECK(driver->calls("cuGraphReleaseUserObject") == 0);
+  CHECK(driver->calls("cuGraphReleaseUserObject") == of_graphs);
 }
 
 namespace {
@@ -799,7 +912,7 @@ class HandMadeWorker {
     client::Thread& thread = client::Thread::current();
     thread.contexts().clear();
     thread.default_streams.clear();
-    (void)thread.take_late_error();
+    while (thread.take_late_error() != CUDA_SUCCESS) {}
     client::process().give_up();
     client::release_window(session_->terms.device_window);
     client::release_window(session_->terms.host_window);
@@ -850,6 +963,16 @@ class HandMadeWorker {
       MessageReader reader(message);
       const auto control = reader.root<wire::Control>();
       if (control.isCallbackDone() && control.getCallbackDone().getCallback() == callback) return;
+    }
+  }
+  /// Waits for the answer to a question for memory; whether all came.
+  bool await_pulled(std::uint64_t pull) {
+    for (;;) {
+      const auto [header, message] = next();
+      if (header.kind != FrameKind::control) continue;
+      MessageReader reader(message);
+      const auto control = reader.root<wire::Control>();
+      if (control.isPulled() && control.getPulled().getPull() == pull) return !control.getPulled().getGone();
     }
   }
   /// ClientLanes bytes of the answer to a call, of whose reply this is the header.
@@ -1242,6 +1365,34 @@ TEST_CASE(
   }
   CHECK(values[0] == 1);
   CHECK(values[1] == expected);
+}
+
+TEST_CASE("a worker hears of pinned memory that the program has unmapped that it is gone, and the program lives") {
+  HandMadeWorker worker;
+  CUcontext context = nullptr;
+  {
+    std::jthread speaker([&] { worker.answer<wire::CuCtxSynchronize>(Opcode::openContext, [](auto) {}); });
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  }
+  REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  constexpr std::size_t page = 4096, bytes = 2 * page;
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  std::memset(memory, 5, bytes);
+  REQUIRE(cuMemHostRegister_v2(memory, bytes, 0) == CUDA_SUCCESS);
+  const auto pull = [&](std::uint64_t number) {
+    worker.control([&](wire::Control::Builder control) {
+      auto wanted = control.initPull();
+      wanted.setPull(number);
+      wanted.setAddress(reinterpret_cast<std::uint64_t>(memory));
+      wanted.setBytes(bytes);
+    });
+    return worker.await_pulled(number);
+  };
+  CHECK(pull(1));
+  REQUIRE(::munmap(static_cast<std::byte*>(memory) + page, page) == 0);
+  CHECK_FALSE(pull(2));
+  ::munmap(memory, page);
 }
 
 TEST_CASE("a worker that has gone when it gives back memory of a graph ends the session, not the program") {

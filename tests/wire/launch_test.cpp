@@ -138,6 +138,38 @@ TEST_CASE("what a block of arguments leaves out is zero") {
   for (std::size_t i = 12; i < 24; ++i) CHECK(parameters[i] == std::byte{0});
 }
 
+TEST_CASE("no arguments at all are none of a kernel with parameters") {
+  Kernels k;
+  unsigned char block[24] = {};
+  std::size_t size = 0;
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, block, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+  CHECK(cuLaunchKernel(k.mixed, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(k.driver->launches().empty());
+}
+
+TEST_CASE("whether the grid divides into the clusters that are preferred makes classes of launches") {
+  Kernels k;
+  void* arguments[] = {&k.memory, &k.count, &k.value};
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION;
+  attribute.value.preferredClusterDim.x = 2;
+  attribute.value.preferredClusterDim.y = attribute.value.preferredClusterDim.z = 1;
+  CUlaunchConfig config{};
+  config.gridDimX = 4;
+  config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  const auto waited = [] { return client::stats::of(Opcode::launch).waited.load(); };
+  REQUIRE(cuLaunchKernelEx(&config, k.fill, arguments, nullptr) == CUDA_SUCCESS);
+  const auto before = waited();
+  config.gridDimX = 6;
+  REQUIRE(cuLaunchKernelEx(&config, k.fill, arguments, nullptr) == CUDA_SUCCESS);
+  CHECK(waited() == before);
+  config.gridDimX = 5;
+  REQUIRE(cuLaunchKernelEx(&config, k.fill, arguments, nullptr) == CUDA_SUCCESS);
+  CHECK(waited() == before + 1);
+}
+
 TEST_CASE("launches that make no sense are refused in the caller") {
   Kernels k;
   void* arguments[] = {&k.memory, &k.count, &k.value};

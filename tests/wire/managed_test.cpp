@@ -201,6 +201,48 @@ TEST_CASE("a host function may use managed memory") {
   CHECK(data[0] == 15);
 }
 
+TEST_CASE("a host function may use managed memory while its context waits for what is behind it") {
+  Managed m;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  struct Behind {
+    test::Gate gate;
+    unsigned* data = nullptr;
+  } behind;
+  behind.data = m.allocate(64);
+  behind.data[0] = 1;
+  m.fill(behind.data, 1, 10, stream);
+  REQUIRE(cuLaunchHostFunc(
+              stream,
+              [](void* argument) {
+                auto& [gate, data] = *static_cast<Behind*>(argument);
+                test::Gate::pass(&gate);
+                data[0] += 5;
+              },
+              &behind) == CUDA_SUCCESS);
+  behind.gate.wait_entered();
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  REQUIRE(cuCtxWaitEvent(m.context, event) == CUDA_SUCCESS);
+  m.hear_out();
+  behind.gate.open();
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(behind.data[0] == 15);
+  CHECK(m.driver->calls("cuCtxWaitEvent") == 1);
+}
+
+TEST_CASE("a page comes also to a thread that is still to be told of an earlier failure") {
+  Managed m;
+  unsigned* const data = m.allocate(64);
+  data[0] = 1;
+  m.fill(data, 1, 10);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  client::Thread::deliver_error(client::Thread::current().id(), CUDA_ERROR_INVALID_VALUE, "a test");
+  CHECK(data[0] == 10);
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_CASE("system calls use managed memory like any other") {
   Managed m;
   const std::size_t words = 100 * kib;
@@ -260,6 +302,29 @@ TEST_CASE("freed managed memory is gone, and its address holds nothing old") {
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK(WIFSIGNALED(status));
+}
+
+TEST_CASE("managed memory begins with zeros for the GPU too, whatever was there before") {
+  Managed m;
+  constexpr std::size_t bytes = 4u << 20;
+  CUdeviceptr device = 0, copy = 0;
+  REQUIRE(cuMemAlloc_v2(&copy, bytes) == CUDA_SUCCESS);
+  const auto all_zero = [&](const unsigned* words, std::size_t length) {
+    std::vector<unsigned> seen(length / 4, 1);
+    REQUIRE(cuMemcpyDtoD_v2(copy, Managed::at(words), length) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyDtoH_v2(seen.data(), copy, length) == CUDA_SUCCESS);
+    return std::count(seen.begin(), seen.end(), 0u) == static_cast<std::ptrdiff_t>(seen.size());
+  };
+  unsigned* const first = m.allocate(5000);
+  m.fill(first, 1250, 7);
+  REQUIRE(cuMemFree_v2(Managed::at(first)) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&device, bytes) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8_v2(device, 7, bytes) == CUDA_SUCCESS);
+  REQUIRE(cuMemFree_v2(device) == CUDA_SUCCESS);
+  unsigned* const again = m.allocate(5000);
+  CHECK(again == first);
+  CHECK(all_zero(again, 5000));
+  CHECK(all_zero(m.allocate(bytes), bytes));  // where memory of the device was
 }
 
 TEST_CASE("a fault that is not ours goes to the program's own handler") {

@@ -127,6 +127,32 @@ TEST_CASE("a pool keeps as much as its threshold when the program waits, and wha
   CHECK(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == 64 * mib);
 }
 
+TEST_CASE("a wait has a pool give back what is above a threshold that was lowered") {
+  RemoteContext remote;
+  CUmemoryPool pool = new_pool(), host_pool = nullptr;
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};
+  REQUIRE(cuMemPoolCreate(&host_pool, &properties) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  for (const CUmemoryPool one : {pool, host_pool}) {
+    cuuint64_t threshold = ~cuuint64_t{0};
+    REQUIRE(cuMemPoolSetAttribute(one, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == CUDA_SUCCESS);
+    CUdeviceptr block = 0;
+    REQUIRE(cuMemAllocFromPoolAsync(&block, 4 * mib, one, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuMemFreeAsync(block, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+    CHECK(attribute(one, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) >= 4 * mib);
+    threshold = 0;
+    REQUIRE(cuMemPoolSetAttribute(one, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == CUDA_SUCCESS);
+    CHECK(attribute(one, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) >= 4 * mib);
+    REQUIRE(cuMemsetD8Async(memory, 0, 64, nullptr) == CUDA_SUCCESS);  // for the wait
+    REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+    CHECK(attribute(one, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0);
+  }
+}
+
 TEST_CASE("memory of pools that is free beyond the threshold counts as free") {
   RemoteContext remote;
   std::size_t before = 0, after = 0, total = 0;

@@ -1,9 +1,11 @@
 // Device memory through the wire.
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <future>
@@ -16,6 +18,7 @@
 #include "client/call/stats.h"
 #include "fixture.h"
 #include "hand_made_client.h"
+#include "making_room.h"
 #include "wrap.h"
 
 using namespace fargpu;
@@ -239,6 +242,16 @@ TEST_CASE("copies outside of what the program holds are refused") {
   REQUIRE(cuMemAlloc_v2(&memory, 1000) == CUDA_SUCCESS);
   CHECK(cuMemcpyHtoD_v2(memory + 1000, &byte, 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemcpyDtoH_v2(&byte, memory + 999, 2) == CUDA_ERROR_INVALID_VALUE);
+  // Nor do they go on into the next allocation.
+  CUdeviceptr first = 0, second = 0;
+  REQUIRE(cuMemAlloc_v2(&first, 1024) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&second, 1024) == CUDA_SUCCESS);
+  REQUIRE(second == first + 1024);
+  std::vector<char> bytes(2048);
+  CHECK(cuMemcpyHtoD_v2(first, bytes.data(), 2048) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemcpyDtoHAsync_v2(bytes.data(), first + 512, 513, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemsetD8_v2(first, 1, 1025) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemsetD8Async(first, 1, 1024, nullptr) == CUDA_SUCCESS);
 }
 
 TEST_CASE("nobody waits for a copy in that only later work can notice, and later work on any stream finds its bytes") {
@@ -322,6 +335,10 @@ TEST_CASE("pointer attributes are answered from the map") {
   CUcontext context = nullptr;
   CHECK(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, memory) == CUDA_SUCCESS);
   CHECK(context == remote.context);
+  CUdeviceptr pooled = 0;
+  REQUIRE(cuMemAllocAsync(&pooled, 1000, nullptr) == CUDA_SUCCESS);
+  CHECK(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, pooled) == CUDA_SUCCESS);
+  CHECK(context == nullptr);
   // They need no current context.
   REQUIRE(cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
   type = 0;
@@ -357,6 +374,51 @@ TEST_CASE("pointer attributes are answered from the map") {
   CHECK(cuPointerGetAttributes(1, host, to_answer, pinned_at + 9) == CUDA_SUCCESS);
   CHECK(answer == pinned_at + 9);
   CHECK(cuMemFreeHost(pinned) == CUDA_SUCCESS);
+  unsigned access = 0;
+  CHECK(cuPointerGetAttribute(&access, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, memory) == CUDA_SUCCESS);
+  CHECK(access == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+  std::vector<char> registered(4096);
+  REQUIRE(cuMemHostRegister_v2(registered.data(), 4096, CU_MEMHOSTREGISTER_READ_ONLY) == CUDA_SUCCESS);
+  CHECK(cuPointerGetAttribute(&access, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
+                              reinterpret_cast<CUdeviceptr>(registered.data())) == CUDA_SUCCESS);
+  CHECK(access == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ);
+  CHECK(cuMemHostUnregister(registered.data()) == CUDA_SUCCESS);
+}
+
+TEST_CASE("pointers tell in which forms other processes may have their memory") {
+  RemoteContext remote;
+  const auto types = [](CUdeviceptr pointer) {
+    unsigned long long types = ~0ull;
+    CHECK(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, pointer) == CUDA_SUCCESS);
+    return types;
+  };
+  CUdeviceptr plain = 0, pooled = 0, mapped = 0;
+  REQUIRE(cuMemAlloc_v2(&plain, 1000) == CUDA_SUCCESS);
+  CHECK(types(plain) == CU_MEM_HANDLE_TYPE_NONE);
+  CUmemPoolProps pool_wish{};
+  pool_wish.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  pool_wish.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  pool_wish.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  CUmemoryPool pool = nullptr;
+  REQUIRE(cuMemPoolCreate(&pool, &pool_wish) == CUDA_SUCCESS);
+  REQUIRE(cuMemAllocFromPoolAsync(&pooled, 1000, pool, nullptr) == CUDA_SUCCESS);
+  CHECK(types(pooled) == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  CUmemAllocationProp wish{};
+  wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wish.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  wish.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  CUmemGenericAllocationHandle allocation{};
+  REQUIRE(cuMemCreate(&allocation, 2u << 20, &wish, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemAddressReserve(&mapped, 2u << 20, 0, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemMap(mapped, 2u << 20, 0, allocation, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemRelease(allocation) == CUDA_SUCCESS);
+  CHECK(types(mapped) == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  unsigned access = 9;
+  CHECK(cuPointerGetAttribute(&access, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, mapped) == CUDA_SUCCESS);
+  CHECK(access == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
+  CUcontext context = remote.context;
+  CHECK(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, mapped) == CUDA_SUCCESS);
+  CHECK(context == nullptr);
 }
 
 TEST_CASE("virtual memory is reserved, created, mapped and given back") {
@@ -795,4 +857,46 @@ TEST_CASE("memory is held so many times and no more") {
   for (; holds > 0; --holds) REQUIRE(cuMemRelease(mapped.handle) == CUDA_SUCCESS);
   CHECK(cuMemRelease(mapped.handle) == CUDA_ERROR_INVALID_VALUE);
   CHECK(remote.driver->memory_bytes() <= limits::spares_max * Mapped::piece);
+}
+
+TEST_CASE("of memory that is to leave its device and cannot, no copy stays at the host") {
+  test::make_room = [](const server::RoomWish&) { return true; };
+  {
+    RemoteContext remote;
+    constexpr std::uint64_t bytes = 32u << 20;
+    CUdeviceptr memory[3] = {};
+    for (unsigned char i = 0; i < 3; ++i) {
+      REQUIRE(cuMemAlloc_v2(&memory[i], bytes) == CUDA_SUCCESS);
+      REQUIRE(cuMemsetD8_v2(memory[i], static_cast<unsigned char>(i + 1), bytes) == CUDA_SUCCESS);
+    }
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    const int file = ::memfd_create("evicted", MFD_CLOEXEC);
+    REQUIRE(file >= 0);
+    const auto held = [&] {
+      struct stat state {};
+      ::fstat(file, &state);
+      return static_cast<std::uint64_t>(state.st_blocks) * 512;
+    };
+    const auto soon = [](auto&& condition) {
+      for (int i = 0; i < 5000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return condition();
+    };
+    const std::size_t before = remote.driver->calls("cuMemUnmap");
+    remote.driver->script("cuMemUnmap", CUDA_ERROR_UNKNOWN, 1);
+    remote.evict({.number = 1,
+                  .bytes = {},
+                  .disk_bytes_max = 1u << 30,
+                  .file = server::Descriptor(::dup(file)),
+                  .patience = std::chrono::seconds(20)});
+    REQUIRE(soon([&] { return remote.driver->calls("cuMemUnmap") >= before + 3; }));  // all has been copied
+    CHECK(soon([&] { return held() == 2 * bytes; }));
+    for (unsigned char i = 0; i < 3; ++i) {
+      unsigned char last = 0;
+      REQUIRE(cuMemcpyDtoH_v2(&last, memory[i] + bytes - 1, 1) == CUDA_SUCCESS);
+      CHECK(last == i + 1);
+    }
+    CHECK(soon([&] { return held() == 0; }));
+    ::close(file);
+  }
+  test::make_room = nullptr;
 }

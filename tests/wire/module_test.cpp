@@ -1,5 +1,7 @@
 // Images, modules, libraries, functions.
 
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <filesystem>
@@ -847,4 +849,30 @@ TEST_CASE("kernels that come along with their code are left out where the driver
     CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, fill) == CUDA_SUCCESS);
     CHECK(value > 0);
   }
+}
+
+TEST_CASE("threads load one image at once, which travels in parts") {
+  RemoteContext remote;
+  std::string image = test::kernels;
+  image += "// " + std::string(9u << 20, 'x') + std::to_string(::getpid()) + "\n";
+  std::vector<std::future<CUresult>> loads;
+  for (int i = 0; i < 4; ++i)
+    loads.push_back(std::async(std::launch::async, [&] {
+      CUmodule module = nullptr;
+      if (const CUresult bad = cuCtxSetCurrent(remote.context); bad != CUDA_SUCCESS) return bad;
+      return cuModuleLoadData(&module, image.c_str());
+    }));
+  for (auto& load : loads) CHECK(load.get() == CUDA_SUCCESS);
+}
+
+TEST_CASE("a kernel's function is in the module behind its library") {
+  RemoteContext remote;
+  LoadedKernel fill;
+  CUmodule of_function = nullptr, of_library = nullptr;
+  const CUfunction function = fill.function();
+  REQUIRE(cuFuncGetModule(&of_function, function) == CUDA_SUCCESS);
+  REQUIRE(cuLibraryGetModule(&of_library, fill.library) == CUDA_SUCCESS);
+  CHECK(of_function == of_library);
+  CHECK(cuFuncGetModule(nullptr, function) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuFuncGetModule(&of_function, nullptr) == CUDA_ERROR_INVALID_VALUE);
 }

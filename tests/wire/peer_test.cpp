@@ -1,7 +1,9 @@
 // Two devices of one session: access to each other's memory, and copies between them.
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "fixture.h"
@@ -95,6 +97,32 @@ TEST_CASE("access is taken away when the last that asked for it no longer does")
   CHECK(two.accesses_set() == 1);
   REQUIRE(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
   CHECK(two.accesses_set() == 2);
+}
+
+TEST_CASE("peers reach memory of a pool that was destroyed as long as it is in use") {
+  Two two;
+  CUmemoryPool pool = nullptr;
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1};
+  REQUIRE(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
+  CUmemAccessDesc access{};
+  access.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  REQUIRE(cuMemPoolSetAccess(pool, &access, 1) == CUDA_SUCCESS);
+  REQUIRE(cuCtxPushCurrent_v2(two.other) == CUDA_SUCCESS);
+  CUdeviceptr block = 0;
+  REQUIRE(cuMemAllocFromPoolAsync(&block, Two::bytes, pool, nullptr) == CUDA_SUCCESS);
+  const std::size_t before = two.accesses_set();
+  REQUIRE(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
+  CHECK(two.accesses_set() == before);
+  REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (two.accesses_set() == before && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(two.accesses_set() > before);
+  REQUIRE(cuCtxPopCurrent_v2(nullptr) == CUDA_SUCCESS);
 }
 
 TEST_CASE("access that the driver refuses is not enabled") {

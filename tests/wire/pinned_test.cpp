@@ -25,6 +25,15 @@ struct Pinned {
   void* pointer = nullptr;
 };
 
+/// Memory that a worker in this process maps elsewhere, and not over these pages.
+struct Registered {
+  explicit Registered(std::size_t bytes) : memory(bytes, 1) {
+    REQUIRE(cuMemHostRegister_v2(memory.data(), bytes, 0) == CUDA_SUCCESS);
+  }
+  ~Registered() { CHECK(cuMemHostUnregister(memory.data()) == CUDA_SUCCESS); }
+  std::vector<unsigned char> memory;
+};
+
 }  // namespace
 
 TEST_CASE("copies from and to pinned memory") {
@@ -71,6 +80,35 @@ TEST_CASE("pinned memory is freed and made again while another context is behind
   REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
   CHECK(std::memcmp(out.pointer, back.pointer, 4096) == 0);
   CHECK(cuCtxDestroy_v2(other) == CUDA_SUCCESS);
+}
+
+TEST_CASE("registered memory is unregistered while a copy of another context is on its way to it") {
+  RemoteContext remote;
+  const std::size_t bytes = GENERATE(4096u, 5u << 20);  // by the host's copy of the block, and by lanes
+  std::vector<unsigned char> memory(bytes, 1);
+  REQUIRE(cuMemHostRegister_v2(memory.data(), bytes, 0) == CUDA_SUCCESS);
+  CUcontext other = nullptr;
+  REQUIRE(cuCtxCreate_v4(&other, nullptr, 0, 0) == CUDA_SUCCESS);
+  CUstream stream = nullptr;
+  CUdeviceptr from = 0;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&from, bytes) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8_v2(from, 9, bytes) == CUDA_SUCCESS);
+  test::Gate gate;
+  REQUIRE(cuLaunchHostFunc(stream, test::Gate::pass, &gate) == CUDA_SUCCESS);
+  gate.wait_entered();
+  REQUIRE(cuMemcpyDtoHAsync_v2(memory.data(), from, bytes, stream) == CUDA_SUCCESS);
+  auto unregistered = std::async(std::launch::async, [&] {
+    const CUresult bad = cuCtxSetCurrent(remote.context);
+    return bad != CUDA_SUCCESS ? bad : cuMemHostUnregister(memory.data());
+  });
+  CHECK(unregistered.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  gate.open();
+  CHECK(unregistered.get() == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(std::count(memory.begin(), memory.end(), 9) == static_cast<std::ptrdiff_t>(bytes));
+  CHECK(cuCtxDestroy_v2(other) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
 }
 
 TEST_CASE("neither copies of pinned memory nor other contexts wait for a function of the program") {
@@ -229,6 +267,113 @@ TEST_CASE("a copy to pinned memory is there before kernels see it") {
   CHECK(back == 6);
   CHECK(words.back() == 6);
   REQUIRE(cuMemHostUnregister(words.data()) == CUDA_SUCCESS);
+}
+
+TEST_CASE("pinned memory comes into the sight of kernels when no copy of another thread to it is under way") {
+  using std::chrono_literals::operator""ms;
+  RemoteContext remote;
+  if (remote.session().shares_memory()) return;  // both have the same pages
+  Registered pinned(64u << 10);
+  CUstream first = nullptr, second = nullptr, third = nullptr;
+  for (CUstream* const stream : {&first, &second, &third})
+    REQUIRE(cuStreamCreate(stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8_v2(memory, 9, 64) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  test::Gate before, meanwhile;
+  REQUIRE(cuLaunchHostFunc(first, test::Gate::pass, &before) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoHAsync_v2(pinned.memory.data(), memory, 32, first) == CUDA_SUCCESS);
+  auto used = std::async(std::launch::async, [&] {
+    const CUresult bad = cuCtxSetCurrent(remote.context);
+    return bad != CUDA_SUCCESS
+               ? bad
+               : cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(pinned.memory.data() + 4096), 5, 16, third);
+  });
+  CHECK(used.wait_for(50ms) == std::future_status::timeout);
+  REQUIRE(cuLaunchHostFunc(second, test::Gate::pass, &meanwhile) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoHAsync_v2(pinned.memory.data() + 32, memory, 32, second) == CUDA_SUCCESS);
+  before.open();
+  CHECK(used.wait_for(50ms) == std::future_status::timeout);
+  meanwhile.open();
+  CHECK(used.get() == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(std::count(pinned.memory.data(), pinned.memory.data() + 64, 9) == 64);
+  CHECK(pinned.memory[64] == 1);
+  CHECK(pinned.memory[4096] == 5);
+  for (CUstream stream : {first, second, third}) CHECK(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE("pinned memory that the GPU's host had no room for is tried again by the next copy") {
+  RemoteContext remote;
+  if (remote.session().shares_memory()) return;  // it has room from the beginning
+  const Pinned pinned(4096);
+  CUdeviceptr memory = 0;
+  unsigned char word[4] = {};
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8_v2(memory, 9, 64) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(word, memory, 4) == CUDA_SUCCESS);
+  std::memset(pinned.pointer, 1, 4096);
+  remote.driver->script("cuMemHostAlloc", CUDA_ERROR_OUT_OF_MEMORY, 3);
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE(cuMemcpyDtoHAsync_v2(pinned.pointer, memory, 64, nullptr) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(nullptr) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+    CHECK(pinned.bytes()[0] == 1);
+  }
+  REQUIRE(cuMemcpyDtoHAsync_v2(pinned.pointer, memory, 64, nullptr) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+  CHECK(std::count(pinned.bytes(), pinned.bytes() + 64, 9) == 64);
+}
+
+TEST_CASE("pinned memory that found room late is of its own context, and not of the one that copies") {
+  RemoteContext remote;
+  if (remote.session().shares_memory()) return;  // it has room from the beginning
+  const Pinned pinned(4096);
+  CUdeviceptr memory = 0, others = 0;
+  CUcontext other = nullptr;
+  unsigned char word[4] = {};
+  const auto fill = [&](CUdeviceptr& address, unsigned char value) {
+    REQUIRE(cuMemAlloc_v2(&address, 64) == CUDA_SUCCESS);
+    REQUIRE(cuMemsetD8_v2(address, value, 64) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyDtoH_v2(word, address, 4) == CUDA_SUCCESS);
+  };
+  const auto copy = [&](CUdeviceptr from) {
+    REQUIRE(cuMemcpyDtoHAsync_v2(pinned.pointer, from, 64, nullptr) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+  };
+  fill(memory, 9);
+  REQUIRE(cuCtxCreate_v4(&other, nullptr, 0, 0) == CUDA_SUCCESS);
+  fill(others, 7);
+  remote.driver->script("cuMemHostAlloc", CUDA_ERROR_OUT_OF_MEMORY, 1);
+  copy(others);
+  CHECK(std::count(pinned.bytes(), pinned.bytes() + 64, 7) == 64);
+  REQUIRE(cuCtxDestroy_v2(other) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  copy(memory);
+  CHECK(std::count(pinned.bytes(), pinned.bytes() + 64, 9) == 64);
+}
+
+TEST_CASE("copies go on to pinned memory for which kernels found no room") {
+  RemoteContext remote;
+  if (remote.session().shares_memory()) return;  // it has room from the beginning
+  Registered pinned(4096);
+  CUdeviceptr memory = 0;
+  unsigned char word[4] = {};
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8_v2(memory, 9, 64) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(word, memory, 4) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoHAsync_v2(pinned.memory.data(), memory, 32, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+  remote.driver->script("cuMemHostRegister_v2", CUDA_ERROR_OUT_OF_MEMORY, 1);
+  CHECK(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(pinned.memory.data()), 5, 8, nullptr) ==
+        CUDA_ERROR_OUT_OF_MEMORY);
+  REQUIRE(cuMemcpyDtoHAsync_v2(pinned.memory.data() + 32, memory, 32, nullptr) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+  CHECK(std::count(pinned.memory.data(), pinned.memory.data() + 64, 9) == 64);
+  CHECK(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(pinned.memory.data()), 5, 8, nullptr) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+  CHECK(pinned.memory[7] == 5);
 }
 
 TEST_CASE("a memset may go to registered memory") {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -69,6 +70,10 @@ class Host {
 
   /// Those that it makes come about.
   std::atomic<bool> connects{true};
+  /// Is called when it is about to make one.
+  std::function<void()> connecting = [] {};
+  /// Keys by which others may come.
+  std::atomic<int> keys{0};
   /// A connection of another host's worker comes in: what a broker would do with it.
   void let_in(std::unique_ptr<Channel> connection) {
     const auto message = receive_control(*connection, limits::connect_timeout);
@@ -91,9 +96,13 @@ class Host {
   class Door final : public server::PeerDoor {
    public:
     Door(Host& host, std::vector<Host*>& others) : host_(host), others_(others) {}
-    bool admit(std::span<const std::byte>) override { return true; }
-    void shut_out(std::span<const std::byte>) override {}
+    bool admit(std::span<const std::byte>) override {
+      ++host_.keys;
+      return true;
+    }
+    void shut_out(std::span<const std::byte>) override { --host_.keys; }
     server::PeerConnection connect(const server::PeerAddress& address, std::uint32_t channel) override {
+      host_.connecting();
       for (Host* const other : others_) {
         if (!host_.connects || other->name() != address.host) continue;
         const auto devices = links_by_rdma() ? open_ucx(false) : nullptr;
@@ -170,7 +179,7 @@ struct Several {
     thread.default_streams.clear();
     client::process().give_up();
     for (auto& host : hosts) host.reset();
-    (void)thread.take_late_error();
+    while (thread.take_late_error() != CUDA_SUCCESS) {}
     driver->reset();
   }
   CUcontext use(CUdevice device) {

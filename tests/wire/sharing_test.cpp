@@ -99,6 +99,30 @@ TEST_CASE("memory of cuMemAlloc has handles for other processes") {
   CHECK(cuIpcOpenMemHandle_v2(&opened, first, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == CUDA_ERROR_INVALID_CONTEXT);
 }
 
+TEST_CASE("peers reach memory of another process like one's own") {
+  RemoteContext remote;
+  const Foreign foreign(remote);
+  const auto accesses = [&, before = remote.driver->calls("cuMemSetAccess")] {
+    return remote.driver->calls("cuMemSetAccess") - before;
+  };
+  CUcontext other = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&other, 1) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(other) == CUDA_SUCCESS);
+  REQUIRE(cuCtxEnablePeerAccess(remote.context, 0) == CUDA_SUCCESS);
+  CHECK(accesses() == 0);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  CUdeviceptr opened = 0;
+  REQUIRE(cuIpcOpenMemHandle_v2(&opened, foreign.handle(), CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == CUDA_SUCCESS);
+  CHECK(accesses() == 2);  // its own device, and the peer
+  REQUIRE(cuCtxSetCurrent(other) == CUDA_SUCCESS);
+  REQUIRE(cuCtxDisablePeerAccess(remote.context) == CUDA_SUCCESS);
+  CHECK(accesses() == 3);
+  REQUIRE(cuCtxEnablePeerAccess(remote.context, 0) == CUDA_SUCCESS);
+  CHECK(accesses() == 4);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  CHECK(cuIpcCloseMemHandle(opened) == CUDA_SUCCESS);
+}
+
 TEST_CASE("memory of another process is used like one's own, and closed as often as opened") {
   RemoteContext remote;
   const Foreign foreign(remote);

@@ -189,7 +189,7 @@ TEST_CASE("a polled event may be destroyed before it happens") {
 TEST_CASE("what is destroyed is gone, also where the call tells of an earlier failure") {
   RemoteContext remote;
   const auto fail_earlier = [] {
-    client::Thread::deliver_error(client::Thread::current().id(), CUDA_ERROR_INVALID_VALUE);
+    client::Thread::deliver_error(client::Thread::current().id(), CUDA_ERROR_INVALID_VALUE, "a test");
   };
   const CUevent event = new_event();
   CUgraph graph = nullptr;
@@ -420,6 +420,55 @@ TEST_CASE("a failure that nobody waited for comes back once, to the thread that 
   }).join();
   CHECK(cuCtxSynchronize() == CUDA_ERROR_NOT_PERMITTED);
   CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("a failure of a thread that has ended comes back once, to another one") {
+  RemoteContext remote;
+  const CUdeviceptr memory = new_memory();
+  const bool has_come = GENERATE(false, true);  // when the thread ends
+  remote.driver->script("cuMemsetD8Async", CUDA_ERROR_NOT_PERMITTED, 1);
+  std::thread([&] {
+    CHECK(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+    CHECK(cuMemsetD8Async(memory, 1, 100, nullptr) == CUDA_SUCCESS);
+    if (has_come) remote.hear_out();
+  }).join();
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_NOT_PERMITTED);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("what is known to be done is no success in a context that has failed, and no handle is used up there") {
+  RemoteContext remote;
+  CUmodule module = nullptr;
+  CUfunction crash = nullptr;
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&crash, module, "crash") == CUDA_SUCCESS);
+  const CUstream stream = new_stream();
+  const CUevent event = new_event();
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitEvent(stream, event, 0) == CUDA_SUCCESS);
+  REQUIRE(cuLaunchKernel(crash, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuStreamWaitEvent(stream, event, 0) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuEventQuery(event) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuEventSynchronize(event) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuStreamQuery(stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuStreamSynchronize(stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  constexpr std::uint32_t many = 4000;
+  std::uint32_t others = 0;
+  for (std::uint32_t i = 0; i < many; ++i) {
+    CUstream more = nullptr;
+    CUevent again = nullptr;
+    others += cuStreamCreate(&more, 0) != CUDA_ERROR_ILLEGAL_ADDRESS;
+    others += cuEventCreate(&again, 0) != CUDA_ERROR_ILLEGAL_ADDRESS;
+  }
+  CHECK(others == 0);
+  REQUIRE(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+  CUcontext context = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  CHECK(handle_of(new_stream()).index() < many / 2);  // so many wait in line before one is used again
+  CHECK(handle_of(new_event()).index() < many / 2);
 }
 
 TEST_CASE("a kernel that crashes takes its context with it, and a reset brings a new one") {

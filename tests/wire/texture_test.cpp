@@ -174,7 +174,9 @@ TEST_CASE("objects of others are nobody's") {
   REQUIRE(remote.driver.table().cuCtxSetCurrent(context) == CUDA_SUCCESS);
   REQUIRE(remote.driver.table().cuArray3DCreate_v2(&native.res.array.hArray, &description) == CUDA_SUCCESS);
   const CUDA_TEXTURE_DESC sampling{};
-  REQUIRE(remote.driver.table().cuTexObjectCreate(&theirs, &native, &sampling, nullptr) == CUDA_SUCCESS);
+  do {
+    REQUIRE(remote.driver.table().cuTexObjectCreate(&theirs, &native, &sampling, nullptr) == CUDA_SUCCESS);
+  } while (theirs <= mine);  // each context counts by itself
   const std::size_t asked = remote.driver->calls("cuTexObjectDestroy");
   CUDA_RESOURCE_DESC back{};
   for (const CUtexObject value : {theirs, CUtexObject{0}, ~CUtexObject{0}, CUtexObject{handle_of(array).value()}}) {
@@ -381,4 +383,36 @@ TEST_CASE("a worker believes nothing of what a client says of resources") {
   CHECK(create([&](auto resource) { resource.setResType(77); }) == CUDA_ERROR_INVALID_VALUE);
   client.send_call<wire::CuTexObjectDestroy>(Opcode::cuTexObjectDestroy, [&](auto in) { in.setTexObject(1); });
   CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("contexts have equal values for their objects, each its own") {
+  test::Remote remote;
+  CUcontext contexts[2] = {};
+  CUarray arrays[2] = {};
+  CUtexObject textures[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE(cuCtxCreate_v2(&contexts[i], 0, 0) == CUDA_SUCCESS);
+    arrays[i] = make_array();
+  }
+  // The fake driver counts on from what was in such a context before.
+  for (int i = 0; textures[0] == 0 || textures[0] != textures[1];
+       i = textures[0] == 0 || textures[0] < textures[1] ? 0 : 1) {
+    REQUIRE(cuCtxSetCurrent(contexts[i]) == CUDA_SUCCESS);
+    REQUIRE(make_texture(resource_of(arrays[i]), textures[i]) == CUDA_SUCCESS);
+  }
+  CUDA_RESOURCE_DESC back{};
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE(cuCtxSetCurrent(contexts[i]) == CUDA_SUCCESS);
+    REQUIRE(cuTexObjectGetResourceDesc(&back, textures[i]) == CUDA_SUCCESS);
+    CHECK(back.res.array.hArray == arrays[i]);
+  }
+  CHECK(cuTexObjectDestroy(textures[1]) == CUDA_SUCCESS);
+  // The other one is there, and only where it was made; elsewhere it may be destroyed, as the driver has it, and stays.
+  CHECK(cuTexObjectGetResourceDesc(&back, textures[0]) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuTexObjectDestroy(textures[0]) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(contexts[0]) == CUDA_SUCCESS);
+  REQUIRE(cuTexObjectGetResourceDesc(&back, textures[0]) == CUDA_SUCCESS);
+  CHECK(back.res.array.hArray == arrays[0]);
+  CHECK(cuTexObjectDestroy(textures[0]) == CUDA_SUCCESS);
+  CHECK(cuTexObjectGetResourceDesc(&back, textures[0]) == CUDA_ERROR_INVALID_VALUE);
 }

@@ -67,6 +67,7 @@ struct Making {
 
 template <class Reply, class Object>
 Outcome make(Session& session, Call& call, const CUDA_ARRAY3D_DESCRIPTOR& array, Making<Object> making) {
+  session.objects().handles().require_room(making.kind);
   const bool scrubs = session.options().scrub && making.bytes != 0;
   std::shared_ptr<Charge> charge =
       Charge::take(session.ledger(), session.contexts().find(call.id().context)->device, making.bytes);
@@ -79,8 +80,10 @@ Outcome make(Session& session, Call& call, const CUDA_ARRAY3D_DESCRIPTOR& array,
     making.destroy(object);
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  const auto reveal = [&session, kind = making.kind, object, charge, context = call.id().context] {
-    const Handle handle = session.objects().handles().reveal(kind, reinterpret_cast<std::uint64_t>(object), context);
+  const auto reveal = [&session, kind = making.kind, destroy = making.destroy, object, charge,
+                       context = call.id().context] {
+    const Handle handle = session.objects().handles().reveal_made(kind, reinterpret_cast<std::uint64_t>(object),
+                                                                  context, [&] { destroy(object); });
     session.objects().charge(handle, charge);
     return handle.value();
   };

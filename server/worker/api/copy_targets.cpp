@@ -209,13 +209,25 @@ void deliver_block(Session& session, std::uint64_t address, std::uint64_t bytes,
   }
 }
 
+// The context that is current stays.
+CUresult have_block(Session& session, std::uint64_t address, std::uint64_t bytes) {
+  Contexts& contexts = session.contexts();
+  ContextState* const before = contexts.current();
+  const CUresult result = session.host_blocks().have(address, bytes, [&](std::uint32_t context) {
+    ContextState* const own = contexts.find(context);
+    return own && contexts.make_current(*own);
+  });
+  if (before && contexts.current() != before) contexts.make_current(*before);
+  return result;
+}
+
 }  // namespace
 
 Outcome BlockTarget::start(StreamState& stream, std::uint64_t address) {
   Session& session = copy.session;
   const std::uint64_t bytes = copy.shape.bytes();
+  if (const CUresult bad = have_block(session, address, bytes); bad != CUDA_SUCCESS) return bad;
   const std::span<std::byte> memory = session.host_blocks().find(address, bytes);
-  if (memory.size() != bytes) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = copy_rows_out(session, stream, copy.shape, copy.source, memory.data());
   if (result != CUDA_SUCCESS) return result;
   session.ordering().submitted(stream);

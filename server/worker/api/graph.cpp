@@ -44,6 +44,7 @@ Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in, Known<Ha
     edges[i].to_port = edge_list[i].getToPort();
     edges[i].type = edge_list[i].getType();
   }
+  session.objects().handles().require_room(HandleKind::node);  // else the graph had a node that nobody can name
   NodeParameters node(session);
   if (const CUresult bad = node.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
   if (holds_itself(session, graph.cuda(), graph.handle(), node.params(),
@@ -179,6 +180,7 @@ Outcome cuGraphNodeGetType(Session& session, Call& call, wire::CuGraphNodeGetTyp
 // --- what graphs with memory nodes do not allow ---------------------------------------------------------------------
 
 Outcome cuGraphClone(Session& session, Call& call, wire::CuGraphClone::Reader, Known<HandleKind::graph> original) {
+  session.objects().handles().require_room(HandleKind::graph);
   CUgraph clone{};
   const CUresult result = session.driver().cuGraphClone(&clone, original.cuda());
   if (result != CUDA_SUCCESS) return result;
@@ -198,10 +200,15 @@ Outcome cuGraphDestroy(Session& session, Call&, wire::CuGraphDestroy::Reader, Kn
 Outcome cuGraphDestroyNode(Session& session, Call&, wire::CuGraphDestroyNode::Reader, Known<HandleKind::node> node) {
   if (session.captures().into(node.handle())) return CUDA_ERROR_ILLEGAL_STATE;
   if (const CUresult bad = checks::no_memory_nodes(session, node); bad != CUDA_SUCCESS) return bad;
+  CUgraph graph{};
+  if (!session.objects().resolve(HandleKind::graph, session.objects().handles().root_of(node.handle()).value(), graph))
+    return Objects::invalid(HandleKind::node);
   const std::vector<Handle> within = known_within(session, node.cuda());
+  const std::vector<std::uint64_t> parts = parts_kept_for(session, graph, node.cuda());
   const CUresult result = session.driver().cuGraphDestroyNode(node.cuda());
   if (result != CUDA_SUCCESS) return result;
   session.objects().forget(node);
+  for (const std::uint64_t part : parts) session.graph_parts().let_go(session.driver(), graph, part);
   for (const Handle gone : within) session.objects().forget(gone.kind(), gone.value());
   return result;
 }
@@ -229,7 +236,7 @@ Outcome cuGraphNodeSetEnabled(Session& session, Call& call, wire::CuGraphNodeSet
   if (attended && !copy && attended->has_parts()) return CUDA_ERROR_NOT_SUPPORTED;
   if (const CUresult bad = attended ? attended->before_change() : CUDA_SUCCESS; bad != CUDA_SUCCESS) return bad;
   const CUresult result = session.driver().cuGraphNodeSetEnabled(exec.cuda(), node.cuda(), in.getIsEnabled());
-  if (result == CUDA_SUCCESS && copy) attended->set_enabled(copy, in.getIsEnabled() != 0);
+  if (result == CUDA_SUCCESS && copy) attended->set_enabled(node.cuda(), copy, in.getIsEnabled() != 0);
   return result;
 }
 
@@ -257,6 +264,7 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
   };
   if (session.graph_memory().any(graph.handle()) && session.graph_memory().instantiated(graph.handle()))
     return CUDA_ERROR_NOT_SUPPORTED;
+  session.objects().handles().require_room(HandleKind::exec);
   auto made = std::make_shared<Made>();
   made->params.flags = in.getFlags();
   if (in.getUpload() != 0) {
@@ -288,7 +296,8 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
         out.setRefusal(made->refusal);
         if (result != CUDA_SUCCESS) return result;
         const Handle exec =
-            session.objects().handles().reveal(HandleKind::exec, reinterpret_cast<std::uint64_t>(made->exec), 0);
+            session.objects().handles().reveal_made(HandleKind::exec, reinterpret_cast<std::uint64_t>(made->exec), 0,
+                                                    [&] { session.driver().cuGraphExecDestroy(made->exec); });
         out.setExec(exec.value());
         out.setAttended(made->attended != nullptr);
         session.graph_memory().set_instantiated(source, exec);

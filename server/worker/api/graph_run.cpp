@@ -95,7 +95,7 @@ void GraphRun::submit(const GraphPlan::Step& step) {
   if (!session_.ordering().admit_piece([self = shared_from_this(), &step] { self->submit(step); })) return;
   StreamState* const target = stream();
   if (!target) return end(CUDA_ERROR_INVALID_HANDLE);
-  // Staging memory goes with the context that it was made in, while the driver's graph still copies there.
+  // Staging memory is of no use without the context that it was made in, and the driver's graph still copies there.
   const GraphParts& parts = session_.graph_parts();
   const auto gone = [&](const GraphPlan::Write& write) { return parts.staging(write.part).empty(); };
   if (std::any_of(step.writes.begin(), step.writes.end(), gone)) return end(CUDA_ERROR_CONTEXT_IS_DESTROYED);

@@ -81,6 +81,7 @@ Outcome describeResources(Session& session, Call& call, wire::DescribeResources:
     list_size(resources.size());
   }
   if (resources.empty()) return CUDA_ERROR_INVALID_VALUE;
+  session.objects().handles().require_room(HandleKind::resourcedesc);
   CUdevResourceDesc description{};
   const CUresult result = session.driver().cuDevResourceGenerateDesc(&description, resources.data(),
                                                                      static_cast<unsigned>(resources.size()));

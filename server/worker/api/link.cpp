@@ -42,6 +42,7 @@ Outcome run(Session& session, Call& call, std::shared_ptr<JitLink> link, std::fu
 }  // namespace
 
 Outcome createLink(Session& session, Call& call, wire::CreateLink::Reader in) {
+  session.objects().handles().require_room(HandleKind::link);
   auto link = std::make_shared<JitLink>();
   if (const CUresult bad = link->options.read(in.getJit(), session.host_budget()); bad != CUDA_SUCCESS) return bad;
   link->context = call.id().context;
@@ -54,7 +55,13 @@ Outcome createLink(Session& session, Call& call, wire::CreateLink::Reader in) {
       [&session, id = call.id(), link](CUresult result, MessageWriter& writer) {
         if (result != CUDA_SUCCESS) return result;
         if (!session.contexts().find(id.context)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-        const Handle handle = session.objects().introduce(HandleKind::link, link->state, id);
+        Handle handle;
+        try {
+          handle = session.objects().introduce(HandleKind::link, link->state, id);
+        } catch (const Handles::Exhausted&) {
+          session.driver().cuLinkDestroy(link->state);
+          throw;
+        }
         session.code().links[handle.value()] = link;
         writer.root<wire::CreateLinkReply>().setLink(handle.value());
         return result;
@@ -80,6 +87,7 @@ Outcome addToLink(Session& session, Call& call, wire::AddToLink::Reader in) {
   auto charge = HostCharge::take(session.host_budget(), sizeof(JitInput) + in.getName().size());
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   told.name = in.getName();
+  told.held = session.code().images.hold(hash);
   told.charge = std::move(*charge);
   link->inputs.push_back(std::move(told));
   session.prints().note_printing();

@@ -146,6 +146,7 @@ Outcome finishCopies(Session& session, Call& call, wire::FinishCopies::Reader) {
 }
 
 Outcome retainAllocation(Session& session, Call& call, wire::RetainAllocation::Reader in) {
+  session.objects().handles().require_room(HandleKind::allocation);
   CUmemGenericAllocationHandle handle{};
   const CUresult result = session.memory().retain(in.getAddress(), handle);
   if (result == CUDA_SUCCESS)
@@ -155,6 +156,7 @@ Outcome retainAllocation(Session& session, Call& call, wire::RetainAllocation::R
 }
 
 Outcome makeMemory(Session& session, Call& call, wire::MakeMemory::Reader in) {
+  session.objects().handles().require_room(HandleKind::allocation);
   CUmemAllocationProp prop{};
   prop.type = static_cast<CUmemAllocationType>(in.getType());
   prop.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(in.getRequestedHandleTypes());
@@ -167,25 +169,29 @@ Outcome makeMemory(Session& session, Call& call, wire::MakeMemory::Reader in) {
   if (const CUresult made = session.memory().create(bytes, prop, handle); made != CUDA_SUCCESS)
     return not_made(session, call, made);
   const bool plenty = is_plenty(session, call, bytes, prop.location.id);
-  const auto tell = [&session, plenty](wire::MakeMemoryReply::Builder out,
-                                       std::span<const CUmemGenericAllocationHandle> handles) {
+  const auto reveal = [&session](CUmemGenericAllocationHandle made) {
+    return session.objects().handles().reveal_made(HandleKind::allocation, made, 0,
+                                                   [&] { session.memory().release(made); });
+  };
+  const auto tell = [plenty](wire::MakeMemoryReply::Builder out, std::span<const Handle> made) {
     out.setPlenty(plenty);
-    auto allocations = out.initAllocations(static_cast<unsigned>(handles.size()));
-    for (unsigned i = 0; i < allocations.size(); ++i)
-      allocations.set(i, session.objects().handles().reveal(HandleKind::allocation, handles[i], 0).value());
+    auto allocations = out.initAllocations(static_cast<unsigned>(made.size()));
+    for (unsigned i = 0; i < allocations.size(); ++i) allocations.set(i, made[i].value());
   };
   if (session.options().scrub)
     return session.aside_reply(call, scrubbing(session, prop.location.id, handle, bytes),
-                               [&session, handle, tell](CUresult result, MessageWriter& writer) {
+                               [&session, handle, reveal, tell](CUresult result, MessageWriter& writer) {
                                  if (result != CUDA_SUCCESS) return not_scrubbed(session, handle, result);
-                                 tell(writer.root<wire::MakeMemoryReply>(), {&handle, 1});
+                                 const Handle made = reveal(handle);
+                                 tell(writer.root<wire::MakeMemoryReply>(), {&made, 1});
                                  return result;
                                });
-  std::vector<CUmemGenericAllocationHandle> made{handle};
+  std::vector<Handle> made{reveal(handle)};
   if (plenty)
     take_spares(session, call, bytes, prop.location.id, in.getSpares(), [&](std::uint32_t) {
+      if (!session.objects().handles().has_room(HandleKind::allocation)) return CUDA_ERROR_OUT_OF_MEMORY;
       const CUresult result = session.memory().create(bytes, prop, handle);
-      if (result == CUDA_SUCCESS) made.push_back(handle);
+      if (result == CUDA_SUCCESS) made.push_back(reveal(handle));
       return result;
     });
   tell(call.out<wire::MakeMemoryReply>(), made);

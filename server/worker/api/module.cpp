@@ -61,9 +61,11 @@ std::vector<const void*> containers_of(std::span<const std::byte> image) {
   return containers;
 }
 
-/// One load, with room for what the driver writes. Lives until the load is settled.
+/// One load, with room for what the driver writes. Lives until the load is settled, and with a wrapper until what it
+/// made is unloaded.
 struct Load {
   ImageHash hash{};
+  std::shared_ptr<const void> held;  // the image
   FatbinWrapper wrapper;
   std::vector<const void*> containers;  // null behind the last
   const void* image = nullptr;          // null: the host lacks it
@@ -74,7 +76,7 @@ struct Load {
   CUmodule made_module = nullptr;
   CUlibrary made_library = nullptr;
   CUresult result = CUDA_ERROR_UNKNOWN;
-  HostCharge kept;      // for the session's life
+  HostCharge kept;      // for as long as the wrapper
   bool prints = false;  // its code may
   // Of a library's, until it is answered; empty if it is longer than any that is answered ahead.
   std::vector<std::byte> request;
@@ -98,6 +100,12 @@ struct Load {
         module ? driver.cuModuleLoadDataEx(&made_module, image, jit.count(), jit.kinds(), jit.values())
                : driver.cuLibraryLoadData(&made_library, image, jit.kinds(), jit.values(), jit.count(), library.data(),
                                           library_values.data(), static_cast<unsigned>(library.size()));
+  }
+  /// What was made is of no use.
+  void unload(DriverTable& driver) const {
+    if (result != CUDA_SUCCESS) return;
+    if (module) driver.cuModuleUnload(made_module);
+    else driver.cuLibraryUnload(made_library);
   }
 };
 
@@ -204,9 +212,10 @@ void find_again(Session& session, const CallId& id, Handle owner, const Load& lo
                 wire::LoadImageReply::Builder out) {
   if (!session.contexts().find(id.context)) return;  // looking closer at kernels would make one
   const auto end = Clock::now() + time;
+  const HandleKind kind = load.module ? HandleKind::function : HandleKind::kernel;
   std::list<MessageWriter> found;
   for (const std::string& name : session.code().images.names_found(load.hash)) {
-    if (Clock::now() >= end) break;
+    if (Clock::now() >= end || !session.objects().handles().has_room(kind)) break;
     CUfunction function{};
     CUkernel kernel{};
     Handle handle;
@@ -230,6 +239,7 @@ CUresult prepare(Session& session, wire::LoadImage::Reader in, const std::shared
   if (const CUresult bad = load->read(in, session.host_budget()); bad != CUDA_SUCCESS) return bad;
   const auto image = session.code().images.find(load->hash, in.getBytes());
   if (image.empty()) return CUDA_SUCCESS;
+  load->held = session.code().images.hold(load->hash);
   load->prints = in.getWrapped() || may_print(image);
   if (!in.getWrapped()) {
     if (!keeps_within(image)) return CUDA_ERROR_INVALID_IMAGE;
@@ -249,7 +259,6 @@ CUresult prepare(Session& session, wire::LoadImage::Reader in, const std::shared
       HostCharge::take(session.host_budget(), sizeof(Load) + load->containers.size() * sizeof(load->containers[0]));
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   load->kept = std::move(*charge);
-  session.objects().keep(load);  // the driver may look at the wrapper again
   return CUDA_SUCCESS;
 }
 
@@ -282,19 +291,32 @@ std::vector<std::shared_ptr<Load>> loads_ahead(Session& session, const ContextSt
 }
 
 // The answer to a load; the handle of what it made.
-Handle tell(Session& session, const CallId& id, Load& load, Clock::duration time, wire::LoadImageReply::Builder out) {
+Handle tell(Session& session, const CallId& id, const std::shared_ptr<Load>& settled, Clock::duration time,
+            wire::LoadImageReply::Builder out) {
+  Load& load = *settled;
   out.setKnown(true);
   load.jit.tell(out);
   if (load.result != CUDA_SUCCESS) return {};
-  const Handle handle = load.module
-                            ? session.objects().handles().reveal(
-                                  HandleKind::module, reinterpret_cast<std::uint64_t>(load.made_module), id.context)
-                            : session.objects().handles().reveal(HandleKind::library,
-                                                                 reinterpret_cast<std::uint64_t>(load.made_library), 0);
+  const auto unload = [&] {
+    if (!load.module || session.contexts().find(id.context)) load.unload(session.driver());
+  };
+  Handles& handles = session.objects().handles();
+  const Handle handle =
+      load.module
+          ? handles.reveal_made(HandleKind::module, reinterpret_cast<std::uint64_t>(load.made_module), id.context,
+                                unload)
+          : handles.reveal_made(HandleKind::library, reinterpret_cast<std::uint64_t>(load.made_library), 0, unload);
   out.setHandle(handle.value());
-  session.objects().note_image(handle, load.hash);
+  // The driver may look at the image again, and at the wrapper.
+  session.objects().note_image(handle, load.hash, load.containers.empty() ? load.held : settled);
   find_again(session, id, handle, load, time, out);
   return handle;
+}
+
+void give_up_ahead(Session& session, const std::vector<std::shared_ptr<Load>>& loads) {
+  if (loads.empty()) return;
+  for (const auto& load : loads) load->unload(session.driver());
+  session.code().load_order.all_answered();
 }
 
 // Loads that failed, or were not made for another had failed, are the program's to try.
@@ -308,12 +330,16 @@ void tell_ahead(Session& session, const CallId& id, const std::vector<std::share
   const auto end = Clock::now() + ahead_time;
   for (const auto& load : loads) {
     if (load->result != CUDA_SUCCESS) continue;
+    if (!session.objects().handles().has_room(HandleKind::library)) {
+      load->unload(session.driver());
+      continue;
+    }
     Answer& answer = answers.emplace_back();
     answer.request = load->request;
     const auto time = std::min<Clock::duration>(own_time, end - Clock::now());
-    const Handle library = tell(session, id, *load, time, answer.reply.root<wire::LoadImageReply>());
+    const Handle library = tell(session, id, load, time, answer.reply.root<wire::LoadImageReply>());
     if (answer.reply.finish().size() > limits::ahead_reply_bytes_max) {
-      session.driver().cuLibraryUnload(load->made_library);
+      load->unload(session.driver());
       session.objects().forget(HandleKind::library, library.value());
       answers.pop_back();
     } else {
@@ -353,6 +379,7 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
     return CUDA_SUCCESS;
   }
   if (load->module && call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  session.objects().handles().require_room(load->module ? HandleKind::module : HandleKind::library);
   if (load->prints) session.prints().note_printing();
   // Loads with options for the compiler are few, and their answers have logs.
   const bool in_order =
@@ -373,7 +400,12 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
         return load->result;
       },
       [load, ahead, &session, in_order, id = call.id()](CUresult result, MessageWriter& writer) {
-        tell(session, id, *load, own_time, writer.root<wire::LoadImageReply>());
+        try {
+          tell(session, id, load, own_time, writer.root<wire::LoadImageReply>());
+        } catch (const Handles::Exhausted&) {
+          give_up_ahead(session, ahead);
+          throw;
+        }
         const std::vector<std::byte> request = std::exchange(load->request, {});
         if (result == CUDA_SUCCESS && in_order) session.code().load_order.loaded(load->hash, request);
         if (!ahead.empty()) tell_ahead(session, id, ahead, writer.root<wire::LoadImageReply>());

@@ -48,6 +48,7 @@ Outcome openSharedMemory(Session& session, Call& call, wire::OpenSharedMemory::R
 }
 
 Outcome importAllocation(Session& session, Call& call, wire::ImportAllocation::Reader in) {
+  session.objects().handles().require_room(HandleKind::allocation);
   CUmemGenericAllocationHandle handle{};
   const CUresult result = session.sharing().import(key_in(in.getKey()), handle);
   if (result == CUDA_SUCCESS)

@@ -180,9 +180,39 @@ CUresult capture_node(Session& session, NodeParameters& node, CUstream stream, M
   return made;
 }
 
-}  // namespace
+/// A function of the client that a stream is to get to.
+struct ClientFunction {
+  explicit ClientFunction(wire::HostFunction::Reader in)
+      : number(in.getCallback()), always(in.getAlways()), watched(in.getWatched()), hears_skips(in.getHearsSkips()) {}
 
-Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in, StreamState& stream) {
+  std::uint64_t number;
+  bool always, watched, hears_skips;
+};
+
+// The stream goes on when the function is over. One that has failed runs none.
+void reach(Session& session, const ClientFunction& function, std::uint64_t held, CUresult result) {
+  if (result != CUDA_SUCCESS && !function.always) {
+    if (function.hears_skips) session.client().skip(function.number, result);
+    session.ordering().release(held);
+    return;
+  }
+  session.deliveries().send_changes();
+  const auto over = std::make_shared<bool>(false);
+  session.client().call(function.number, result, [&session, held, over] {
+    *over = true;
+    session.ordering().release(held);
+  });
+  if (!function.watched) return;
+  session.retries().add([&session, over] {
+    session.deliveries().send_changes();
+    return *over;
+  });
+}
+
+Outcome start_host_function(Session& session, Call& call, wire::HostFunction::Reader in) {
+  StreamState* const found = session.contexts().stream(in.getStream(), call.id().context);
+  if (!found) return Objects::invalid(HandleKind::stream);
+  StreamState& stream = *found;
   if (in.getPart() != 0) {
     NodeParameters node(session);
     if (const CUresult bad = node.read_host(call, in.getPart()); bad != CUDA_SUCCESS) return bad;
@@ -193,24 +223,21 @@ Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in
   const std::uint64_t held = session.ordering().hold_for_program(stream, in.getOrdered());
   session.completions().after(
       stream, Completions::Kind::signal,
-      [&session, held, number = in.getCallback(), always = in.getAlways(), watched = in.getWatched()](CUresult result) {
-        if (result != CUDA_SUCCESS && !always) {  // a failed stream runs no host functions
-          session.ordering().release(held);
-          return;
-        }
-        session.deliveries().send_changes();
-        const auto over = std::make_shared<bool>(false);
-        session.client().call(number, result, [&session, held, over] {
-          *over = true;
-          session.ordering().release(held);
-        });
-        if (!watched) return;
-        session.retries().add([&session, over] {
-          session.deliveries().send_changes();
-          return *over;
-        });
-      });
+      [&session, held, function = ClientFunction(in)](CUresult result) { reach(session, function, held, result); });
   return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in) {
+  const Outcome outcome = start_host_function(session, call, in);
+  if (!outcome.is_later() && outcome.result() != CUDA_SUCCESS) session.drop_call(call);
+  return outcome;
+}
+
+void drop_hostFunction(Session& session, Call& call) {
+  const auto in = call.in<wire::HostFunction>();
+  if (in.getHearsSkips()) session.client().skip(in.getCallback(), CUDA_ERROR_UNKNOWN);
 }
 
 Outcome streamMemory(Session& session, Call&, wire::StreamMemory::Reader in, StreamState& stream) {
@@ -259,6 +286,7 @@ Outcome captureMemory(Session& session, Call& call, wire::CaptureMemory::Reader 
   NodeParameters params(session);
   if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
   if (!params.memory()) return CUDA_ERROR_INVALID_VALUE;
+  session.objects().handles().require_room(HandleKind::node);
   DriverTable& driver = session.driver();
   return capture_node(session, params, stream.cuda, [&] {
     CUstreamCaptureStatus status{};
@@ -316,9 +344,10 @@ Outcome cuStreamEndCapture(Session& session, Call& call, wire::CuStreamEndCaptur
   CUgraph graph{};
   const CUresult result = session.driver().cuStreamEndCapture(stream.cuda, &graph);
   session.captures().ended(stream.cuda, result);
-  if (result == CUDA_SUCCESS)
-    call.out<wire::CuStreamEndCaptureReply>().setPhGraph(
-        session.objects().reveal(HandleKind::graph, graph, call).value());
+  if (result != CUDA_SUCCESS) return result;
+  const Handle handle = session.objects().handles().reveal_made(
+      HandleKind::graph, reinterpret_cast<std::uint64_t>(graph), 0, [&] { session.driver().cuGraphDestroy(graph); });
+  call.out<wire::CuStreamEndCaptureReply>().setPhGraph(handle.value());
   return result;
 }
 

@@ -7,6 +7,7 @@ namespace fargpu::server::hand {
 
 Outcome createUserObject(Session& session, Call& call, wire::CreateUserObject::Reader in) {
   if (in.getReferences() == 0) return CUDA_ERROR_INVALID_VALUE;
+  session.objects().handles().require_room(HandleKind::userobject);
   CUuserObject object{};
   if (const CUresult bad = session.graph_parts().add(session.driver(), in.getPart(), {}, 0, object);
       bad != CUDA_SUCCESS)

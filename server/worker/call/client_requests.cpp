@@ -18,6 +18,15 @@ void ClientRequests::call(std::uint64_t number, CUresult result, std::function<v
   });
 }
 
+void ClientRequests::skip(std::uint64_t number, CUresult result) {
+  output_.control([&](wire::Control::Builder control) {
+    auto callback = control.initCallback();
+    callback.setCallback(number);
+    callback.setResult(result);
+    callback.setSkipped(true);
+  });
+}
+
 void ClientRequests::call_part(std::uint64_t part, std::function<void()> done) {
   constexpr std::uint64_t ours = std::uint64_t{1} << 63;  // the client's numbers begin at 1
   const std::uint64_t number = ours | next_part_call_++;

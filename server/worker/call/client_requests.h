@@ -25,6 +25,8 @@ class ClientRequests {
   /// Has the client run the callback of this number, or a function that is part of a graph.
   void call(std::uint64_t number, CUresult result, std::function<void()> done);
   void call_part(std::uint64_t part, std::function<void()> done);
+  /// The callback of this number is not called; only to a client that wants to hear that.
+  void skip(std::uint64_t number, CUresult result);
 
   /// Pinned memory of the client, or memory that is part of a graph; fewer bytes come if the program has freed that.
   struct Wanted {
@@ -67,6 +69,9 @@ class ClientRequests {
   void deliver_part(std::uint64_t part, std::span<const std::byte> bytes);
   /// Nothing needs this part of the client any more; 0 is none.
   void release_part(std::uint64_t part);
+
+  /// What the client was asked and has not answered, and what waits to be asked.
+  std::size_t unanswered() const { return calls_.size() + fetches_.size() + waiting_.size(); }
 
   // What the client answers.
   void called(wire::CallbackDone::Reader answer);

@@ -14,6 +14,8 @@ CUresult Arguments::read(FunctionLayouts& layouts, std::uint64_t handle, capnp::
   FunctionLayout* found = nullptr;
   if (const CUresult bad = layouts.find(*entry, kernel, found); bad != CUDA_SUCCESS) return bad;
   const FunctionLayout& layout = *found;
+  // The client was told of no parameters where there was no code to ask about: what it would have sent is unknown.
+  if (block.size() == 0 && layout.bytes > 0) return CUDA_ERROR_INVALID_VALUE;
   function = reinterpret_cast<CUfunction>(entry->value);
   if (const CUresult bad = layouts.hold_local(*entry, kernel, *found, kernel_context); bad != CUDA_SUCCESS) return bad;
   kj::byte* begin = const_cast<kj::byte*>(block.begin());

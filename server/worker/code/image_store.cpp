@@ -15,8 +15,9 @@
 namespace fargpu::server {
 namespace {
 
-constexpr std::size_t arriving_max = 16;  // images under way at once in one session
-constexpr std::size_t found_max = 16;     // names kept of an image
+constexpr std::size_t arriving_max = 64;             // images under way at once in one session
+constexpr std::size_t unused_bytes_max = 64u << 20;  // of images in memory that nobody holds
+constexpr std::size_t found_max = 16;                // names kept of an image
 constexpr std::size_t found_name_bytes_max = 1024;
 constexpr std::size_t found_bytes_max = found_max * (found_name_bytes_max + 1);
 constexpr const char* found_suffix = ".found";
@@ -46,18 +47,35 @@ std::vector<std::byte> read_note(const std::filesystem::path& path, std::size_t 
 ImageStore::ImageStore(std::filesystem::path folder, std::uint64_t bytes_max, HostBudget& budget)
     : files_(std::move(folder), {bytes_max, folder_images_max}, {found_suffix, next_suffix}), budget_(budget) {}
 
-ImageStore::~ImageStore() {
-  for (const auto& [hash, image] : mapped_) ::munmap(const_cast<std::byte*>(image.data), image.bytes + image_end_bytes);
-}
+ImageStore::Mapped::~Mapped() { ::munmap(const_cast<std::byte*>(data), bytes + image_end_bytes); }
 
 std::span<const std::byte> ImageStore::found(const ImageHash& hash) const {
   const auto known = mapped_.find(hash);
-  return known == mapped_.end() ? std::span<const std::byte>{} : std::span(known->second.data, known->second.bytes);
+  return known == mapped_.end() ? std::span<const std::byte>{} : std::span(known->second->data, known->second->bytes);
+}
+
+std::shared_ptr<const void> ImageStore::hold(const ImageHash& hash) const {
+  const auto known = mapped_.find(hash);
+  return known == mapped_.end() ? nullptr : known->second;
+}
+
+// A program may load the same image again after it has unloaded it; one that loads ever new ones must find room.
+std::optional<HostCharge> ImageStore::take_room(std::uint64_t bytes) {
+  const auto unused = [](const auto& image) { return image.second.use_count() == 1; };
+  const auto let_go = [&](const auto& image) { return unused(image) && image.second->was_found; };
+  std::size_t unused_bytes = 0;
+  for (const auto& image : mapped_) unused_bytes += let_go(image) ? image.second->bytes : 0;
+  if (unused_bytes > unused_bytes_max) std::erase_if(mapped_, let_go);
+  if (auto charge = HostCharge::try_take(budget_, bytes)) return charge;
+  std::erase_if(mapped_, unused);
+  return HostCharge::take(budget_, bytes);
 }
 
 std::span<const std::byte> ImageStore::find(const ImageHash& hash, std::size_t bytes) {
-  if (const auto known = mapped_.find(hash); known != mapped_.end())
-    return known->second.bytes == bytes ? std::span(known->second.data, bytes) : std::span<const std::byte>{};
+  if (const auto known = mapped_.find(hash); known != mapped_.end()) {
+    known->second->was_found = true;
+    return known->second->bytes == bytes ? std::span(known->second->data, bytes) : std::span<const std::byte>{};
+  }
   if (!files_.any() || bytes == 0 || bytes > limits::image_bytes_max) return {};
   const std::filesystem::path path = files_.path_of(hash);
   // A pipe there holds nobody up.
@@ -68,7 +86,7 @@ std::span<const std::byte> ImageStore::find(const ImageHash& hash, std::size_t b
     ::close(file);
     return {};
   }
-  auto charge = HostCharge::take(budget_, bytes);
+  auto charge = take_room(bytes);
   if (!charge) {
     ::close(file);
     return {};
@@ -83,8 +101,10 @@ std::span<const std::byte> ImageStore::find(const ImageHash& hash, std::size_t b
   ::futimens(file, nullptr);  // used now: eviction takes the oldest
   ::close(file);
   if (have != bytes || hash_image(contents) != hash) return {};
-  const std::byte* const data = map(hash, contents, std::move(*charge));
-  return data ? std::span(data, bytes) : std::span<const std::byte>{};
+  Mapped* const image = map(hash, contents, std::move(*charge));
+  if (!image) return {};
+  image->was_found = true;
+  return {image->data, bytes};
 }
 
 ImageStore::Received ImageStore::receive(const ImageHash& hash, std::size_t bytes, std::size_t offset,
@@ -92,15 +112,20 @@ ImageStore::Received ImageStore::receive(const ImageHash& hash, std::size_t byte
   if (bytes == 0 || bytes > limits::image_bytes_max || offset > bytes || part.size() > bytes - offset)
     return Received::refused;
   if (mapped_.contains(hash)) return Received::taken;
+  // It was dropped while another thread sent it, which sends it once more when it asks for the image.
+  if (offset > 0 && !arriving_.contains(hash)) return Received::taken;
   Arriving& arriving = arriving_[hash];
   std::vector<std::byte>& contents = arriving.bytes;
+  // What another thread has sent already: of which bytes the image is, its hash says in the end.
+  if (!contents.empty() && offset + part.size() <= contents.size()) return Received::taken;
   // Parts come in order. One that does not continue its image, or one image too many, drops it.
-  if (contents.size() != offset || arriving_.size() > arriving_max) {
+  const bool other_size = offset != 0 && arriving.charge.bytes() != bytes;
+  if (contents.size() != offset || other_size || arriving_.size() > arriving_max) {
     arriving_.erase(hash);
     return Received::refused;
   }
   if (offset == 0) {
-    auto charge = HostCharge::take(budget_, bytes);
+    auto charge = take_room(bytes);
     if (!charge) {
       arriving_.erase(hash);
       return Received::no_room;
@@ -118,10 +143,12 @@ ImageStore::Received ImageStore::receive(const ImageHash& hash, std::size_t byte
   return Received::taken;
 }
 
-const std::byte* ImageStore::map(const ImageHash& hash, std::span<const std::byte> bytes, HostCharge charge) {
+ImageStore::Mapped* ImageStore::map(const ImageHash& hash, std::span<const std::byte> bytes, HostCharge charge) {
   const std::byte* const data = map_copy(bytes);
-  if (data) mapped_[hash] = {data, bytes.size(), std::move(charge)};
-  return data;
+  if (!data) return nullptr;
+  auto& image = mapped_[hash];
+  image = std::make_shared<Mapped>(data, bytes.size(), std::move(charge));
+  return image.get();
 }
 
 std::filesystem::path ImageStore::note_of(const ImageHash& hash, const char* suffix) const {

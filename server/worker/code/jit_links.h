@@ -17,6 +17,7 @@ namespace fargpu::server {
 /// What the driver is told of an input beside its bytes. It may look at that again when the link is completed.
 struct JitInput {
   std::string name;
+  std::shared_ptr<const void> held;  // the image
   JitOptions options;
   HostCharge charge;  // of the name
 };

@@ -1,14 +1,19 @@
 #include "graph_parts.h"
 
-#include <cstring>
-
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <utility>
 
 #include "protocol/errors.h"
 
 namespace fargpu::server {
 namespace {
+
+constexpr std::uint64_t page_bytes = 4096;
+constexpr std::uint64_t spare_bytes_max = 256u << 20;
 
 // Stands in the driver's graphs where a function of the client belongs. Graphs that hold it are run in pieces around
 // it.
@@ -35,33 +40,73 @@ void CUDA_CB GraphParts::on_last(void* argument) {
 
 CUresult GraphParts::add(DriverTable& driver, std::uint64_t number, const CopyShape& shape, std::uint32_t context,
                          CUuserObject& reference) {
-  const std::uint64_t bytes = shape.bytes();
   {
     const std::lock_guard lock(mutex_);
     if (number == 0 || parts_.contains(number))
       throw ProtocolError("a part of a graph was given a number that is not free");
   }
-  auto charge = HostCharge::take(budget_, bytes);
-  if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
-  void* staging = nullptr;
-  if (bytes > 0) {
-    if (const CUresult result = driver.cuMemHostAlloc(&staging, bytes, CU_MEMHOSTALLOC_PORTABLE);
-        result != CUDA_SUCCESS)
-      return result;
-    std::memset(staging, 0, bytes);  // all of it is delivered, whatever the copy wrote
-  }
+  Part part{.shape = shape, .context = context};
+  if (shape.bytes() > 0)
+    if (const CUresult bad = give_staging(driver, part); bad != CUDA_SUCCESS) return bad;
   auto last = std::make_unique<Last>(Last{gone_, number});
   const CUresult result =
       driver.cuUserObjectCreate(&reference, last.get(), on_last, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
   if (result != CUDA_SUCCESS) {
-    if (staging) driver.cuMemFreeHost(staging);
+    unpin(driver, part);
     return result;
   }
   (void)last.release();  // on_last has it
+  part.object = reference;
   const std::lock_guard lock(mutex_);
-  parts_[number] = {static_cast<std::byte*>(staging), shape, std::nullopt, context, std::move(*charge), reference};
-  if (staging) by_staging_[staging] = number;
+  if (!part.staging.empty()) by_staging_[part.staging.bytes().data()] = number;
+  parts_[number] = std::move(part);
   return result;
+}
+
+// Zeros: all of it is delivered, whatever the copy wrote.
+CUresult GraphParts::give_staging(DriverTable& driver, Part& part) {
+  const std::uint64_t bytes = (part.shape.bytes() + page_bytes - 1) / page_bytes * page_bytes;
+  if (take_spare(part, bytes)) return CUDA_SUCCESS;
+  auto charge = HostCharge::try_take(budget_, bytes);
+  if (!charge) {
+    drop_spares(driver, 0);
+    charge = HostCharge::try_take(budget_, bytes);
+  }
+  if (!charge) {
+    for (auto& [number, used] : used_) unpin(driver, used);  // waits until the GPU has passed what uses it
+    used_.clear();
+    charge = HostCharge::take(budget_, bytes);
+  }
+  if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
+  part.charge = std::move(*charge);
+  part.staging = Pages(bytes);
+  if (part.staging.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = driver.cuMemHostRegister_v2(part.staging.bytes().data(), bytes, CU_MEMHOSTREGISTER_PORTABLE);
+  part.pinned = result == CUDA_SUCCESS;
+  return result;
+}
+
+bool GraphParts::take_spare(Part& part, std::uint64_t bytes) {
+  const auto [first, end] = spare_.equal_range(bytes);
+  const auto spare = std::find_if(first, end, [&](const auto& one) { return one.second.context == part.context; });
+  if (spare == end) return false;
+  part.staging = std::move(spare->second.staging);
+  part.charge = std::move(spare->second.charge);
+  part.pinned = true;
+  spare_.erase(spare);
+  spare_bytes_ -= bytes;
+  std::memset(part.staging.bytes().data(), 0, bytes);
+  return true;
+}
+
+// The largest first: each costs a wait.
+void GraphParts::drop_spares(DriverTable& driver, std::uint64_t bytes_left) {
+  while (spare_bytes_ > bytes_left) {
+    const auto largest = std::prev(spare_.end());
+    unpin(driver, largest->second);
+    spare_bytes_ -= largest->first;
+    spare_.erase(largest);
+  }
 }
 
 void GraphParts::let_go(DriverTable& driver, CUgraph graph, std::uint64_t number) {
@@ -76,8 +121,8 @@ void GraphParts::let_go(DriverTable& driver, CUgraph graph, std::uint64_t number
 std::span<std::byte> GraphParts::staging(std::uint64_t number) const {
   const std::lock_guard lock(mutex_);
   const auto found = parts_.find(number);
-  if (found == parts_.end() || !found->second.staging) return {};
-  return {found->second.staging, found->second.shape.bytes()};
+  if (found == parts_.end() || !found->second.pinned) return {};
+  return found->second.staging.bytes().first(found->second.shape.bytes());
 }
 
 CopyShape GraphParts::shape(std::uint64_t number) const {
@@ -134,32 +179,60 @@ std::vector<std::uint64_t> GraphParts::gone() {
   return std::exchange(gone_->numbers, {});
 }
 
-void GraphParts::erase(DriverTable& driver, std::uint64_t number) {
+void GraphParts::erase(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  const auto found = parts_.find(number);
-  if (found == parts_.end()) return;
-  if (found->second.staging) {
-    by_staging_.erase(found->second.staging);
-    driver.cuMemFreeHost(found->second.staging);
+  auto gone = parts_.extract(number);
+  if (!gone) return;
+  by_staging_.erase(gone.mapped().staging.bytes().data());
+  if (!gone.mapped().pinned) return;
+  gone.key() = ++last_used_;
+  used_.insert(std::move(gone));
+}
+
+void GraphParts::passed(DriverTable& driver, std::uint64_t last) {
+  while (!used_.empty() && used_.begin()->first <= last) {
+    Part part = std::move(used_.extract(used_.begin()).mapped());
+    const std::uint64_t bytes = part.charge.bytes();
+    if (!budget_.has_plenty(bytes)) {
+      unpin(driver, part);
+      continue;
+    }
+    spare_.emplace(bytes, std::move(part));
+    spare_bytes_ += bytes;
   }
-  parts_.erase(found);
+  drop_spares(driver, spare_bytes_max);
 }
 
 void GraphParts::inherit(std::uint32_t from, std::uint32_t to) {
   const std::lock_guard lock(mutex_);
-  for (auto& [number, part] : parts_)
-    if (part.context == from) part.context = to;
+  const auto inherited = [&](auto& parts) {
+    for (auto& [number, part] : parts)
+      if (part.context == from) part.context = to;
+  };
+  inherited(parts_);
+  inherited(used_);
+  inherited(spare_);
 }
 
 void GraphParts::context_closes(DriverTable& driver, std::uint32_t context) {
   const std::lock_guard lock(mutex_);
-  for (auto& [number, part] : parts_) {
-    if (!part.staging || part.context != context) continue;
-    by_staging_.erase(part.staging);
-    driver.cuMemFreeHost(part.staging);
-    part.staging = nullptr;
-    part.charge = HostCharge();
-  }
+  const auto unpin_own = [&](auto& parts) {
+    for (auto& [number, part] : parts)
+      if (part.context == context) unpin(driver, part);
+  };
+  unpin_own(parts_);
+  unpin_own(used_);
+  unpin_own(spare_);
+  std::erase_if(used_, [](const auto& one) { return !one.second.pinned; });
+  std::erase_if(spare_, [&](const auto& one) {
+    if (!one.second.pinned) spare_bytes_ -= one.first;
+    return !one.second.pinned;
+  });
+}
+
+void GraphParts::unpin(DriverTable& driver, Part& part) {
+  if (std::exchange(part.pinned, false) && driver.cuMemHostUnregister(part.staging.bytes().data()) != CUDA_SUCCESS)
+    part.staging.keep_place();  // for the driver it is pinned yet
 }
 
 }  // namespace fargpu::server

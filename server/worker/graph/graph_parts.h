@@ -16,6 +16,7 @@
 
 #include "driver_table.h"
 #include "server/quota/host_budget.h"
+#include "server/worker/base/pages.h"
 #include "protocol/channel.h"
 #include "protocol/copy.h"
 
@@ -35,9 +36,10 @@ class GraphParts {
   CUresult add(DriverTable& driver, std::uint64_t number, const CopyShape& shape, std::uint32_t context,
                CUuserObject& reference);
 
-  /// Staging memory of a part; empty for a function and for what is none.
+  /// Staging memory of a part; empty for a function, for what is none, and once the context that it was made in is
+  /// gone.
   std::span<std::byte> staging(std::uint64_t number) const;
-  /// The part whose staging memory one side of a copy node is; 0 if it is none.
+  /// The part whose staging memory one side of a copy node is, or was; 0 if it is none.
   std::uint64_t at(const CopySide& side) const;
   /// The shape of a part that is memory; empty for others.
   CopyShape shape(std::uint64_t number) const;
@@ -60,15 +62,20 @@ class GraphParts {
 
   /// Numbers of the parts whose last reference has gone; they are still there until erase().
   std::vector<std::uint64_t> gone();
-  void erase(DriverTable& driver, std::uint64_t number);
-  /// The context is about to go, and staging memory made in it.
+  void erase(std::uint64_t number);
+  /// The GPU may be using staging memory of parts that are erased, up to this number, until passed(); 0 for none.
+  std::uint64_t used() const { return used_.empty() ? 0 : used_.rbegin()->first; }
+  /// It has passed all work that it was given before: other parts may have the memory up to that number.
+  void passed(DriverTable& driver, std::uint64_t last);
+  /// The context is about to go, and with it the use of staging memory made in it.
   void context_closes(DriverTable& driver, std::uint32_t context);
   /// A context is about to go, and its staging memory is another context's from now on.
   void inherit(std::uint32_t from, std::uint32_t to);
 
  private:
   struct Part {
-    std::byte* staging = nullptr;
+    Pages staging;  // graphs have its address for as long as the part is there, so nothing else comes to lie there
+    bool pinned = false;
     CopyShape shape;
     std::optional<CopySide> place;
     std::uint32_t context = 0;
@@ -86,6 +93,10 @@ class GraphParts {
     std::uint64_t number;
   };
   static void CUDA_CB on_last(void* last);
+  CUresult give_staging(DriverTable& driver, Part& part);
+  bool take_spare(Part& part, std::uint64_t bytes);
+  void drop_spares(DriverTable& driver, std::uint64_t bytes_left);
+  static void unpin(DriverTable& driver, Part& part);
 
   HostBudget& budget_;
   const std::shared_ptr<Gone> gone_ = std::make_shared<Gone>();
@@ -94,6 +105,12 @@ class GraphParts {
   std::map<std::uint64_t, Part> parts_;
   std::map<const void*, std::uint64_t> by_staging_;
   std::map<CUgraphNode, std::vector<CUgraph>> bodies_;  // a node that is gone is asked about no more
+  // Staging memory of parts that are gone, the executor's. To give it back, NVIDIA's driver waits for all work of the
+  // GPU, and meanwhile all that it is asked waits: so new parts have it.
+  std::map<std::uint64_t, Part> used_;        // perhaps; by numbers of its own
+  std::multimap<std::uint64_t, Part> spare_;  // by its size
+  std::uint64_t spare_bytes_ = 0;
+  std::uint64_t last_used_ = 0;
 };
 
 }  // namespace fargpu::server

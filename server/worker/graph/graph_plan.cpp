@@ -8,6 +8,7 @@ namespace {
 
 constexpr char moved_with_conditions[] =
     "a graph with conditional nodes that copies from or to memory which kernels came to use later";
+constexpr char not_copied[] = "a graph with functions of the program that cannot be copied";
 
 /// What a node needs of the client, child graphs and bodies included.
 struct Use {
@@ -35,6 +36,9 @@ struct Node {
   std::ptrdiff_t waited = -1;   ///< and waits for an event, behind which others may have
   bool on_device() const { return use.function == 0 && !cut; }
 };
+
+/// Whether a node makes its stage have a piece.
+bool in_piece(const Node& node) { return node.on_device() && node.type != CU_GRAPH_NODE_TYPE_EMPTY; }
 
 /// A graph's nodes, each behind those it depends on, with the stage in which it runs: first the stage's nodes on the
 /// device, as one piece, then its functions.
@@ -243,14 +247,13 @@ class PlanMaker {
     bool any = false;
     for (const Node& node : layout.nodes) {
       if (!belongs(node)) continue;
-      any = any || node.type != CU_GRAPH_NODE_TYPE_EMPTY;
+      any = any || in_piece(node);
       append(step.reads, node.use.reads);
       append(step.writes, node.use.writes);
     }
     if (!any) return true;
     CUgraph piece{};
-    if (driver_.cuGraphClone(&piece, layout.graph) != CUDA_SUCCESS)
-      return refuse("a graph with functions of the program that cannot be copied");
+    if (driver_.cuGraphClone(&piece, layout.graph) != CUDA_SUCCESS) return refuse(not_copied);
     plan.piece_graphs_.push_back(piece);
     std::set<CUgraphNode> disabled;
     for (const Node& node : layout.nodes) {
@@ -303,11 +306,20 @@ std::shared_ptr<GraphPlan> GraphPlan::make(const std::shared_ptr<DriverTable>& d
   }
   if (layout.conditional) {
     maker.refuse(
-        "a graph with conditional nodes that calls functions of the program, or copies from its memory after copying "
-        "to it");
+        "a graph with conditional nodes that calls functions of the program, copies from its memory after copying to "
+        "it or waiting for an event, or records an event after copying to it");
     return nullptr;
   }
-  return maker.add_steps(layout, flags, *plan) ? plan : nullptr;
+  if (!maker.add_steps(layout, flags, *plan)) return nullptr;
+  if (own_graph || std::any_of(layout.nodes.begin(), layout.nodes.end(), in_piece)) return plan;
+  // No piece is a copy of this graph, which keeps the parts: they must stay for launches that are not over.
+  CUgraph copy{};
+  if (driver->cuGraphClone(&copy, graph) != CUDA_SUCCESS) {
+    maker.refuse(not_copied);
+    return nullptr;
+  }
+  plan->piece_graphs_.push_back(copy);
+  return plan;
 }
 
 CUresult GraphPlan::instantiate(CUgraph graph, std::uint64_t flags, const std::set<CUgraphNode>& disabled,
@@ -360,16 +372,38 @@ AttendedGraph::~AttendedGraph() {
 CUresult AttendedGraph::take(CUgraph graph, std::string& refusal) {
   const auto driver = driver_.lock();
   if (!driver) return CUDA_ERROR_DEINITIALIZED;
-  disabled_.clear();
   places_seen_ = parts_.places_changed();
   if (copy_) driver->cuGraphDestroy(copy_);
   if (driver->cuGraphClone(&copy_, graph) != CUDA_SUCCESS) copy_ = nullptr;  // conditional nodes cannot be copied
   if (copy_) names_.take(*driver, graph, copy_);
-  return make_plan(driver, copy_ ? copy_ : graph, refusal) ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+  const bool disabled_known = keep_disabled();
+  if (!make_plan(driver, copy_ ? copy_ : graph, refusal)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (disabled_known || !plan_->has_parts) return CUDA_SUCCESS;
+  refusal = "a graph whose nodes were made in another order, while nodes of the executable graph are disabled";
+  plan_ = nullptr;
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+// An update leaves disabled what was (CUDA Programming Guide, Individual Node Enable). False if it is not known which
+// nodes of the new graph these are.
+bool AttendedGraph::keep_disabled() {
+  bool known = true;
+  for (auto& [name, copy] : disabled_) {
+    copy = names_.copy_of(name);
+    known = known && copy;
+  }
+  std::erase_if(disabled_, [](const auto& node) { return !node.second; });
+  return known;
+}
+
+std::set<CUgraphNode> AttendedGraph::disabled() const {
+  std::set<CUgraphNode> copies;
+  for (const auto& [name, copy] : disabled_) copies.insert(copy);
+  return copies;
 }
 
 bool AttendedGraph::make_plan(const std::shared_ptr<DriverTable>& driver, CUgraph graph, std::string& refusal) {
-  plan_ = GraphPlan::make(driver, parts_, graph, whole_, flags_, disabled_, refusal);
+  plan_ = GraphPlan::make(driver, parts_, graph, whole_, flags_, disabled(), refusal);
   plan_changed_ = false;
   std::erase_if(unchanged_, [](const auto& plan) { return plan.expired(); });
   unchanged_.push_back(plan_);
@@ -405,7 +439,7 @@ CUresult AttendedGraph::before_change() {
     const auto plan = weak.lock();
     const long idle = plan == plan_ ? 2 : 1;  // this one, and plan_
     if (!plan || !plan->has_parts || plan.use_count() == idle) continue;
-    if (const CUresult bad = plan->leave(whole_, copy_, flags_, disabled_); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = plan->leave(whole_, copy_, flags_, disabled()); bad != CUDA_SUCCESS) return bad;
   }
   unchanged_ = {plan_};
   return CUDA_SUCCESS;
@@ -418,9 +452,9 @@ CUgraphNode AttendedGraph::copy_of(CUgraphNode node) {
   return driver->cuGraphNodeFindInClone(&copy, node, copy_) == CUDA_SUCCESS ? copy : names_.copy_of(node);
 }
 
-void AttendedGraph::set_enabled(CUgraphNode copy, bool enabled) {
-  if (enabled) disabled_.erase(copy);
-  else disabled_.insert(copy);
+void AttendedGraph::set_enabled(CUgraphNode node, CUgraphNode copy, bool enabled) {
+  if (enabled) std::erase_if(disabled_, [&](const auto& disabled) { return disabled.second == copy; });
+  else disabled_[node] = copy;
   plan_changed_ = true;
 }
 

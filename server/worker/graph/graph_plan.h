@@ -6,6 +6,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -80,7 +81,8 @@ class AttendedGraph {
   CUgraphNode copy_of(CUgraphNode node);
   CUgraph copy() const { return copy_; }
   void changed() { plan_changed_ = true; }
-  void set_enabled(CUgraphNode copy, bool enabled);
+  /// `node`: by which the program names it.
+  void set_enabled(CUgraphNode node, CUgraphNode copy, bool enabled);
   bool has_parts() const { return plan_ && plan_->has_parts; }
 
   /// Launches of one graph come one after the other.
@@ -93,12 +95,14 @@ class AttendedGraph {
   const std::uint64_t flags_;
   CUgraph copy_ = nullptr;
   NodeNames names_;
-  std::set<CUgraphNode> disabled_;  // nodes of the copy
+  std::map<CUgraphNode, CUgraphNode> disabled_;  // nodes of the copy, by what the program names them
   std::shared_ptr<GraphPlan> plan_;
   std::vector<std::weak_ptr<GraphPlan>> unchanged_;  // plans, plan_ among them, since which nothing was changed
   bool plan_changed_ = false;
   std::uint64_t places_seen_ = 0;  // changes of where kernels see parts
 
+  bool keep_disabled();
+  std::set<CUgraphNode> disabled() const;
   bool make_plan(const std::shared_ptr<DriverTable>& driver, CUgraph graph, std::string& refusal);
 };
 

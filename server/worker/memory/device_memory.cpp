@@ -70,6 +70,14 @@ CUresult DeviceMemory::give_access(std::uint64_t address, std::uint64_t bytes, i
   return result;
 }
 
+CUresult DeviceMemory::open(std::uint64_t address, int for_device) {
+  Mapping& mapping = mappings_.at(address);
+  mapping.opened_for = for_device;
+  const int device = mapping.allocation->device();
+  const CUresult result = give_access(address, mapping.bytes, device);
+  return result == CUDA_SUCCESS && for_device != device ? set_access(address, mapping.bytes, for_device, true) : result;
+}
+
 CUresult DeviceMemory::set_access(std::uint64_t address, std::uint64_t bytes, int device, bool allowed) {
   CUmemAccessDesc access{};
   access.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
@@ -81,7 +89,8 @@ CUresult DeviceMemory::set_peer_access(int from, int to, bool allowed) {
   if (from == to) return CUDA_ERROR_INVALID_DEVICE;
   CUresult result = CUDA_SUCCESS;
   for (const auto& [address, mapping] : mappings_) {
-    if (!mapping.backed || mapping.allocation->device() != to) continue;
+    if (!(mapping.backed || mapping.opened_for) || mapping.allocation->device() != to) continue;
+    if (!allowed && mapping.opened_for == from) continue;
     result = set_access(address, mapping.bytes, from, allowed);
     if (result != CUDA_SUCCESS) break;
   }

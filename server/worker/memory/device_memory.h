@@ -48,7 +48,10 @@ class DeviceMemory {
   /// Puts such memory at an address; access is set separately. Tells the device it lies on.
   CUresult map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset, CUmemGenericAllocationHandle handle,
                int& device);
-  /// Whether device `from` may use what `back` puts, and has put, on device `to`.
+  /// Gives access to a mapping of another session's memory: to the memory's own device, to those that use what `back`
+  /// puts there, and to `for_device`.
+  CUresult open(std::uint64_t address, int for_device);
+  /// Whether device `from` may use what `back` and `open` put, and have put, on device `to`.
   CUresult set_peer_access(int from, int to, bool allowed);
   CUresult set_access(std::uint64_t address, std::uint64_t bytes, int device, bool allowed);
   /// The device that memory of the window lies on; -1 where there is none of ours.
@@ -105,6 +108,7 @@ class DeviceMemory {
     bool backed = false;   // by `back`; else mapped by the program, which says what has access
     bool divided = false;  // a part of what was one
     bool away = false;
+    std::optional<int> opened_for;  // the device of an `open`
   };
   /// One reference of the driver's, however often the session holds it.
   struct Held {

@@ -41,16 +41,38 @@ HostBlocks::~HostBlocks() {
   for (auto& [address, block] : blocks_) drop(block);
 }
 
+// Of a block that could not be had yet its place is kept: a copy to it tells the program, and a later one tries again.
 CUresult HostBlocks::open(std::uint64_t address, std::uint64_t bytes, std::uint32_t context) {
+  constexpr std::uint64_t about_itself = 512;
   if (bytes == 0 || address + bytes < address || blocks_.contains(address)) return CUDA_ERROR_INVALID_VALUE;
-  auto charge = HostCharge::take(budget_, bytes);
+  Block block{bytes, nullptr, context, false, false, {}, {}};
+  if (const CUresult bad = pin(block); bad != CUDA_SUCCESS) {
+    auto charge = HostCharge::take(budget_, about_itself);
+    if (!charge) return bad;
+    block.charge = std::move(*charge);
+  }
+  blocks_[address] = std::move(block);
+  return CUDA_SUCCESS;
+}
+
+CUresult HostBlocks::pin(Block& block) {
+  auto charge = HostCharge::take(budget_, block.bytes);
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   void* memory = nullptr;
-  const CUresult result = driver_.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
+  const CUresult result = driver_.cuMemHostAlloc(&memory, block.bytes, CU_MEMHOSTALLOC_PORTABLE);
   if (result != CUDA_SUCCESS) return result;
-  if (options_.scrub) std::memset(memory, 0, bytes);
-  blocks_[address] = {bytes, static_cast<std::byte*>(memory), context, false, false, {}, std::move(*charge)};
+  if (options_.scrub) std::memset(memory, 0, block.bytes);
+  block.memory = static_cast<std::byte*>(memory);
+  block.charge = std::move(*charge);
   return result;
+}
+
+CUresult HostBlocks::have(std::uint64_t address, std::uint64_t bytes, const std::function<bool(std::uint32_t)>& enter) {
+  auto* const found = locate(address, bytes);
+  if (!found) return CUDA_ERROR_INVALID_VALUE;
+  Block& block = found->second;
+  if (block.memory) return CUDA_SUCCESS;
+  return enter(block.context) ? pin(block) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult HostBlocks::open_mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t device_address, bool paged,
@@ -59,14 +81,12 @@ CUresult HostBlocks::open_mapped(std::uint64_t address, std::uint64_t bytes, std
   auto charge = HostCharge::take(budget_, paged ? round_up(bytes) : 2 * round_up(bytes));  // with the shadow
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   std::vector<std::byte> shadow(paged ? 0 : bytes);
-  // A copy that only remembered is replaced: its contents come with the client's first write.
-  if (blocks_.contains(address)) {
-    if (blocks_[address].mapped) return CUDA_ERROR_INVALID_VALUE;
-    drop(blocks_[address]);
-    blocks_.erase(address);
-  }
+  const auto known = blocks_.find(address);
+  if (known != blocks_.end() && known->second.mapped) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = put_at(device_address, bytes, -1);
   if (result != CUDA_SUCCESS) return result;
+  // A copy that only remembered is replaced: its contents come with the client's first write.
+  if (known != blocks_.end()) drop(known->second);
   blocks_[address] = {
       bytes, reinterpret_cast<std::byte*>(device_address), context, true, false, std::move(shadow), std::move(*charge)};
   if (!paged) ++compared_;
@@ -157,7 +177,7 @@ void HostBlocks::inherit(std::uint32_t from, std::uint32_t to) {
 
 void HostBlocks::drop(Block& block) {
   if (!block.mapped) {
-    driver_.cuMemFreeHost(block.memory);
+    if (block.memory) driver_.cuMemFreeHost(block.memory);
     return;
   }
   if (!block.shadow.empty()) --compared_;
@@ -183,7 +203,7 @@ std::pair<const std::uint64_t, HostBlocks::Block>* HostBlocks::locate(std::uint6
 
 std::span<std::byte> HostBlocks::find(std::uint64_t address, std::uint64_t bytes) {
   const auto* const found = locate(address, bytes);
-  if (!found) return {};
+  if (!found || !found->second.memory) return {};
   return {found->second.memory + (address - found->first), bytes};
 }
 

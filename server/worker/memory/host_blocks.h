@@ -48,6 +48,9 @@ class HostBlocks {
   /// The context is about to go, but its blocks are another's from now on.
   void inherit(std::uint32_t from, std::uint32_t to);
 
+  /// Has memory for [address, address + bytes) of a block, if it can be had now. It goes with the context that is
+  /// current when it is made: `enter` makes the block's current, or says that it is gone.
+  CUresult have(std::uint64_t address, std::uint64_t bytes, const std::function<bool(std::uint32_t context)>& enter);
   /// Our memory for [address, address + bytes) of a block; empty if there is none.
   std::span<std::byte> find(std::uint64_t address, std::uint64_t bytes);
   /// Whether all of this is the client's own memory too.
@@ -81,7 +84,7 @@ class HostBlocks {
   };
   struct Block {
     std::uint64_t bytes = 0;
-    std::byte* memory = nullptr;
+    std::byte* memory = nullptr;  // null: there was no room for it
     std::uint32_t context = 0;
     bool mapped = false;
     bool shared = false;
@@ -89,6 +92,7 @@ class HostBlocks {
     HostCharge charge;
     std::deque<Unheard> unheard{};  // changes of the shadow
   };
+  CUresult pin(Block& block);
   void drop(Block& block);
   bool free_in_window(std::uint64_t address, std::uint64_t bytes) const;
   void clear(std::byte* memory, std::uint64_t bytes);

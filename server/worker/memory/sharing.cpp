@@ -123,8 +123,7 @@ CUresult Sharing::open_memory(const ShareKey& key, std::uint64_t address, std::u
   CUresult result = memory_.map(address, bytes, 0, handle, device);
   memory_.release(handle);  // the mapping keeps the memory
   if (result != CUDA_SUCCESS) return result;
-  result = memory_.set_access(address, bytes, device, true);
-  if (result == CUDA_SUCCESS && for_device != device) result = memory_.set_access(address, bytes, for_device, true);
+  result = memory_.open(address, for_device);
   if (result != CUDA_SUCCESS) memory_.unmap(address, bytes);
   return result;
 }

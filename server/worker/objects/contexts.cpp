@@ -175,7 +175,7 @@ StreamState* Contexts::stream(std::uint64_t handle, std::uint32_t context) const
   return found == streams_.end() ? nullptr : found->second.get();
 }
 
-void Contexts::add_stream(std::uint64_t handle, CUstream cuda, ContextState& owner) {
+void Contexts::add_stream(std::uint64_t handle, CUstream cuda, ContextState& owner, bool apart) {
   auto state = std::make_unique<StreamState>();
   state->cuda = cuda;
   state->context = &owner;
@@ -183,6 +183,7 @@ void Contexts::add_stream(std::uint64_t handle, CUstream cuda, ContextState& own
   unsigned flags = 0;
   driver_.cuStreamGetFlags(cuda, &flags);
   state->blocking = !(flags & CU_STREAM_NON_BLOCKING);
+  state->apart = apart;
   state->number = state->blocking ? 0 : ++stream_numbers_;
   owner.streams.push_back(state.get());
   streams_[handle] = std::move(state);

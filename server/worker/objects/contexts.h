@@ -61,7 +61,8 @@ class Contexts {
 
   /// The stream of a handle in the context of a call; null if there is none.
   StreamState* stream(std::uint64_t handle, std::uint32_t context) const;
-  void add_stream(std::uint64_t handle, CUstream cuda, ContextState& owner);
+  /// `apart`: see StreamState.
+  void add_stream(std::uint64_t handle, CUstream cuda, ContextState& owner, bool apart);
   /// The client has destroyed it, and its work is not done: from now on its handle is nobody's, and the rest stays as
   /// it was. Returns a number for it that is never given again.
   std::uint64_t retire_stream(StreamState& stream);

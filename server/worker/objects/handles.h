@@ -3,7 +3,10 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -28,12 +31,17 @@ struct FunctionLayout {
 };
 
 /// Handles of all kinds. A lookup is one index and one comparison; nothing a client sends can lead outside of the
-/// tables. Objects that kernels see go by the driver's own values: of those, the session's are remembered. Used by the
-/// executor only.
+/// tables. Objects that kernels see go by the driver's own values: of those, the session's are remembered, each by its
+/// context too, for other contexts have equal values. Used by the executor only.
 class Handles {
  public:
   /// `origin`: of all its handles.
   explicit Handles(unsigned origin = 0) : origin_(origin) {}
+
+  /// All handles of a kind that the worker may give are given.
+  struct Exhausted : std::exception {
+    const char* what() const noexcept override { return "no handle is left for an object of the driver's"; }
+  };
 
   struct Entry {
     std::uint64_t value = 0;    ///< the driver's
@@ -44,13 +52,9 @@ class Handles {
     std::uint64_t owner = 0;                           ///< handle of the object that this one goes with; 0 for none
   };
 
-  /// The entry of a live handle, or null.
+  /// The entry of a live handle, or null. Not of objects that kernels see.
   Entry* find(HandleKind kind, Handle handle) {
     if (number(kind) > handle_kind_max) return nullptr;  // that of a handle itself, which a client made up
-    if (device_visible(kind)) {
-      const auto found = visible_[number(kind)].find(handle.value());
-      return found == visible_[number(kind)].end() ? nullptr : &found->second;
-    }
     if (!handle.well_formed(kind, origin_)) return nullptr;
     auto& table = table_of(kind, handle.index());
     const std::uint32_t slot = handle.index() & (Handle::worker_index_first - 1);
@@ -60,6 +64,19 @@ class Handles {
     if (lingering_.empty()) return nullptr;
     const auto found = lingering_.find(handle.value());
     return found == lingering_.end() ? nullptr : &found->second;
+  }
+
+  /// Of an object that kernels see.
+  Entry* find_visible(HandleKind kind, Handle handle, std::uint32_t context) {
+    const auto found = visible_[number(kind)].find({context, handle.value()});
+    return found == visible_[number(kind)].end() ? nullptr : &found->second;
+  }
+
+  /// Whether any context has an object that kernels see by this value.
+  bool in_any_context(HandleKind kind, Handle handle) const {
+    const auto& visible = visible_[number(kind)];
+    return std::any_of(visible.begin(), visible.end(),
+                       [&](const auto& one) { return one.first.second == handle.value(); });
   }
 
   /// Whether the client may give this handle to a new object. The object that had its index before may still live, for
@@ -102,12 +119,23 @@ class Handles {
     for (const Handle one : moved) give(one, owner);
   }
 
+  /// Of objects of a kind that have handles of the worker's at a time.
+  static constexpr std::size_t worker_handles_max = Handle::index_max - Handle::worker_index_first + 1;
+  /// Whether reveal() has a handle for one more object.
+  bool has_room(HandleKind kind) const {
+    return free_[number(kind)].size() > reused_late || tables_[number(kind)][1].size() < worker_handles_max;
+  }
+  /// Throws Exhausted if it has none: before an object is made that nobody could name.
+  void require_room(HandleKind kind) const {
+    if (!has_room(kind)) throw Exhausted();
+  }
   /// The handle of a driver object: the known one, or a new one of the worker's. Null for null. What is found in
-  /// `source` (a function in a module, a node in a graph), or through what was found there, goes with it.
+  /// `source` (a function in a module, a node in a graph), or through what was found there, goes with it. Throws
+  /// Exhausted.
   Handle reveal(HandleKind kind, std::uint64_t value, std::uint32_t context, Handle source = Handle()) {
     if (value == 0) return Handle();
     if (device_visible(kind)) {
-      visible_[number(kind)][value] = {value, context, 0, true, nullptr, 0};
+      visible_[number(kind)][{context, value}] = {value, context, 0, true, nullptr, 0};
       return Handle(value);
     }
     auto& known = by_value_[number(kind)];
@@ -121,13 +149,13 @@ class Handles {
       forget(kind, handle);
     }
     auto& free = free_[number(kind)];
+    require_room(kind);
     std::uint32_t index;
-    if (free.size() > 256) {  // reuse late, so that stale handles stay recognisable
+    if (free.size() > reused_late) {
       index = free.front();
       free.erase(free.begin());
     } else {
       index = Handle::worker_index_first + static_cast<std::uint32_t>(tables_[number(kind)][1].size());
-      if (index > Handle::index_max) return Handle();
     }
     Handle handle(kind, index, 0, origin_);
     Entry& entry = slot_of(kind, handle);
@@ -142,6 +170,16 @@ class Handles {
     }
     known[value] = handle.id();
     return handle;
+  }
+  /// Of an object that was made just now: calls `destroy()` before it throws.
+  template <class Destroy>
+  Handle reveal_made(HandleKind kind, std::uint64_t value, std::uint32_t context, Destroy&& destroy) {
+    try {
+      return reveal(kind, value, context);
+    } catch (const Exhausted&) {
+      destroy();
+      throw;
+    }
   }
 
   /// The handle of a driver object that has one; null for others, which may not even exist any more.
@@ -177,11 +215,12 @@ class Handles {
     for (const Handle part : owned->second) hide(part, visit);
   }
 
+  /// An object that kernels see is gone.
+  void forget_visible(HandleKind kind, Handle handle, std::uint32_t context) {
+    visible_[number(kind)].erase({context, handle.value()});
+  }
+  /// Any other object is.
   void forget(HandleKind kind, Handle handle) {
-    if (device_visible(kind)) {
-      visible_[number(kind)].erase(handle.value());
-      return;
-    }
     Entry* const entry = find(kind, handle);
     if (!entry) return;
     if (const auto owned = owned_.find(handle.value()); owned != owned_.end()) {
@@ -199,7 +238,7 @@ class Handles {
   /// Calls visit(handle, entry) for every live handle of a kind.
   template <class Visit>
   void for_each(HandleKind kind, Visit&& visit) {
-    for (auto& [value, entry] : visible_[number(kind)]) visit(Handle(value), entry);
+    for (auto& [key, entry] : visible_[number(kind)]) visit(Handle(key.second), entry);
     for (auto& [value, entry] : lingering_)
       if (Handle(value).kind() == kind) visit(Handle(value), entry);
     for (unsigned half = 0; half < 2; ++half) {
@@ -230,6 +269,7 @@ class Handles {
   }
 
   static constexpr std::size_t lingering_max = 65536;
+  static constexpr std::size_t reused_late = 256;  // free indices of a kind, so that stale handles stay recognisable
 
   const unsigned origin_;
   std::vector<Entry> tables_[handle_kind_max + 1][2];
@@ -237,7 +277,7 @@ class Handles {
   std::unordered_map<std::uint64_t, std::uint32_t> by_value_[handle_kind_max + 1];
   std::unordered_map<std::uint64_t, Entry> lingering_;  // by handle: their index has been given to a newer object
   std::vector<std::uint32_t> free_[handle_kind_max + 1];
-  std::unordered_map<std::uint64_t, Entry> visible_[handle_kind_max + 1];
+  std::map<std::pair<std::uint32_t, std::uint64_t>, Entry> visible_[handle_kind_max + 1];  // by context and value
 };
 
 }  // namespace fargpu::server

@@ -14,10 +14,19 @@ bool Objects::resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& r
     if (found) raw = reinterpret_cast<std::uint64_t>(found->cuda);
     return found != nullptr;
   }
-  const Handles::Entry* entry = handles_.find(kind, Handle(value));
+  const Handles::Entry* entry = device_visible(kind)
+                                    ? handles_.find_visible(kind, Handle(value), home_of(contexts_.current()))
+                                    : handles_.find(kind, Handle(value));
   if (!entry && kind == HandleKind::function) entry = handles_.find(HandleKind::kernel, Handle(value));
   if (entry) raw = entry->value;
   return entry != nullptr;
+}
+
+// Under which context an object that kernels see is known: one that is made in a green context belongs to the primary
+// one. 0 for no context.
+std::uint32_t Objects::home_of(const ContextState* context) const {
+  if (context && context->green) context = contexts_.primary_of(context->device);
+  return context ? context->id : 0;
 }
 
 CUresult Objects::check_adoption(HandleKind kind, std::uint64_t value) {
@@ -29,7 +38,8 @@ CUresult Objects::check_adoption(HandleKind kind, std::uint64_t value) {
 void Objects::adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw, const Call& call) {
   handles_.adopt(Handle(value), raw, lives_with_context(kind) ? call.id().context : 0);
   if (kind == HandleKind::stream)
-    contexts_.add_stream(value, reinterpret_cast<CUstream>(raw), *contexts_.find(call.id().context));
+    contexts_.add_stream(value, reinterpret_cast<CUstream>(raw), *contexts_.find(call.id().context),
+                         /*apart=*/call.id().never_held && !call.id().wants_reply);
 }
 
 void Objects::add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes) {
@@ -48,23 +58,29 @@ void Objects::hide(HandleKind kind, std::uint64_t value) {
 }
 
 void Objects::forget(HandleKind kind, std::uint64_t value) {
-  handles_.forget(kind, Handle(value));
+  if (device_visible(kind)) handles_.forget_visible(kind, Handle(value), home_of(contexts_.current()));
+  else handles_.forget(kind, Handle(value));
   drop_globals(value);
   charges_.erase(value);
   if (kind == HandleKind::library || kind == HandleKind::module) loaded_images_.erase(value);
   forgotten_(kind, value);
 }
 
-void Objects::context_closes(std::uint32_t context) {
+std::vector<std::shared_ptr<const void>> Objects::context_closes(std::uint32_t context) {
+  std::vector<std::shared_ptr<const void>> kept;
   for (unsigned kind = 1; kind <= handle_kind_max; ++kind) {
     std::vector<Handle> gone;
     handles_.for_each(static_cast<HandleKind>(kind), [&](Handle handle, Handles::Entry& entry) {
       if (entry.context == context) gone.push_back(handle);
     });
-    for (const Handle handle : gone)
+    for (const Handle handle : gone) {
+      if (const auto image = loaded_images_.find(handle.value()); image != loaded_images_.end())
+        kept.push_back(std::move(image->second.kept));
       if (kind != static_cast<unsigned>(HandleKind::stream)) forget(static_cast<HandleKind>(kind), handle.value());
       else handles_.forget(HandleKind::stream, handle);
+    }
   }
+  return kept;
 }
 
 void Objects::green_closes(std::uint32_t context, std::uint32_t heir) {

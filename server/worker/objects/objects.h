@@ -52,6 +52,11 @@ class Objects {
     if (!resolve(kind, value, object)) return std::nullopt;
     return Known<kind>(Handle(value), object);
   }
+  /// Whether the object is none, or one of another context than the current one: the driver lets it be destroyed, and
+  /// does nothing.
+  bool nothing_here(HandleKind kind, std::uint64_t value) const {
+    return value == 0 || handles_.in_any_context(kind, Handle(value));
+  }
   /// What a call with a bad handle of this kind returns.
   static CUresult invalid(HandleKind kind) { return invalid_handle_result(kind); }
   /// For handles that lie in a struct, which the driver takes.
@@ -71,7 +76,9 @@ class Objects {
   /// The handle of an object that the driver gave, found in `source` if that is not 0 (Handles::reveal).
   template <class T>
   Handle reveal(HandleKind kind, T object, const CallId& call, std::uint64_t source = 0) {
-    return handles_.reveal(kind, raw_of(object), lives_with_context(kind) ? call.context : 0, Handle(source));
+    const std::uint32_t context = lives_with_context(kind) ? call.context : 0;
+    return handles_.reveal(kind, raw_of(object), device_visible(kind) ? home_of(contexts_.find(context)) : context,
+                           Handle(source));
   }
   template <class T>
   Handle reveal(HandleKind kind, T object, const Call& call, std::uint64_t source = 0) {
@@ -112,8 +119,8 @@ class Objects {
     forget(kind, object.value());
   }
   void forget(HandleKind kind, std::uint64_t value);
-  /// With a context that closes go all its objects.
-  void context_closes(std::uint32_t context);
+  /// With a context that closes go all its objects. Returns what the driver may look at until it has closed it.
+  [[nodiscard]] std::vector<std::shared_ptr<const void>> context_closes(std::uint32_t context);
   /// A green context closes: its streams go, and its other objects are the heir's from now on.
   void green_closes(std::uint32_t context, std::uint32_t heir);
 
@@ -125,11 +132,12 @@ class Objects {
   /// Which image a library or module was loaded from; null where that is not known.
   const ImageHash* image_of(Handle loaded) const {
     const auto found = loaded_images_.find(loaded.value());
-    return found == loaded_images_.end() ? nullptr : &found->second;
+    return found == loaded_images_.end() ? nullptr : &found->second.hash;
   }
-  void note_image(Handle loaded, const ImageHash& hash) { loaded_images_[loaded.value()] = hash; }
-  /// Keeps something alive for as long as the session lives.
-  void keep(std::shared_ptr<void> thing) { kept_.push_back(std::move(thing)); }
+  /// `kept`: lives as long as what was loaded.
+  void note_image(Handle loaded, const ImageHash& hash, std::shared_ptr<const void> kept) {
+    loaded_images_[loaded.value()] = {hash, std::move(kept)};
+  }
 
  private:
   template <class T>
@@ -138,6 +146,7 @@ class Objects {
     else return object;
   }
   bool resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& raw);
+  std::uint32_t home_of(const ContextState* context) const;
   void adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw, const Call& call);
   void hide(HandleKind kind, std::uint64_t value);
   void drop_globals(std::uint64_t owner);
@@ -148,8 +157,11 @@ class Objects {
   Handles handles_;
   std::set<std::pair<std::uint64_t, std::uint64_t>> globals_;                     // owner and address
   std::unordered_map<std::uint64_t, std::set<std::shared_ptr<Charge>>> charges_;  // by handle
-  std::unordered_map<std::uint64_t, ImageHash> loaded_images_;                    // by handle of the library or module
-  std::vector<std::shared_ptr<void>> kept_;
+  struct LoadedImage {
+    ImageHash hash{};
+    std::shared_ptr<const void> kept;
+  };
+  std::unordered_map<std::uint64_t, LoadedImage> loaded_images_;  // by handle of the library or module
 };
 
 }  // namespace fargpu::server

@@ -32,6 +32,7 @@ struct StreamState {
   std::uint64_t handle = 0;      ///< 1 for a context's legacy stream, 0 for one that the client has destroyed
   std::uint64_t retirement = 0;  ///< the number of that one (Contexts::retire_stream)
   bool blocking = true;          ///< synchronises with the legacy stream
+  bool apart = false;            ///< does not wait for what all of its context waits for
   unsigned number = 0;  ///< by which LaunchCrew divides streams: one for all that synchronise with the legacy stream
   std::uint64_t submitted = 0;
   std::uint64_t passed = 0;

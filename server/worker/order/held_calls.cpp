@@ -16,7 +16,10 @@ std::shared_ptr<HeldCall> HeldCalls::copy(Call& call) {
   held->header.thread = id.thread;
   held->header.subject = id.context;
   held->header.opcode = id.opcode;
-  held->header.detail = id.wants_reply ? std::uint32_t{call_wants_reply} : 0;
+  // call_never_held of a call that is awaited has had its effect: it came to be held all the same. Of one that is not
+  // awaited it says what the stream that the call makes waits for.
+  if (id.wants_reply) held->header.detail = call_wants_reply;
+  else if (id.never_held) held->header.detail = call_never_held;
   held->message.assign(call.message().begin(), call.message().end());
   held->bulk.assign(call.bulk().begin(), call.bulk().end());
   return held;

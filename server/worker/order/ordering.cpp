@@ -252,11 +252,16 @@ std::optional<Outcome> Ordering::before_capture(Call& call, StreamState& stream)
   }
   taken_copies_.catch_up(stream);
   look_before_capture(stream);
-  if (stream.blocking) look_before_capture(*stream.context->legacy);  // of which nothing may be asked then, either
   return std::nullopt;
 }
 
+// Of the legacy stream nothing may be asked either while a blocking one is captured.
 void Ordering::look_before_capture(StreamState& stream) {
+  look_at_work_of(stream);
+  if (stream.blocking) look_at_work_of(*stream.context->legacy);
+}
+
+void Ordering::look_at_work_of(StreamState& stream) {
   if (!stream.dirty() || captures_.capturing(stream)) return;
   const auto before = std::make_shared<BeforeCapture>();
   stream.before_capture = before;

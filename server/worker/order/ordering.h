@@ -203,6 +203,7 @@ class Ordering {
   Outcome park_behind(const std::vector<std::uint64_t>& items, Call& call,
                       const std::vector<StreamState*>& streams = {});
   void look_before_capture(StreamState& stream);
+  void look_at_work_of(StreamState& stream);
   bool empty_full();
   CUresult end_stream(StreamState& stream, CUresult result);
 

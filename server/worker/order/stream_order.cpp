@@ -10,7 +10,7 @@ std::vector<std::uint64_t> StreamOrder::before(const StreamState& stream, std::u
     if (item != 0 && item != running_ && items_.contains(item)) items.push_back(item);
   };
   add(stream.last_item);
-  add(stream.context->last_wait);
+  if (!stream.apart) add(stream.context->last_wait);
   const StreamState& legacy = *stream.context->legacy;
   if (&stream == &legacy) {
     for (const StreamState* other : stream.context->streams)

@@ -33,7 +33,7 @@ void Waits::when_passed(StreamState& stream, Completions::Done done) {
     } else if (!target->dirty() && target->handle != 1) {
       completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, done);
     } else if (captures_.capturing(*target)) {
-      const auto refuse = [done](CUresult) { done(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); };
+      const auto refuse = [done, counted = behind_captures_](CUresult) { done(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); };
       const auto& before = target->before_capture;
       if (before && !before->over) before->waiting.push_back(refuse);
       else completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, refuse);
@@ -60,7 +60,7 @@ void Waits::when_passed(ContextState& context, Completions::Done done, bool othe
           const auto& before = stream->before_capture;
           if (!before || before->over) continue;
           gather->add();
-          before->waiting.push_back([gather](CUresult result) { gather->close(result); });
+          before->waiting.push_back([gather, counted = behind_captures_](CUresult result) { gather->close(result); });
           continue;
         }
         gather->add();

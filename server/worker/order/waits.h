@@ -4,6 +4,9 @@
 
 #include <cuda.h>
 
+#include <cstddef>
+#include <memory>
+
 #include "completions.h"
 #include "server/worker/objects/captures.h"
 #include "server/worker/objects/contexts.h"
@@ -22,6 +25,8 @@ class Waits {
   void when_passed(StreamState& stream, Completions::Done done);
   void when_passed(ContextState& context, Completions::Done done);
   void when_all_passed(Completions::Done done);
+  /// How many wait for what streams were given before they were captured.
+  std::size_t behind_captures() const { return static_cast<std::size_t>(behind_captures_.use_count()) - 1; }
 
  private:
   void when_passed(ContextState& context, Completions::Done done, bool others);
@@ -30,6 +35,7 @@ class Waits {
   Contexts& contexts_;
   const Captures& captures_;
   Completions& completions_;
+  const std::shared_ptr<const char> behind_captures_ = std::make_shared<const char>();  // each of them has it, too
 };
 
 }  // namespace fargpu::server

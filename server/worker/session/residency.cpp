@@ -331,16 +331,20 @@ void Residency::left(CUresult result, std::vector<DeviceMemory::Piece> gone, con
   if (result != CUDA_SUCCESS) return stay("its memory could not be copied: " + copy_error(result, *leaving_));
   if (gone.empty()) return stay("the driver does not give its addresses back");
   if (auto& charge = leaving_->place->charge) charge->shrink(leaving_->contents->kept_bytes());
-  leaving_->pieces.clear();  // those that stay, too, and what was copied of them
   std::uint64_t bytes = 0;
-  for (const DeviceMemory::Piece& piece : gone) {
-    const auto parts = memory_.divide(piece, part_bytes(piece.device));
+  for (const DeviceMemory::Piece& piece : gone) bytes += piece.bytes;
+  for (const DeviceMemory::Piece& piece : std::exchange(leaving_->pieces, {})) {
+    const auto parts = piece.away ? memory_.divide(piece, part_bytes(piece.device)) : std::vector{piece};
     leaving_->pieces.insert(leaving_->pieces.end(), parts.begin(), parts.end());
-    bytes += piece.bytes;
   }
   const std::uint64_t portion_bytes = std::max(part_bytes(gone.front().device), bytes / 8);
-  for (EvictedPortion& portion : EvictedPortion::divide(std::move(*leaving_), EvictedPortion::each_of(portion_bytes)))
-    portions_.push_back(std::move(portion));
+  const auto cut = [full = EvictedPortion::each_of(portion_bytes)](const auto& before, const auto& piece) {
+    return full(before, piece) || before.away != piece.away;
+  };
+  for (EvictedPortion& portion : EvictedPortion::divide(std::move(*leaving_), cut)) {
+    if (portion.pieces.front().away) portions_.push_back(std::move(portion));
+    else forget(portion);  // what was copied of memory that stays
+  }
   leaving_.reset();
   missing_.clear();
   count_rest();

@@ -25,10 +25,9 @@ constexpr auto hurried_wait = std::chrono::milliseconds(50);
 /// How long at most between those looks where other threads need the processor: a look takes some microseconds of it.
 constexpr auto look_most_busy = std::chrono::microseconds(200);
 constexpr auto completion_interval = std::chrono::microseconds(50);
-constexpr std::size_t waits_max = 1u << 20;  // work held back, waits for it, completions; no program comes near
-constexpr std::size_t streams_hurried = 4;   // to look at while calls come in
-constexpr std::size_t completions_few = 2;   // an answer, and perhaps a mark
-constexpr unsigned looks_at_few = 3;         // in a round: about as long as the rest of it takes
+constexpr std::size_t streams_hurried = 4;  // to look at while calls come in
+constexpr std::size_t completions_few = 2;  // an answer, and perhaps a mark
+constexpr unsigned looks_at_few = 3;        // in a round: about as long as the rest of it takes
 // Frames taken after which the client is told even if there is nothing to say.
 constexpr std::uint64_t confirm_interval = 1024;
 
@@ -176,6 +175,7 @@ bool Session::round() {
   rounds_.fetch_add(1, std::memory_order_relaxed);
   if (!reading() || completions_.held_up()) return wait_for_reader();
   const bool heard = options_.evict_calls == 0 ? reader_.pump() : reader_.pump(1);
+  bool sent = heard && send_answers();  // at once: a thread of the program may be waiting for them
   bool progress = heard;
   progress |= ordering_.collect_launches();
   progress |= blocking_calls_.collect();
@@ -192,8 +192,7 @@ bool Session::round() {
   progress |= tell_settled(/*idle=*/!progress);
   output_.set_confirmed(static_cast<std::uint32_t>(reader_.frames()));
   if (reader_.frames() - confirmed_at_ >= confirm_interval && output_.empty()) output_.confirm();
-  if (!output_.empty()) confirmed_at_ = reader_.frames();
-  const bool sent = output_.pump();
+  sent |= send_answers();
   progress |= sent;
   const auto now = progress || reader_.blocked() ? Clock::now() : Clock::time_point();
   if (sent) sent_at_ = now;
@@ -203,9 +202,15 @@ bool Session::round() {
     idle_since_ = now;
     spell_.stop();
   }
-  if (ordering_.waits() + completions_.size() > waits_max)
-    throw ProtocolError("more things wait than a session may have waiting");
+  const auto waits = ordering_.waits() + waits_.behind_captures() + completions_.size() + client_.unanswered();
+  if (waits > limits::waits_max) throw ProtocolError("more things wait than a session may have waiting");
   return progress;
+}
+
+bool Session::send_answers() {
+  if (output_.empty()) return false;
+  confirmed_at_ = reader_.frames();
+  return output_.pump();
 }
 
 bool Session::look_after_memory() {
@@ -366,6 +371,12 @@ void Session::tell_full(const Ledger::Refusal& refusal) {
   prints_.warn(asked + bound + "; " + repair + ": CUDA_ERROR_OUT_OF_MEMORY");
 }
 
+// No handle is left for what a call made.
+void Session::tell_exhausted() {
+  prints_.warn("the session has more objects of one kind, such as nodes of graphs, than it may name (" +
+               std::to_string(Handles::worker_handles_max) + "): CUDA_ERROR_OUT_OF_MEMORY");
+}
+
 bool Session::tell_usage(bool now) {
   if (!options_.report) return true;
   if (!now && Clock::now() - told_at_ < usage_interval) return false;
@@ -464,8 +475,15 @@ void Session::execute(const Service& service, Call& call) {
   if (!ordering_.admit(service, call)) return;
   const auto refusals = [this] { return ledger_.refusals() + host_budget_.refusals(); };
   const std::uint64_t refused = refusals();
-  Outcome outcome = service.serve(*this, call);
-  const bool no_room = !outcome.is_later() && outcome.result() == CUDA_ERROR_OUT_OF_MEMORY;
+  Outcome outcome = CUDA_ERROR_OUT_OF_MEMORY;
+  bool exhausted = false;
+  try {
+    outcome = service.serve(*this, call);
+  } catch (const Handles::Exhausted&) {
+    exhausted = true;
+    tell_exhausted();
+  }
+  const bool no_room = !exhausted && !outcome.is_later() && outcome.result() == CUDA_ERROR_OUT_OF_MEMORY;
   // The driver's, and not a bound of the session.
   if (no_room && service.driver_room && refused == refusals()) outcome = wait_in_order(call);
   ordering_.served();
@@ -541,7 +559,9 @@ CUresult Session::close_context(ContextState& context) {
   host_blocks_.context_closes(context.id);
   graph_parts_.context_closes(driver_, context.id);
   for (const CUevent event : context.free_events) driver_.cuEventDestroy_v2(event);
-  objects_.context_closes(context.id);
+  // The driver may look at code, and at what its links were told, until it has closed the context.
+  const auto links = code_.links;
+  const auto images = objects_.context_closes(context.id);
   ordering_.context_closes(context);
   CUdevice device = contexts_.driver_ordinal(context.device);
   CUresult result;
@@ -575,11 +595,11 @@ bool Session::collect_parts() {
   for (const std::uint64_t part : gone) {
     const Handle object = user_objects_.ended(part);
     if (object) objects_.handles().forget(HandleKind::userobject, object);
-    if (!contexts_.empty()) contexts_.borrow();
-    graph_parts_.erase(driver_, part);
+    graph_parts_.erase(part);
     graph_memory_.released(part);
     told.emplace_back(part, !!object);
   }
+  reuse_staging();
   // The program's function may take it as word that a graph's launches are complete.
   completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, [this, told = std::move(told)](CUresult) {
     deliveries_.send_changes();
@@ -589,6 +609,20 @@ bool Session::collect_parts() {
     }
   });
   return true;
+}
+
+// A part may go whose launch, by the driver's own executable graph, is under way: a change there has taken its place.
+// One wait at a time, for parts may come and go often while much is held back.
+void Session::reuse_staging() {
+  const std::uint64_t last = graph_parts_.used();
+  if (last == 0 || staging_waits_) return;
+  staging_waits_ = true;
+  waits_.when_all_passed([this, last](CUresult) {
+    staging_waits_ = false;
+    if (!contexts_.empty()) contexts_.borrow();
+    graph_parts_.passed(driver_, last);
+    reuse_staging();
+  });
 }
 
 // --- beside the executor --------------------------------------------------------------------------------------------
@@ -652,7 +686,12 @@ void Session::settle_aside(const Aside& aside) {
   // What settles may need the context current again.
   if (ContextState* const owner = contexts_.find(aside.id.context)) contexts_.make_current(*owner);
   MessageWriter writer;
-  const CUresult outcome = aside.settle(aside.result, writer);
+  CUresult outcome = CUDA_ERROR_OUT_OF_MEMORY;
+  try {
+    outcome = aside.settle(aside.result, writer);
+  } catch (const Handles::Exhausted&) {
+    tell_exhausted();
+  }
   // Some of these calls, such as those that unload code, come back only when work is complete.
   const std::span<const std::byte> reply = writer.finish();
   finish_behind_deliveries(aside.id, outcome, {reply.begin(), reply.end()});

@@ -213,6 +213,7 @@ class Session final : FrameHandler, Executor {
   void repeat_aside(const std::shared_ptr<Aside>& aside);
   void settle_aside(const Aside& aside);
   bool collect_parts();
+  void reuse_staging();
   std::string at_work() const;
 
   std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte> message) override;
@@ -229,6 +230,7 @@ class Session final : FrameHandler, Executor {
   void forgotten(HandleKind kind, std::uint64_t value);
   void tell_full(HostBudget::Bound bound);
   void tell_full(const Ledger::Refusal& refusal);
+  void tell_exhausted();
   bool tell_notice();
   void tell_returned(const ResidencyReturn& back);
   void tell_link_lost(std::uint32_t link, const std::string& why);
@@ -236,6 +238,7 @@ class Session final : FrameHandler, Executor {
   bool tell_usage(bool now);  // false if it was too soon
   bool round();
   bool wait_for_reader();
+  bool send_answers();
   bool look_after_memory();
   bool tell_settled(bool idle);
   bool look_for_completions(bool hurried);
@@ -280,6 +283,7 @@ class Session final : FrameHandler, Executor {
   Completions completions_;
   Ordering ordering_;
   GraphParts graph_parts_{waker_, host_budget_};
+  bool staging_waits_ = false;  // of parts that are gone, for the GPU
   GraphMemory graph_memory_{objects_.handles()};
   Resources resources_;
   AttendedGraphs attended_graphs_{driver_};

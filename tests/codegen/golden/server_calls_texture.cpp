@@ -40,7 +40,7 @@ Outcome serve_cuTexObjectCreate(Session& session, [[maybe_unused]] Call& call) {
 Outcome serve_cuTexObjectDestroy(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuTexObjectDestroy>();
   const auto object = session.objects().find<HandleKind::texobject>(in.getObject());
-  if (!object && in.getObject() == 0) return CUDA_SUCCESS;  // as the driver: nothing is destroyed
+  if (!object && session.objects().nothing_here(HandleKind::texobject, in.getObject())) return CUDA_SUCCESS;
   if (!object) return Objects::invalid(HandleKind::texobject);
   const CUresult result = session.driver().cuTexObjectDestroy(object->cuda());
   if (result != CUDA_SUCCESS) return result;
