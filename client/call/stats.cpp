@@ -59,8 +59,8 @@ std::string summary(const SessionTotals& totals) {
   const std::string share =
       waited > ran ? ", of all its threads together," : fmt::format(" ({:.0f}%)", ran > 0 ? 100 * waited / ran : 0);
   return fmt::format("{:.3g} s at {} by {}, of which {:.2g} s{} waited for the host in {}; {} out, {} in", ran,
-                     totals.host, totals.shares_memory ? "shared memory" : "TCP", waited, share,
-                     so_many(trips, "round trip"), amount(totals.bytes_sent), amount(totals.bytes_received));
+                     totals.host, totals.medium, waited, share, so_many(trips, "round trip"), amount(totals.bytes_sent),
+                     amount(totals.bytes_received));
 }
 
 }  // namespace

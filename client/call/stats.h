@@ -57,7 +57,7 @@ struct ContentCounts {
 /// What of a session counts and times elsewhere.
 struct SessionTotals {
   std::string host;
-  bool shares_memory = false;
+  std::string medium;      ///< what its calls go by
   Clock::duration ran{0};  ///< since the first cuInit
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;

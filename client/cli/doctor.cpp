@@ -96,7 +96,8 @@ void check_rdma(Findings& report, bool asked) {
   if (ports.empty() && by_cards) {
     if (asked)
       report.bad("RDMA is asked for, and there is no RDMA card with an active port",
-                 "look with `rdma link`; the drivers are rdma-core's. Or unset FARGPU_TRANSPORT");
+                 "look with `rdma link`; the drivers are rdma-core's. Or take rdma:// out of FARGPU_POOL, and unset "
+                 "FARGPU_TRANSPORT; to try it without a card: FARGPU_RDMA_TRANSPORTS=tcp");
     return;
   }
   std::string text;
@@ -105,8 +106,10 @@ void check_rdma(Findings& report, bool asked) {
   try {
     report.good(fmt::format("RDMA by {}: {}", rdma::plugin().library(), text));
   } catch (const rdma::RdmaError& error) {
-    if (asked) report.bad(fmt::format("no RDMA: {}", error.what()), "install it, or unset FARGPU_TRANSPORT");
-    else report.note(fmt::format("no RDMA by {}: {}", text, error.what()));
+    if (asked)
+      report.bad(fmt::format("no RDMA: {}", error.what()),
+                 "install it, or take rdma:// out of FARGPU_POOL, and unset FARGPU_TRANSPORT");
+    else report.note(fmt::format("RDMA ({}) cannot be used: {}", text, error.what()));
     return;
   }
   rlimit limit{};

@@ -22,6 +22,8 @@ std::string repair_of(const DialError& error) {
 }
 
 std::string repair_of_session(const DialError& error) {
+  if (error.rdma)
+    return "do what that line says, or do without RDMA: take rdma:// out of FARGPU_POOL, and unset FARGPU_TRANSPORT";
   switch (error.reason) {
     case wire::Failure::Reason::DENIED:
       return "do what that line says, or ask for what this host gives (FARGPU_GPUS, FARGPU_MEM, FARGPU_COMPUTE, "

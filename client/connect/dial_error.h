@@ -29,11 +29,18 @@ struct DialError : std::runtime_error {
     error.tls = true;
     return error;
   }
+  /// There is no RDMA, and nothing else will do.
+  static DialError of_rdma(const std::string& text) {
+    DialError error(CUDA_ERROR_SYSTEM_NOT_READY, text);
+    error.rdma = true;
+    return error;
+  }
   CUresult result;
   wire::Failure::Reason reason;  ///< the broker's, if it gave one
   bool setting = false;
   bool unknown_name = false;  ///< there is no host of that name
   bool tls = false;
+  bool rdma = false;
   bool another_host = false;    ///< not the one that was meant answers there
   bool nobody_listens = false;  ///< the machine is there, and no broker
   /// Whether the line to the host broke, which says nothing of what was asked for: before the host had said anything,

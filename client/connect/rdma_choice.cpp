@@ -35,12 +35,11 @@ RdmaChoice choose_rdma(const Config& config, const Channel& connection, bool req
   std::string told_already;  // by the configuration
   const RdmaOptions options = read_rdma_options(told_already);
   if (!options.networks.contain(rdma::remote_address(connection.descriptor()))) {
-    if (required)
+    if (required || !rdma::active_ports().empty())
       choice.why_not =
           "it is not allowed to this host, whose address is in none of the networks of FARGPU_RDMA: RDMA is not "
           "encrypted, and all calls and memory are readable by machines that can listen there; name the host's network "
-          "in "
-          "FARGPU_RDMA if it is trusted";
+          "in FARGPU_RDMA if it is trusted";
     return choice;
   }
   bool has_device = false;

@@ -254,9 +254,10 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
                         " is of a release that serves no program with GPUs of several hosts; update it, or "
                         "leave FARGPU_HOSTS unset");
   }
-  const std::string no_rdma = by_rdma.text.empty() ? printable(answer.getRdmaRefusal().cStr(), 512) : by_rdma.text;
+  const std::string no_rdma =
+      by_rdma.text.empty() ? "the host says: " + printable(answer.getRdmaRefusal().cStr(), 512) : by_rdma.text;
   if (rdma.devices && !by_rdma.end) {
-    if (rdma.required) throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, host_name + ": no RDMA: " + no_rdma);
+    if (rdma.required) throw DialError::of_rdma(host_name + ": no RDMA: " + no_rdma);
     log::info("{}: the session goes by TCP and not by RDMA: {}", host_name, no_rdma);
   }
 
@@ -376,7 +377,7 @@ std::unique_ptr<Session> attach_by(const Ticket& ticket, ControlConnection& brok
     auto channel = connect_session(near, ticket);
     const RdmaChoice rdma = choose_rdma(config, *channel, wants_rdma(config, host));
     if (!rdma.devices && !rdma.why_not.empty()) {
-      if (rdma.required) throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, broker.name() + ": no RDMA: " + rdma.why_not);
+      if (rdma.required) throw DialError::of_rdma(broker.name() + ": no RDMA: on this machine: " + rdma.why_not);
       log::info("{}: the session goes by TCP and not by RDMA: {}", broker.name(), rdma.why_not);
     }
     session = attach(std::move(channel), shown, config, broker.name(), connect, rdma, there);

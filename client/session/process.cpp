@@ -274,7 +274,7 @@ void Process::print_stats() noexcept {
     stats::SessionTotals totals{.ran = stats::Clock::now() - began_};
     for_each_session([&](Session& session) {
       totals.host += (totals.host.empty() ? "" : ", ") + session.terms.host;
-      totals.shares_memory = totals.shares_memory || session.shares_memory();
+      if (totals.medium.empty()) totals.medium = session.medium();
       totals.bytes_sent += session.calls.commands.bytes_sent() + session.lanes.bytes_sent();
       totals.bytes_received += session.calls.receiver.bytes_received() + session.lanes.bytes_received();
       totals.lanes += session.lanes.open_lanes();

@@ -74,10 +74,10 @@ class Choice(Rdma):
         self.refused("in none of the networks of FARGPU_RDMA", *BY_UCX, FARGPU_RDMA="10.99.0.0/16")
 
     def test_there_is_no_card(self):
-        self.refused("lo has no RDMA card with an active port", FARGPU_RDMA_TRANSPORTS="cards")
+        self.refused("on this machine: the network interface lo has no RDMA card", FARGPU_RDMA_TRANSPORTS="cards")
 
     def test_the_host_has_no_card(self):
-        words = "lo has no RDMA card with an active port"
+        words = "the host says: the network interface lo has no RDMA card"
         self.refused(words).says(words)
 
     def test_what_is_no_network_or_transport(self):
