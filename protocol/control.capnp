@@ -415,8 +415,8 @@ struct EventPassed {
 
 struct Callback {
   # The stream has reached the host function of this number (operation `hostFunction`). The client runs it on its
-  # service thread and answers `callbackDone`. Each number is sent once. The worker submits nothing behind it before the
-  # answer.
+  # service thread and answers `callbackDone`, unless it is `skipped`. Each number is sent once. The worker submits
+  # nothing behind it before the answer.
   callback @0 :UInt64;
   result @1 :UInt32;              # CUresult of the stream, for cuStreamAddCallback
   part @2 :UInt64;                # not 0: a launch has reached this function of a graph; the worker made up `callback`

@@ -21,8 +21,8 @@ constexpr std::size_t copies_before_ahead_max = 96;
 constexpr std::size_t spares_max = copies_before_ahead_max;  // new memory costs as much as a copy
 /// Questions about chunks that are sent anyway are left out while so many have no answer.
 constexpr std::size_t asked_max = limits::content_words_max / 2;
-/// Behind so many chunks in a row that are of no file, a file is looked for with one of as many: that costs more than
-/// copying a chunk.
+/// To look for a file costs more than copying a chunk. After so many chunks in a row that no file has, only one of as
+/// many is looked up.
 constexpr unsigned no_file_enough = 8;
 
 }  // namespace
@@ -95,7 +95,7 @@ bool NamedChunks::add(Job job, bool ahead) {
   try {
     const std::lock_guard lock(mutex_);
     if (ended_) return true;  // so has the session
-    // No honest worker leaves so many copies without an answer, or on their way.
+    // Of the larger bound: no honest worker leaves so many copies without an answer, or on their way.
     if (spare_->lent() >= (ahead ? copies_before_ahead_max : limits::content_words_max)) return false;
     while (threads_.size() < threads()) threads_.push_back(quiet_thread("fargpu-names", [this] { work(); }));
     const auto one = std::make_shared<Underway>(Underway{.job = std::move(job), .copy = spare_->take(), .file = {}});

@@ -26,8 +26,8 @@ namespace fargpu::client {
 class FileNames;
 
 /// A chunk is copied first. The copy is what is named and what is sent, so a program that changes its memory meanwhile
-/// cannot have them differ; and its memory is not needed any more. Chunks are copied before any is hashed, because
-/// programs wait for that. All functions may be called by any thread.
+/// cannot have them differ; and the program may change or free its memory then. Copying goes before hashing, because
+/// programs wait for it. All functions may be called by any thread.
 class NamedChunks {
  public:
   using Way = ContentChoice::Way;
@@ -56,8 +56,9 @@ class NamedChunks {
     std::span<const std::byte> place;  ///< where it lies; nowhere if it has gaps, or can be of no file
     Lanes::Told told;                  ///< as of a chunk that is sent
   };
-  /// False if there is no memory or thread for it: then it goes as if it had no name. `ahead`: its memory is copied and
-  /// hashed now, and nothing is said or sent before `want`; false if there are many copies.
+  /// False if there is no memory or thread for it, or there are many copies: then it goes as if it had no name.
+  /// `ahead`: its memory is copied and hashed now, and nothing is said or sent before `want`; fewer copies are many
+  /// then.
   bool add(Job job, bool ahead);
   /// The chunks of a transfer with lower numbers may leave; `over`: and no others.
   void want(std::uint32_t transfer, std::uint64_t chunks, bool over);

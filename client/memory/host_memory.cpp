@@ -384,7 +384,7 @@ void HostMemory::graph_has(Thread& thread, const NewParts& parts) {
 }
 
 // The driver waits here for work of the context, and copies under way need the memory, whichever context they are of.
-// How the others fare is nothing that this call tells, and nor is a failure of earlier calls a reason not to wait.
+// This call tells of no failure of other contexts, and it waits even if an earlier call has failed.
 CUresult HostMemory::wait_for_users(Thread& thread, const Region& region) {
   if (parts_.contexts.idle()) return CUDA_SUCCESS;
   const CUresult late = thread.take_late_error();
@@ -419,8 +419,8 @@ CUresult HostMemory::lock_to_map(Thread& thread, std::uint64_t address, std::uni
   }
 }
 
-// A thread that waits to map the block goes first. That is for a moment only, because it may wait for what is this
-// thread's to do.
+// A thread that waits to map the block goes first. This one gives way only briefly, because the other one may wait for
+// something that is this one's to do.
 void HostMemory::give_way(std::uint64_t address) const {
   constexpr auto moment = std::chrono::milliseconds(100);
   if (wanted_.load(std::memory_order_relaxed) == 0) [[likely]]

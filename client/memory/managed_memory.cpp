@@ -78,8 +78,8 @@ CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t
   return CUDA_SUCCESS;
 }
 
-// Programs rely on it, though CUDA does not promise it. What lies here is what was there before. No work that comes
-// later, on any stream, is done before.
+// Programs rely on zeros, though CUDA does not promise them, and the block has old bytes. All later work, on any
+// stream, comes behind the memset, hence the wait for its stream.
 void ManagedMemory::make_zero(Thread& thread, const PagedMemory::Block& block) {
   Stream& stream = stream_of(thread, *block.context);
   RemoteCall<wire::CuMemsetD8Async> set(thread, block.context);

@@ -70,8 +70,9 @@ struct Event {
   unsigned flags = 0;
   std::atomic<std::uint64_t> recorded{0};   ///< call that recorded it last; 0 for never
   std::atomic<std::uint64_t> completed{0};  ///< that record is known to have happened
-  /// The last query that was answered that the record before it has not happened; the worker tells when that has. Grows
-  /// only: one number says of which record the answer was, whichever thread notes its answer last.
+  /// The newest query that the worker has answered with "not yet", by its call's number; the worker tells when the
+  /// record has happened. It only grows, so it also says of which record the answer was, whichever thread notes its
+  /// last.
   std::atomic<std::uint64_t> watched{0};
   /// The last such query that the worker has told of, and whether the work has failed.
   struct Told {

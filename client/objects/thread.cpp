@@ -90,8 +90,7 @@ void Thread::deliver_error(std::uint32_t id, CUresult error, std::string_view ca
   thread.concerns_others_ = concerns_others;
 }
 
-// The first one stays here, too. Where there are several hosts the next call may be to one that has nothing to do with
-// it.
+// Only the first failure is kept. With several hosts none is: the next call may go to a host that it does not concern.
 void Thread::orphan(CUresult error, std::string_view call) {
   if (!serving()) return;
   CUresult none = CUDA_SUCCESS;

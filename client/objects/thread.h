@@ -50,8 +50,8 @@ class Thread {
   }
   /// Set by Process: what is done for a thread that ends, before it goes.
   static void at_end(void (*action)(Thread& thread) noexcept);
-  /// A call of this thread's, which did not wait, has failed. If the thread ends before it has told the program so, or
-  /// has ended, and the failure `concerns_others`, the next call of any of the program's tells. `call` stays.
+  /// Keeps the failure of a call that did not wait, for the thread's next one. If the thread ends untold, or has ended,
+  /// and the failure `concerns_others`, the next call of any thread of the program's returns it. `call` outlives all.
   static void deliver_error(std::uint32_t id, CUresult error, std::string_view call, bool concerns_others = true);
 
   std::uint32_t id() const { return id_; }

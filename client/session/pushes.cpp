@@ -247,10 +247,10 @@ void Pushes::answer_aside(std::function<void()> answer) {
   });
 }
 
-// One that the worker gives another thread, which may be slower than the worker asks.
+// Counts what the worker has queued for other threads. The bound keeps a hostile worker from filling memory.
 void Pushes::count_job() {
   if (jobs_.fetch_add(1) >= limits::waits_max)
-    throw ProtocolError("the worker asks for more than it waits for answers to");
+    throw ProtocolError("the worker has more requests without an answer than there can be");
 }
 
 template <class Fill>

@@ -41,8 +41,8 @@ void Callbacks::due(std::uint64_t number, CUresult stream_result) {
   }
   const auto found = functions_.find(number);
   if (found == functions_.end()) return;
-  // What it wrote has been sent, and the worker told, before it counts no more as one that may still write: nothing is
-  // sent ahead of that.
+  // It counts as one that may still write until what it wrote and its end have been sent: a later copy would overtake
+  // them.
   thread_.run([this, number, stream_result, function = std::move(found->second.function)] {
     due_();
     run([&] { function(stream_result); });

@@ -30,15 +30,15 @@ class Callbacks {
         done_(std::move(done)),
         thread_("fargpu-callback", std::move(lookout), std::move(failed)) {}
 
-  /// Remembers a function; returns its number. It runs once. `always`: it runs also where its stream does not get to
-  /// it, and hears why.
+  /// Remembers a function; returns its number. It runs once. `always`: it runs also if its stream never reaches it,
+  /// with the error.
   std::uint64_t add(Function function, bool always = false);
   /// Remembers something that is not the program's, and is over when close() says so: `reached` runs, quickly, on the
   /// thread that receives the news.
   std::uint64_t open(std::function<void()> reached);
   void close(std::uint64_t number);
-  /// Forgets one whose call could not be made. False if it is not known any more, because it runs with the error of a
-  /// lost session.
+  /// Forgets a function that could not be given to its stream. False if it is not known any more, because it runs with
+  /// the error of a lost session.
   bool remove(std::uint64_t number);
   /// A number for what the worker calls in the same way but does not run here.
   std::uint64_t take_number() {
@@ -51,10 +51,11 @@ class Callbacks {
   void due(std::uint64_t number, CUresult stream_result);
   /// Runs a function of a graph now, and tells the worker, which gave the call this number.
   void call(std::uint64_t number, std::function<void()> function);
-  /// The worker does not call this one: if it runs always it does so with the error, and the worker is not told of its
-  /// end. Others are forgotten.
+  /// The worker skips this function. One that runs always gets the error, and the worker hears of no end; another one
+  /// is forgotten.
   void skip(std::uint64_t number, CUresult error);
-  /// The worker calls none any more. Where the program has ended, nothing of it runs (`tells`).
+  /// The session is lost, and the worker calls no more. `tells` is false where the program has ended: none of its
+  /// functions may run.
   void lost(CUresult error, bool tells);
   /// Where they run.
   JobThread& thread() { return thread_; }

@@ -8,7 +8,7 @@ namespace {
 
 constexpr char moved_with_conditions[] =
     "a graph with conditional nodes that copies from or to memory which kernels came to use later";
-constexpr char not_copied[] = "a graph with functions of the program that cannot be copied";
+constexpr char not_copied[] = "a graph that must be cut for functions, copies or events, and cannot be copied";
 
 /// What a node needs of the client, child graphs and bodies included.
 struct Use {

@@ -184,8 +184,8 @@ void enter_sandbox() {
   ::setrlimit(RLIMIT_CORE, &none);  // what a tenant has in memory is not for files
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("no_new_privs");
   Filter filter;
-  // A descriptor's owner, which may be any process of this user, gets its signals, which may be SIGKILL. First, because
-  // the driver asks its device by ioctl.
+  // F_SETOWN and FIOSETOWN direct a chosen signal, even SIGKILL, at any process of this user. These rules come first,
+  // because the driver calls ioctl often, and a filter runs from the top.
   filter.deny_seconds(SYS_ioctl, {FIOSETOWN, SIOCSPGRP});
   filter.deny_seconds(SYS_fcntl, {F_SETOWN, F_SETOWN_EX});
   for (const int call : denied) filter.deny(call);
@@ -195,7 +195,7 @@ void enter_sandbox() {
   const auto self = static_cast<unsigned>(::getpid());
   filter.allow_with(SYS_kill, self);
   filter.allow_with(SYS_tgkill, self);
-  filter.allow_for(SYS_prlimit64, self, EPERM);  // RLIMIT_CPU ends a process
+  filter.allow_for(SYS_prlimit64, self, EPERM);  // RLIMIT_CPU of another process would end it
   filter.allow_with(SYS_setpriority, PRIO_PROCESS, 0);
   // Threads are set by numbers that cannot be told from those of other processes. What the driver's libraries set of
   // theirs (580: affinities, and the policy of threads that compile, which are not started if it fails) is not needed.
