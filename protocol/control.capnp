@@ -406,8 +406,9 @@ struct Passed {
 }
 
 struct EventPassed {
-  # The event has happened, of which a call (`cuEventQuery`) was told that it had not: as it was recorded then, or
-  # later. Sent once after each such answer, or after several of them together.
+  # The event has happened, of which a call (`cuEventQuery`) was told that it had not, or which was asked about by one
+  # that awaits no answer: as it was recorded then, or later. Sent once after each such call, or after several of them
+  # together.
   event @0 :UInt64;
   call @1 :UInt32;                # number of the last of these calls, low 32 bits
   failed @2 :Bool;                # its work has; the client asks again, to hear how

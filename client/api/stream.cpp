@@ -71,6 +71,17 @@ CUresult about_stream(Thread& thread, CUstream stream, const void* out, Answer&&
   return CUDA_SUCCESS;
 }
 
+// A program that has polled an event will do so after its next record too. The worker is to tell of that one by itself,
+// so that no query waits for an answer.
+void watch_next(Thread& thread, Event& event) {
+  if (!event.polled.exchange(false) || event.shared() || event.recorded_by_work) return;
+  RemoteCall<wire::CuEventQuery> call(thread, event.context);
+  if (!call) return;
+  call.in().setHEvent(event.handle.value());
+  call.tell();
+  raise(event.watched, call.number());
+}
+
 CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) {
   Session& session = session_of(thread);
   Event* const recorded = session.events.find(handle_of(event));
@@ -97,6 +108,7 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
     recorded->recorded = call.number();
     if (!(recorded->flags & CU_EVENT_DISABLE_TIMING))
       session.elapsed_times.recorded({.call = call.number(), .event = recorded->handle});
+    watch_next(thread, *recorded);
   }
   return CUDA_SUCCESS;
 }
@@ -415,7 +427,7 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
 }
 
 // Programs that poll ask the worker once, which tells by itself when the event has happened. Until then they are
-// answered from what has come.
+// answered from what has come. Of the next record of the event the worker is asked with the record.
 CUresult cuEventQuery(Thread& thread, CUevent event) {
   return ask_event<wire::CuEventQuery>(
       thread, event,
@@ -424,7 +436,11 @@ CUresult cuEventQuery(Thread& thread, CUevent event) {
         return CUDA_SUCCESS;
       },
       [&](Event& found, std::uint64_t record) -> std::optional<CUresult> {
-        if (found.watch(record) == Event::Watch::waiting) session_of(thread).calls.receiver.serve();
+        found.polled = true;
+        if (found.watch(record) == Event::Watch::waiting) {
+          session_of(thread).calls.commands.flush_some(CommandStream::Which::all);  // the record, perhaps
+          session_of(thread).calls.receiver.serve();
+        }
         switch (found.watch(record)) {
           case Event::Watch::none: return std::nullopt;
           case Event::Watch::waiting: return CUDA_ERROR_NOT_READY;

@@ -33,9 +33,9 @@ bool ClientLanes::takes(std::uint64_t bytes, bool awaited, bool to_worker) {
 // --- to the worker --------------------------------------------------------------------------------------------------
 
 std::shared_ptr<const ClientLanes::Outgoing> ClientLanes::offer(const LaneRows& rows, bool in_order,
-                                                                std::function<void()> unreadable, const Call& call,
-                                                                CUresult& result) {
-  auto outgoing = std::make_shared<Outgoing>(Outgoing{rows, std::move(unreadable)});
+                                                                std::function<void()> unreadable, const Stream* stream,
+                                                                const Call& call, CUresult& result) {
+  auto outgoing = std::make_shared<Outgoing>(Outgoing{rows, std::move(unreadable), stream});
   outgoing->awaited = !in_order && !outgoing->unreadable;
   std::uint32_t transfer;
   {
@@ -198,15 +198,34 @@ void ClientLanes::fail(Outgoing& outgoing) {
   if (outgoing.unreadable) outgoing.unreadable();
 }
 
+template <class Read>
+void ClientLanes::wait_until_read(Lock& lock, Read&& all_read) {
+  changed_.wait(lock, [&] { return ended_ || all_read(); });
+  if (all_read()) return;
+  const std::string why = why_;
+  end_stragglers(lock);
+  throw ChannelClosed(why);
+}
+
 bool ClientLanes::wait_read(const Outgoing& outgoing) {
   Lock lock(mutex_);
-  changed_.wait(lock, [&] { return ended_ || outgoing.all_read(); });
-  if (!outgoing.all_read()) {
-    const std::string why = why_;
-    end_stragglers(lock);
-    throw ChannelClosed(why);
-  }
+  wait_until_read(lock, [&] { return outgoing.all_read(); });
   return outgoing.readable;
+}
+
+// Somebody waits now, so what will be named is copied before it is asked for.
+void ClientLanes::wait_all_read(const std::function<bool(const Stream&)>& of) {
+  Lock lock(mutex_);
+  const auto unread = [&](const auto& entry) {
+    const Outgoing& outgoing = *entry.second;
+    return outgoing.stream && !outgoing.all_read() && of(*outgoing.stream);
+  };
+  for (const auto& entry : outgoing_) {
+    if (!unread(entry)) continue;
+    entry.second->awaited = true;
+    queue(entry.first, entry.second);
+  }
+  wait_until_read(lock, [&] { return std::none_of(outgoing_.begin(), outgoing_.end(), unread); });
 }
 
 void ClientLanes::wanted(std::uint32_t transfer, std::uint32_t chunks, bool over) {

@@ -26,6 +26,8 @@
 
 namespace fargpu::client {
 
+struct Stream;
+
 /// Opens the lanes when they are first of use. Threads: any.
 class ClientLanes final : ChunkHandler {
  public:
@@ -64,6 +66,7 @@ class ClientLanes final : ChunkHandler {
     const LaneRows rows;
     const std::function<void()> unreadable;  ///< told once, before the worker has all bytes, when some cannot be read;
                                              ///< null: somebody waits, and asks
+    const Stream* const stream;              ///< of a copy that nobody has waited for yet; or null
     // Under the mutex.
     std::uint32_t early = 0;  // chunks that go unasked, of the credit for these
     std::uint64_t asked = 0;
@@ -83,12 +86,14 @@ class ClientLanes final : ChunkHandler {
   /// Sends the call that a transfer belongs to, with its number and the number of chunks that come unasked.
   using Call = std::function<CUresult(std::uint32_t transfer, std::uint32_t early)>;
   /// Offers a transfer to the worker. `in_order`: none of it goes unasked. Null if the call fails, whose outcome
-  /// `result` has. `unreadable` is called on a thread of the lanes.
+  /// `result` has. `unreadable` is called on a thread of the lanes. `stream`: wait_all_read() asks about it.
   std::shared_ptr<const Outgoing> offer(const LaneRows& rows, bool in_order, std::function<void()> unreadable,
-                                        const Call& call, CUresult& result);
+                                        const Stream* stream, const Call& call, CUresult& result);
   /// Until all bytes have been read. False if they could not be, after which what arrived is not what was meant. Throws
   /// ChannelClosed.
   bool wait_read(const Outgoing& outgoing);
+  /// Until all bytes of the copies on these streams have been read, as far as they could be. Throws ChannelClosed.
+  void wait_all_read(const std::function<bool(const Stream&)>& of);
   /// The worker has room for the chunks with lower numbers. Of transfers to this process: no more come.
   void wanted(std::uint32_t transfer, std::uint32_t chunks, bool over);
 
@@ -155,6 +160,8 @@ class ClientLanes final : ChunkHandler {
   NamedChunks::Events name_events();
   void answered(ContentChoice::Way way, bool known, std::uint64_t bytes, ContentChoice::Clock::time_point said);
   void read(std::uint32_t transfer, Outgoing& outgoing);
+  template <class Read>
+  void wait_until_read(Lock& lock, Read&& all_read);
   void fail(Outgoing& outgoing);
   bool write(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk, std::span<const std::byte> bytes);
   bool write_uncontested(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk,

@@ -52,7 +52,8 @@ class RemoteCallBase {
   /// What the answer tells of, or what the call changes: the only object of which kept answers are forgotten after it.
   void about(Handle subject) { subject_ = subject.value(); }
 
-  /// All that the work needs of this process went with the call, and nobody but later work can tell when it is done.
+  /// All that the work needs of this process goes with the call, or leaves by itself, and nobody but later work can
+  /// tell when it is done.
   void taken() { taken_ = true; }
 
   /// What it would be answered instead of being sent. For calls that are answered from what is known.

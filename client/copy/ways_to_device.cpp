@@ -41,7 +41,7 @@ bool LaneBytes::send(const CopyPart& part, CUresult& result) {
     in.setEarly(early);
     in.setInOrder(in_order);
     if (job.host_sees_target) copy.host_visible();
-    if (awaited) copy.taken();
+    if (!in_order) copy.taken();
     const CUresult posted = copy.post(job.stream);
     // Of small copies in a row all bytes go unasked; the calls gather.
     if (posted == CUDA_SUCCESS && (awaited || lane_class(part.shape) == LaneClass::large)) commands.flush();
@@ -55,7 +55,8 @@ bool LaneBytes::send(const CopyPart& part, CUresult& result) {
     };
   }
   const LaneRows rows(part.source, part.shape, unsure, of_no_file);
-  const auto outgoing = lanes.offer(rows, in_order, std::move(unreadable), call, result);
+  const Stream* const read_later = awaited || in_order ? nullptr : &job.stream;
+  const auto outgoing = lanes.offer(rows, in_order, std::move(unreadable), read_later, call, result);
   if (!outgoing || !awaited) return true;
   const trace::Transfer traced(job.thread, trace::Direction::out, part.shape.bytes());
   return lanes.wait_read(*outgoing);

@@ -32,7 +32,7 @@ struct StagedBytes {
 };
 
 /// On the bulk lanes. Memory of which the program may do what it likes after its call has been read when this returns;
-/// pinned memory is read while it travels.
+/// pinned memory is read while it travels, and a wait for its stream is one until it has been read (Waits).
 struct LaneBytes {
   const CopyJob& job;
   ClientLanes& lanes;

@@ -29,7 +29,7 @@ struct Stream {
   std::uint64_t id = 0;  ///< cuStreamGetId
 
   std::atomic<std::uint64_t> submitted{0};  ///< last call that gave it work
-  std::atomic<std::uint64_t> awaited{0};    ///< the last of these but for copies in whose bytes were taken
+  std::atomic<std::uint64_t> awaited{0};    ///< the last of these but for copies in whose bytes are taken at once
   std::atomic<std::uint64_t> completed{0};  ///< everything up to this call is done, or as good as done
   std::atomic<std::uint64_t> settled{0};    ///< and of this it is known that no copy is under way
   std::atomic<std::uint64_t> ordered{0};    ///< later work of the whole context comes behind this call
@@ -49,8 +49,8 @@ struct Stream {
   bool idle() const;
   /// Nothing of what it was given itself uses memory any more: it was waited for, copies in included.
   bool finished() const;
-  /// All that may be missing are copies in whose bytes were taken: once later work comes behind them, they are as good
-  /// as done.
+  /// All that may be missing are copies in whose bytes were taken, or, of pinned memory, are being read: once they are,
+  /// and later work comes behind them, they are as good as done.
   bool as_good_as_idle() const;
   /// Notes that everything submitted before call `number` is done.
   void complete(std::uint64_t number, std::uint64_t items_then);
@@ -70,10 +70,12 @@ struct Event {
   unsigned flags = 0;
   std::atomic<std::uint64_t> recorded{0};   ///< call that recorded it last; 0 for never
   std::atomic<std::uint64_t> completed{0};  ///< that record is known to have happened
-  /// The newest query that the worker has answered with "not yet", by its call's number; the worker tells when the
-  /// record has happened. It only grows, so it also says of which record the answer was, whichever thread notes its
-  /// last.
+  /// The newest query that the worker has answered with "not yet", or that was sent behind a record to be told, by its
+  /// call's number; the worker tells when the record has happened. It only grows, so it also says of which record the
+  /// query was, whichever thread notes its last.
   std::atomic<std::uint64_t> watched{0};
+  /// The program has asked about the last record when its outcome was not known here: it will about the next one.
+  std::atomic<bool> polled{false};
   /// The last such query that the worker has told of, and whether the work has failed.
   struct Told {
     std::uint32_t query = 0;  ///< the low bits of its call's number

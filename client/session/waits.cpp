@@ -21,6 +21,7 @@ CUresult Waits::synchronize(Thread& thread, Context& context) {
 CUresult Waits::synchronize(Thread& thread, Stream& stream) {
   if (const CUresult bad = parts_.captures.check_query(thread, stream); bad != CUDA_SUCCESS) return bad;
   const std::optional<Given> given = all_as_good_as_done(stream);
+  if (given) wait_for_reading(stream);
   const CUresult result = given ? put_before_all(thread, stream, *given) : wait_for(thread, stream);
   after_wait(thread);
   return tell_conflict("cuStreamSynchronize", result);
@@ -115,8 +116,17 @@ std::optional<Waits::Given> Waits::all_as_good_as_done(const Stream& stream) con
   return given;
 }
 
-// In place of a wait that nobody can notice. Programs wait for each copy of pageable memory. What is left of it
-// concerns nobody but later work on the device, which the worker keeps behind it, on all streams of the context.
+// What was given is sent by then, or on its way: that it leaves depends on nothing that the program has yet to do,
+// unless the stream itself does.
+void Waits::wait_for_reading(const Stream& stream) {
+  parts_.lanes.wait_all_read([&](const Stream& one) {
+    return &one == &stream || (stream.legacy() && one.blocking() && one.context == stream.context);
+  });
+}
+
+// In place of a wait that nobody can notice. Programs wait for each copy of pageable memory, and where they copy from
+// pinned memory to use that again. What is left of a copy concerns nobody but later work on the device, which the
+// worker keeps behind it, on all streams of the context.
 CUresult Waits::put_before_all(Thread& thread, Stream& stream, const Given& given) {
   RemoteCall<wire::CuStreamSynchronize> call(thread, stream.context);
   call.in().setHStream(stream.wire());

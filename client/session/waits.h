@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "client/call/calls.h"
+#include "client/call/client_lanes.h"
 #include "client/memory/device_memory.h"
 #include "client/memory/host_memory.h"
 #include "client/memory/managed_memory.h"
@@ -35,6 +36,7 @@ class Waits final : public Settler {
     HostMemory& host_memory;
     ManagedMemory& managed;
     SharedMemory& shared_memory;
+    ClientLanes& lanes;
   };
   explicit Waits(const Parts& parts) : parts_(parts) {}
 
@@ -83,6 +85,7 @@ class Waits final : public Settler {
   CUresult wait_for(Thread& thread, Context& context);
   CUresult wait_for(Thread& thread, Stream& stream);
   std::optional<Given> all_as_good_as_done(const Stream& stream) const;
+  void wait_for_reading(const Stream& stream);
   CUresult put_before_all(Thread& thread, Stream& stream, const Given& given);
 
   const Parts parts_;

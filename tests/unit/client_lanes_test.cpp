@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "client/call/client_lanes.h"
+#include "client/objects/stream.h"
 #include "protocol/errors.h"
 
 using namespace fargpu;
@@ -42,7 +43,7 @@ struct Offered {
     CUresult result = CUDA_ERROR_UNKNOWN;
     const CopySide side = CopySide::packed_at(memory.data(), {bytes});
     CHECK(lanes.offer(
-        {side, {bytes}, false}, false, [] {},
+        {side, {bytes}, false}, false, [] {}, nullptr,
         [&](std::uint32_t transfer, std::uint32_t early) {
           said = {transfer, early};
           return CUDA_SUCCESS;
@@ -171,7 +172,9 @@ struct Keeper final : ChunkHandler {
 struct Named {
   static constexpr std::uint32_t chunks = 6;
   /// `at_once`: the worker asks for the first ones, of which all are told of by words then. Else it asks for none yet.
-  explicit Named(bool at_once = true, std::uint32_t count = chunks) : memory(count << 20, std::byte{5}) {
+  /// `stream`: nobody waits for the copy yet, which is on it.
+  explicit Named(bool at_once = true, std::uint32_t count = chunks, const Stream* stream = nullptr)
+      : memory(count << 20, std::byte{5}) {
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     worker.add(make_socket_channel(ends[1], "the client"), 1, 1);
     REQUIRE_FALSE(lanes.takes(memory.size(), true, /*to_worker=*/false));  // one lane would be no better
@@ -179,7 +182,7 @@ struct Named {
     CUresult result = CUDA_ERROR_UNKNOWN;
     const CopySide side = CopySide::packed_at(memory.data(), {memory.size()});
     outgoing = lanes.offer(
-        {side, {memory.size()}, false}, /*in_order=*/at_once, {},
+        {side, {memory.size()}, false}, /*in_order=*/at_once, stream ? [] {} : std::function<void()>(), stream,
         [&](std::uint32_t number, std::uint32_t unasked) {
           transfer = number;
           early = unasked;
@@ -232,8 +235,14 @@ TEST_CASE("the program has its memory back before a name is answered, and what i
 
 TEST_CASE("the program has its memory back before the worker asks for what is named, of which it hears then") {
   constexpr std::uint32_t count = 60;
-  Named named(/*at_once=*/false, count);
-  auto read = std::async(std::launch::async, [&] { return named.lanes.wait_read(*named.outgoing); });
+  const bool later = GENERATE(false, true);
+  const Stream stream{}, other{};
+  Named named(/*at_once=*/false, count, later ? &stream : nullptr);
+  if (later) named.lanes.wait_all_read([&](const Stream& one) { return &one == &other; });
+  auto read = std::async(std::launch::async, [&] {
+    if (later) named.lanes.wait_all_read([&](const Stream& one) { return &one == &stream; });
+    return named.lanes.wait_read(*named.outgoing);
+  });
   const bool in_time = read.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
   if (!in_time) named.lanes.close("the worker has not asked");
   REQUIRE(in_time);

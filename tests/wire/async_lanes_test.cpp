@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <future>
 #include <random>
 #include <thread>
 #include <vector>
@@ -68,6 +69,57 @@ TEST_CASE("asynchronous copies of pinned memory go by the lanes") {
   CHECK(by_session(remote) - before < 8192);
   CHECK(remote.session().lanes.bytes_sent() >= size);
   CHECK(remote.session().lanes.bytes_received() >= size);
+}
+
+TEST_CASE("a wait for copies of pinned memory ends when they have been read, and later work comes behind them") {
+  test::RemoteContext remote(with_lanes(3));
+  const Pinned pinned(size), to(size);
+  std::vector<unsigned char> mine(size), expected(size);
+  const bool registered = GENERATE(false, true);
+  if (registered) REQUIRE(cuMemHostRegister_v2(mine.data(), size, 0) == CUDA_SUCCESS);
+  unsigned char* const from = registered ? mine.data() : pinned.at(0);
+  CUstream blocking{}, other{};
+  REQUIRE(cuStreamCreate(&blocking, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const CUstream stream = GENERATE_REF(CUstream{nullptr}, blocking, other);
+  const CUdeviceptr memory = allocate(size), copy = allocate(size);
+  for (unsigned round = 0; round < 10; ++round) {
+    fill(from, size, 50 + round);
+    std::memcpy(expected.data(), from, size);
+    const CUstream copies = stream ? stream : blocking;  // for which a wait for the legacy stream waits too
+    REQUIRE(cuMemcpyHtoDAsync_v2(memory, from, size / 2, copies) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyHtoDAsync_v2(memory + size / 2, from + size / 2, size - size / 2, copies) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    std::memset(from, 0xEE, size);
+    REQUIRE(cuMemcpyDtoDAsync_v2(copy, memory, size, other) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyDtoHAsync_v2(to.memory, copy, size, other) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(other) == CUDA_SUCCESS);
+    CHECK(std::memcmp(expected.data(), to.memory, size) == 0);
+  }
+  if (registered) CHECK(cuMemHostUnregister(mine.data()) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a wait for a stream with copies of pinned memory waits for the GPU only where there is other work") {
+  test::RemoteContext remote(with_lanes(3));
+  const Pinned from(size);
+  const CUdeviceptr memory = allocate(size);
+  CUstream stream{};
+  CUevent event{};
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuEventCreate(&event, CU_EVENT_DEFAULT) == CUDA_SUCCESS);
+  const bool with_event = GENERATE(false, true);
+  test::Paused paused;
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, from.memory, size, stream) == CUDA_SUCCESS);
+  if (with_event) REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  auto waiting = std::async(std::launch::async, [&] {
+    const CUresult bad = cuCtxSetCurrent(remote.context);
+    return bad != CUDA_SUCCESS ? bad : cuStreamSynchronize(stream);
+  });
+  if (with_event) CHECK(waiting.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
+  else CHECK(waiting.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+  paused.end();
+  CHECK(waiting.get() == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }
 
 TEST_CASE("an asynchronous copy of pageable memory has been read when its call returns") {

@@ -98,7 +98,7 @@ static CUresult poll(CUevent event) {
   return result;
 }
 
-TEST_CASE("a program that polls an event asks the worker once for each record") {
+TEST_CASE("a program that polls an event waits for one answer, and none about later records") {
   RemoteContext remote;
   const CUdeviceptr memory = new_memory();
   const CUstream stream = new_stream();
@@ -112,10 +112,53 @@ TEST_CASE("a program that polls an event asks the worker once for each record") 
   REQUIRE(cuMemsetD8Async(memory, 2, 100, stream) == CUDA_SUCCESS);
   REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
   for (int i = 0; i < 100; ++i) CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
-  CHECK(client::stats::round_trips() == before + 2);
+  CHECK(client::stats::round_trips() == before + 1);
   remote.driver->pause(false);
   CHECK(poll(event) == CUDA_SUCCESS);
-  CHECK(client::stats::round_trips() == before + 2);
+  CHECK(client::stats::round_trips() == before + 1);
+  const auto asked = [] { return client::stats::of(Opcode::cuEventQuery).sent.load(); };
+  const auto asked_before = asked();
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  CHECK(asked() == asked_before + 1);  // the program has not asked about the first of them
+  CHECK(poll(event) == CUDA_SUCCESS);
+}
+
+TEST_CASE("the bytes of a copy are there when a polled event says so, again and again") {
+  RemoteContext remote;
+  constexpr std::size_t bytes = 4096;
+  const CUdeviceptr memory = new_memory(bytes);
+  const CUstream stream = new_stream();
+  const CUevent event = new_event();
+  void* host = nullptr;
+  REQUIRE(cuMemAllocHost_v2(&host, bytes) == CUDA_SUCCESS);
+  const auto* const seen = static_cast<const unsigned char*>(host);
+  for (unsigned i = 1; i < 100; ++i) {
+    REQUIRE(cuMemsetD8Async(memory, static_cast<unsigned char>(i), bytes, stream) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyDtoHAsync_v2(host, memory, bytes, stream) == CUDA_SUCCESS);
+    REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+    REQUIRE(poll(event) == CUDA_SUCCESS);
+    REQUIRE((seen[0] == i && seen[bytes - 1] == i));
+  }
+}
+
+TEST_CASE("a polled event that is recorded again tells of the failure of its work") {
+  RemoteContext remote;
+  CUmodule module = nullptr;
+  CUfunction crash = nullptr;
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&crash, module, "crash") == CUDA_SUCCESS);
+  const CUstream stream = new_stream();
+  const CUevent event = new_event();
+  remote.driver->pause(true);
+  REQUIRE(cuMemsetD8Async(new_memory(), 1, 100, stream) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  remote.driver->pause(false);
+  CHECK(poll(event) == CUDA_SUCCESS);
+  REQUIRE(cuLaunchKernel(crash, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  CHECK(poll(event) == CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 TEST_CASE("a polled event that is recorded again is not taken for done when its first record is") {

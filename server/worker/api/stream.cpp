@@ -86,6 +86,10 @@ CUresult tell_when_passed(Session& session, const CallId& id, std::uint64_t hand
 }  // namespace
 
 Outcome cuEventQuery(Session& session, Call& call, wire::CuEventQuery::Reader, Known<HandleKind::event> event) {
+  if (!call.id().wants_reply) {  // the client waits for no answer, only to be told
+    tell_when_passed(session, call.id(), event.value());
+    return CUDA_SUCCESS;
+  }
   // Of a record that is held back the driver does not know.
   if (session.ordering().record_held(event.value())) return tell_when_passed(session, call.id(), event.value());
   const CUresult result = session.driver().cuEventQuery(event.cuda());
