@@ -73,9 +73,10 @@ CUresult about_stream(Thread& thread, CUstream stream, const void* out, Answer&&
 
 // A program that has polled an event will do so after its next record too. The worker is to tell of that one by itself,
 // so that no query waits for an answer.
-void watch_next(Thread& thread, Event& event) {
-  if (!event.polled.exchange(false) || event.shared() || event.recorded_by_work) return;
-  RemoteCall<wire::CuEventQuery> call(thread, event.context);
+void watch_next(Thread& thread, Event& event, Context& context) {
+  if (!event.polled.exchange(false) || event.shared() || event.recorded_by_work || session_of(thread).untold_events)
+    return;
+  RemoteCall<wire::CuEventQuery> call(thread, &context);
   if (!call) return;
   call.in().setHEvent(event.handle.value());
   call.tell();
@@ -108,7 +109,7 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
     recorded->recorded = call.number();
     if (!(recorded->flags & CU_EVENT_DISABLE_TIMING))
       session.elapsed_times.recorded({.call = call.number(), .event = recorded->handle});
-    watch_next(thread, *recorded);
+    watch_next(thread, *recorded, *use->context);
   }
   return CUDA_SUCCESS;
 }
@@ -136,6 +137,9 @@ CUresult ask_event(Thread& thread, CUevent event, Done&& done, Here&& here) {
   Stream* const where = found->recorded_on();
   const bool healthy = found->context->failure == CUDA_SUCCESS;
   const std::optional<CUresult> known = healthy ? here(*found, record) : std::nullopt;
+  if (known) {  // what comes of it without a call tells of earlier failures as a call does
+    if (const CUresult late = thread.take_late_error(); late != CUDA_SUCCESS) return late;
+  }
   const CUresult result = known ? *known : call.wait();
   if (result == CUDA_ERROR_NOT_READY && !known) raise(found->watched, call.number());
   if (result != CUDA_SUCCESS) return result;
@@ -433,10 +437,11 @@ CUresult cuEventQuery(Thread& thread, CUevent event) {
       thread, event,
       [&](Event&, std::uint64_t, Stream*) {
         session_of(thread).waits.after_wait(thread);
-        return CUDA_SUCCESS;
+        return thread.take_late_error();
       },
       [&](Event& found, std::uint64_t record) -> std::optional<CUresult> {
         found.polled = true;
+        if (session_of(thread).untold_events) return std::nullopt;
         if (found.watch(record) == Event::Watch::waiting) {
           session_of(thread).calls.commands.flush_some(CommandStream::Which::all);  // the record, perhaps
           session_of(thread).calls.receiver.serve();

@@ -33,9 +33,9 @@ bool ClientLanes::takes(std::uint64_t bytes, bool awaited, bool to_worker) {
 // --- to the worker --------------------------------------------------------------------------------------------------
 
 std::shared_ptr<const ClientLanes::Outgoing> ClientLanes::offer(const LaneRows& rows, bool in_order,
-                                                                std::function<void()> unreadable, const Stream* stream,
+                                                                std::function<void()> unreadable, const CopyStream& on,
                                                                 const Call& call, CUresult& result) {
-  auto outgoing = std::make_shared<Outgoing>(Outgoing{rows, std::move(unreadable), stream});
+  auto outgoing = std::make_shared<Outgoing>(Outgoing{rows, std::move(unreadable), on});
   outgoing->awaited = !in_order && !outgoing->unreadable;
   std::uint32_t transfer;
   {
@@ -64,6 +64,7 @@ std::shared_ptr<const ClientLanes::Outgoing> ClientLanes::offer(const LaneRows& 
     return nullptr;
   }
   const std::lock_guard lock(mutex_);
+  outgoing->sent = true;
   outgoing->asked = std::max<std::uint64_t>(outgoing->asked, early);
   queue(transfer, outgoing);
   return outgoing;
@@ -214,18 +215,25 @@ bool ClientLanes::wait_read(const Outgoing& outgoing) {
 }
 
 // Somebody waits now, so what will be named is copied before it is asked for.
-void ClientLanes::wait_all_read(const std::function<bool(const Stream&)>& of) {
+void ClientLanes::wait_all_read(const OnStreams& of) {
   Lock lock(mutex_);
-  const auto unread = [&](const auto& entry) {
-    const Outgoing& outgoing = *entry.second;
-    return outgoing.stream && !outgoing.all_read() && of(*outgoing.stream);
-  };
-  for (const auto& entry : outgoing_) {
-    if (!unread(entry)) continue;
-    entry.second->awaited = true;
-    queue(entry.first, entry.second);
+  std::vector<std::shared_ptr<Outgoing>> unread;
+  for (const auto& [transfer, outgoing] : outgoing_) {
+    if (!outgoing->on.stream || !outgoing->sent || outgoing->all_read() || !of(outgoing->on)) continue;
+    outgoing->awaited = true;
+    queue(transfer, outgoing);
+    unread.push_back(outgoing);
   }
-  wait_until_read(lock, [&] { return std::none_of(outgoing_.begin(), outgoing_.end(), unread); });
+  wait_until_read(lock, [&] {
+    return std::all_of(unread.begin(), unread.end(), [](const auto& outgoing) { return outgoing->all_read(); });
+  });
+}
+
+bool ClientLanes::reads_any(const OnStreams& of) {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(outgoing_.begin(), outgoing_.end(), [&](const auto& entry) {
+    return entry.second->on.stream && !entry.second->all_read() && of(entry.second->on);
+  });
 }
 
 void ClientLanes::wanted(std::uint32_t transfer, std::uint32_t chunks, bool over) {

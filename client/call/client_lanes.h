@@ -26,7 +26,15 @@
 
 namespace fargpu::client {
 
+struct Context;
 struct Stream;
+
+/// The stream of a copy, as it was when that was made.
+struct CopyStream {
+  const Stream* stream = nullptr;  ///< by which it is known; another one may lie there by now
+  const Context* context = nullptr;
+  bool blocking = false;
+};
 
 /// Opens the lanes when they are first of use. Threads: any.
 class ClientLanes final : ChunkHandler {
@@ -66,8 +74,9 @@ class ClientLanes final : ChunkHandler {
     const LaneRows rows;
     const std::function<void()> unreadable;  ///< told once, before the worker has all bytes, when some cannot be read;
                                              ///< null: somebody waits, and asks
-    const Stream* const stream;              ///< of a copy that nobody has waited for yet; or null
+    const CopyStream on;                     ///< of a copy that nobody has waited for yet
     // Under the mutex.
+    bool sent = false;        // the call
     std::uint32_t early = 0;  // chunks that go unasked, of the credit for these
     std::uint64_t asked = 0;
     std::uint64_t queued = 0;  // more than were asked for, where some are copied before
@@ -86,14 +95,18 @@ class ClientLanes final : ChunkHandler {
   /// Sends the call that a transfer belongs to, with its number and the number of chunks that come unasked.
   using Call = std::function<CUresult(std::uint32_t transfer, std::uint32_t early)>;
   /// Offers a transfer to the worker. `in_order`: none of it goes unasked. Null if the call fails, whose outcome
-  /// `result` has. `unreadable` is called on a thread of the lanes. `stream`: wait_all_read() asks about it.
+  /// `result` has. `unreadable` is called on a thread of the lanes. `on`: wait_all_read() asks about it.
   std::shared_ptr<const Outgoing> offer(const LaneRows& rows, bool in_order, std::function<void()> unreadable,
-                                        const Stream* stream, const Call& call, CUresult& result);
+                                        const CopyStream& on, const Call& call, CUresult& result);
   /// Until all bytes have been read. False if they could not be, after which what arrived is not what was meant. Throws
   /// ChannelClosed.
   bool wait_read(const Outgoing& outgoing);
-  /// Until all bytes of the copies on these streams have been read, as far as they could be. Throws ChannelClosed.
-  void wait_all_read(const std::function<bool(const Stream&)>& of);
+  using OnStreams = std::function<bool(const CopyStream&)>;
+  /// Until all bytes of the copies on these streams whose calls are sent have been read, as far as they could be.
+  /// Throws ChannelClosed.
+  void wait_all_read(const OnStreams& of);
+  /// Whether there is a copy on these streams that is not read, or whose call may be on its way.
+  bool reads_any(const OnStreams& of);
   /// The worker has room for the chunks with lower numbers. Of transfers to this process: no more come.
   void wanted(std::uint32_t transfer, std::uint32_t chunks, bool over);
 

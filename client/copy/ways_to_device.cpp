@@ -55,8 +55,9 @@ bool LaneBytes::send(const CopyPart& part, CUresult& result) {
     };
   }
   const LaneRows rows(part.source, part.shape, unsure, of_no_file);
-  const Stream* const read_later = awaited || in_order ? nullptr : &job.stream;
-  const auto outgoing = lanes.offer(rows, in_order, std::move(unreadable), read_later, call, result);
+  CopyStream on;
+  if (!awaited && !in_order) on = {&job.stream, job.stream.context, job.stream.blocking()};
+  const auto outgoing = lanes.offer(rows, in_order, std::move(unreadable), on, call, result);
   if (!outgoing || !awaited) return true;
   const trace::Transfer traced(job.thread, trace::Direction::out, part.shape.bytes());
   return lanes.wait_read(*outgoing);

@@ -56,12 +56,19 @@ bool Event::complete() const {
   return done >= record;
 }
 
+// The call is none of long ago: it is near the last one that has asked, or recorded.
+void Event::hear(std::uint32_t call, bool failed) {
+  const std::uint64_t near = std::max(watched.load(), recorded.load());
+  const auto since = static_cast<std::int32_t>(call - static_cast<std::uint32_t>(near));
+  told = (near + static_cast<std::uint64_t>(std::int64_t{since})) << 1 | static_cast<std::uint64_t>(failed);
+}
+
 Event::Watch Event::watch(std::uint64_t record) const {
   const std::uint64_t asked = watched.load();
   if (record == 0 || asked <= record || recorded_by_work || shared()) return Watch::none;
-  const Told last = told.load();
-  if (!last.any || static_cast<std::int32_t>(last.query - static_cast<std::uint32_t>(asked)) < 0) return Watch::waiting;
-  return last.failed ? Watch::none : Watch::over;
+  const std::uint64_t last = told.load();
+  if (last >> 1 < asked) return Watch::waiting;
+  return (last & 1) != 0 ? Watch::none : Watch::over;
 }
 
 }  // namespace fargpu::client

@@ -25,8 +25,8 @@ void Event::reset() {
   stream_handle = 0;
   recorded_by_work = false;
   capture = 0;
-  watched = 0;
-  told = Told{};
+  watched = told = 0;
+  polled = false;
 }
 
 }  // namespace fargpu::client

@@ -76,13 +76,8 @@ struct Event {
   std::atomic<std::uint64_t> watched{0};
   /// The program has asked about the last record when its outcome was not known here: it will about the next one.
   std::atomic<bool> polled{false};
-  /// The last such query that the worker has told of, and whether the work has failed.
-  struct Told {
-    std::uint32_t query = 0;  ///< the low bits of its call's number
-    bool any = false;
-    bool failed = false;
-  };
-  std::atomic<Told> told{Told{}};
+  /// The call's number of the last such query that the worker has told of, twice, and one more if the work has failed.
+  std::atomic<std::uint64_t> told{0};
   std::atomic<Stream*> stream{nullptr};  ///< where it was recorded last; another one by now if the handle differs
   std::atomic<std::uint64_t> stream_handle{0};
   /// A graph's launches record it, or kernels do (launch attributes): only the worker knows of its records.
@@ -99,6 +94,8 @@ struct Event {
     waiting,  ///< it had not, by what has been read of the connection
     over,     ///< it has
   };
+  /// The worker says that the record has happened of which this call asked, by the low bits of its number.
+  void hear(std::uint32_t call, bool failed);
   /// What is known of this record without asking.
   Watch watch(std::uint64_t record) const;
   /// The stream it was recorded on last, while that lives.

@@ -119,6 +119,11 @@ Session& Pool::begin(unsigned origin) {
     Session* const session = host.begin(place).release();
     DeviceWindows::add(session->terms.device_window);
     DeviceWindows::add(session->terms.driver_band);
+    session->waits.heed([this, session] {
+      bool held = false;
+      for_each([&](const Session& other) { held = held || (&other != session && other.waits.held_for_program()); });
+      return held;
+    });
     host.session.store(session, std::memory_order_release);
     Session* none = nullptr;
     usual_.compare_exchange_strong(none, session);

@@ -81,7 +81,7 @@ void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
 // Of one that the program has destroyed meanwhile nobody asks any more.
 void Pushes::on_event(wire::EventPassed::Reader passed) {
   if (Event* const event = parts_.events.find(Handle(passed.getEvent())))
-    event->told = Event::Told{.query = passed.getCall(), .any = true, .failed = passed.getFailed()};
+    event->hear(passed.getCall(), passed.getFailed());
 }
 
 void Pushes::on_callback(wire::Callback::Reader callback) {
@@ -158,6 +158,11 @@ void Pushes::on_late_error(wire::LateError::Reader error) {
   // Every thread hears of what has ended a context, and work of one that is gone concerns none.
   const bool ends = ends_context(result);
   if (ends) parts_.contexts.fail_with(error.getContext(), result);
+  // The program has not made this call, and asks by itself from now on: the worker would not tell.
+  if (static_cast<Opcode>(error.getOpcode()) == Opcode::cuEventQuery) {
+    parts_.untold_events = true;
+    return;
+  }
   Thread::deliver_error(error.getThread(), result, call,
                         /*concerns_others=*/!ends && parts_.contexts.lives(error.getContext()));
 }

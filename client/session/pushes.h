@@ -38,6 +38,7 @@ class Pushes final : public PushHandler {
     Calls& calls;
     Contexts& contexts;
     HandleMap<Event>& events;
+    std::atomic<bool>& untold_events;
     Fences& fences;
     StreamWaits& stream_waits;
     Callbacks& callbacks;

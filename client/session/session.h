@@ -124,6 +124,7 @@ class Session final : CallEvents {
  public:
   Captures captures;
   HandleMap<Event> events;
+  std::atomic<bool> untold_events{false};  ///< a query behind a record was refused: from then on each one is asked
   ElapsedTimes elapsed_times;
   GraphParts graph_parts;
   Graphs graphs;

@@ -21,7 +21,9 @@ CUresult Waits::synchronize(Thread& thread, Context& context) {
 CUresult Waits::synchronize(Thread& thread, Stream& stream) {
   if (const CUresult bad = parts_.captures.check_query(thread, stream); bad != CUDA_SUCCESS) return bad;
   const std::optional<Given> given = all_as_good_as_done(stream);
-  if (given) wait_for_reading(stream);
+  if (given) {  // which may have taken a while
+    if (const CUresult bad = parts_.captures.check_query(thread, stream); bad != CUDA_SUCCESS) return bad;
+  }
   const CUresult result = given ? put_before_all(thread, stream, *given) : wait_for(thread, stream);
   after_wait(thread);
   return tell_conflict("cuStreamSynchronize", result);
@@ -103,34 +105,38 @@ void Waits::settle_taken(Thread& thread) {
   }
 }
 
-// No other thread gives the stream work while this looks: what is found done is what is called done.
+// Copies of pinned memory are waited for until they have been read: those that are under way now, of all streams that
+// the stream comes behind. No other thread gives the stream work while this looks: what is found done is what is called
+// done. A copy that another thread has begun meanwhile makes it a wait as any.
 std::optional<Waits::Given> Waits::all_as_good_as_done(const Stream& stream) const {
   const auto done = [&] { return !stream.idle() && stream.as_good_as_idle(); };
   if (!done() || parts_.shared_memory.any() || parts_.contexts.several()) return std::nullopt;
+  const auto before = [&](const CopyStream& one) {
+    return one.stream == &stream || (stream.blocking() && one.blocking && one.context == stream.context);
+  };
+  parts_.lanes.wait_all_read(before);
   std::optional<Given> given;
   parts_.calls.commands.in_order([&] {
-    if (!done()) return;
+    if (!done() || parts_.lanes.reads_any(before)) return;
     given = {stream.legacy() ? stream.context->blocking_submitted.load() : stream.submitted.load(),
              stream.items.load()};
   });
   return given;
 }
 
-// What was given is sent by then, or on its way: that it leaves depends on nothing that the program has yet to do,
-// unless the stream itself does.
-void Waits::wait_for_reading(const Stream& stream) {
-  parts_.lanes.wait_all_read([&](const Stream& one) {
-    return &one == &stream || (stream.legacy() && one.blocking() && one.context == stream.context);
-  });
-}
+// For a function, a value, a graph with functions, or memory of the host that a kernel looks at.
+bool Waits::held_for_program() const { return parts_.writers.any() || parts_.writers.kernels(); }
 
 // In place of a wait that nobody can notice. Programs wait for each copy of pageable memory, and where they copy from
 // pinned memory to use that again. What is left of a copy concerns nobody but later work on the device, which the
-// worker keeps behind it, on all streams of the context.
+// worker keeps behind it, on all streams of the context. Work that the worker has already, and holds back for what the
+// program may do when this wait is over, is not kept behind it.
 CUresult Waits::put_before_all(Thread& thread, Stream& stream, const Given& given) {
   RemoteCall<wire::CuStreamSynchronize> call(thread, stream.context);
   call.in().setHStream(stream.wire());
   if (const CUresult bad = call.post(); bad != CUDA_SUCCESS) return bad;
+  // Asked now, so that nothing comes between.
+  if (held_for_program() || (held_elsewhere_ && held_elsewhere_())) return wait_for(thread, stream);
   stream.pass(given.call, given.items);
   return CUDA_SUCCESS;
 }

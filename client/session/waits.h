@@ -5,7 +5,9 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include "client/call/calls.h"
 #include "client/call/client_lanes.h"
@@ -15,9 +17,8 @@
 #include "client/memory/shared_memory.h"
 #include "client/objects/capture.h"
 #include "client/objects/contexts.h"
-#include "client/stream/callbacks.h"
+#include "client/copy/source_bytes.h"
 #include "client/stream/settler.h"
-#include "client/stream/stream_waits.h"
 #include "client/stream/streams.h"
 
 namespace fargpu::client {
@@ -30,8 +31,7 @@ class Waits final : public Settler {
     Contexts& contexts;
     Streams& streams;
     Captures& captures;
-    const Callbacks& callbacks;
-    const StreamWaits& stream_waits;
+    PendingWriters writers;
     DeviceMemory& device_memory;
     HostMemory& host_memory;
     ManagedMemory& managed;
@@ -39,6 +39,9 @@ class Waits final : public Settler {
     ClientLanes& lanes;
   };
   explicit Waits(const Parts& parts) : parts_(parts) {}
+  /// Has it heed other sessions of the program too, before any call is made: whether work at their hosts is
+  /// held_for_program().
+  void heed(std::function<bool()> held_elsewhere) { held_elsewhere_ = std::move(held_elsewhere); }
 
   /// Waits for everything given to the context (cuCtxSynchronize); answered here if it is idle.
   CUresult synchronize(Thread& thread, Context& context);
@@ -72,9 +75,11 @@ class Waits final : public Settler {
   }
   /// Whether the host may see what work does without copying it back.
   bool host_sees() const { return parts_.host_memory.any_mapped() || parts_.managed.exists(); }
+  /// Whether work of this session waits for what the program may do, and then goes on by itself.
+  bool held_for_program() const;
   /// Work under way waits for this process, which may yet change what later work is to read: host functions, values
   /// waited for.
-  bool for_host() const { return parts_.callbacks.any_waiting() || parts_.stream_waits.any(); }
+  bool for_host() const { return parts_.writers.functions(); }
 
  private:
   /// What a stream was given.
@@ -85,10 +90,10 @@ class Waits final : public Settler {
   CUresult wait_for(Thread& thread, Context& context);
   CUresult wait_for(Thread& thread, Stream& stream);
   std::optional<Given> all_as_good_as_done(const Stream& stream) const;
-  void wait_for_reading(const Stream& stream);
   CUresult put_before_all(Thread& thread, Stream& stream, const Given& given);
 
   const Parts parts_;
+  std::function<bool()> held_elsewhere_;
 };
 
 }  // namespace fargpu::client

@@ -1149,6 +1149,10 @@ CUresult cuEventQuery(CUevent event) {
   const Event* const e = live<Event>(event);
   if (!e) return CUDA_ERROR_INVALID_HANDLE;
   if (current && current->failure != CUDA_SUCCESS) return current->failure;
+  if (e->captured) {
+    break_captures();
+    return CUDA_ERROR_CAPTURED_EVENT;
+  }
   return state().paused && e->recorded_at == state().round ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 CUresult cuEventElapsedTime_v2(float* ms, CUevent begin, CUevent end) {

@@ -205,6 +205,13 @@ CUresult copy_or_capture(const CUDA_MEMCPY3D& copy, CUstream stream) {
   return CUDA_SUCCESS;
 }
 
+namespace {
+int captures = 0;
+bool broken = false;
+}  // namespace
+
+void break_captures() { broken = captures > 0; }
+
 namespace behaviour {
 
 // Capture.
@@ -213,6 +220,7 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
   if (mode != CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;  // fargpu promises this
   Graph** const capture = capture_of(stream);
   if (!capture || *capture) return CUDA_ERROR_ILLEGAL_STATE;
+  ++captures;
   *capture = make_graph();
   return CUDA_SUCCESS;
 }
@@ -221,6 +229,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgra
   const Lock lock(mutex());
   Graph** const capture = capture_of(stream);
   if (!capture || *capture || !live<Graph>(graph)) return CUDA_ERROR_ILLEGAL_STATE;
+  ++captures;
   *capture = live<Graph>(graph);
   return CUDA_SUCCESS;
 }
@@ -228,9 +237,14 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   const Lock lock(mutex());
   Graph** const capture = capture_of(stream);
   if (!capture || !*capture) return CUDA_ERROR_ILLEGAL_STATE;
+  --captures;
   *graph = reinterpret_cast<CUgraph>(*capture);
   (*capture)->captured = nullptr;
   *capture = nullptr;
+  if (std::exchange(broken, false)) {
+    *graph = nullptr;
+    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  }
   return CUDA_SUCCESS;
 }
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {

@@ -45,6 +45,8 @@ struct Graph {
 // What behaviour.cpp has.
 /// Where a stream keeps the graph into which it is captured; null if there is no such stream.
 Graph** capture_of(CUstream stream);
+/// Somebody asks about an event that was recorded in a capture, which breaks all that are under way.
+void break_captures();
 /// A launch with its arguments gathered.
 CUresult make_launch(CUfunction function, const unsigned* grid, const unsigned* block, unsigned shared_bytes,
                      void** params, Launch& launch);

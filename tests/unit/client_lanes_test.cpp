@@ -43,7 +43,7 @@ struct Offered {
     CUresult result = CUDA_ERROR_UNKNOWN;
     const CopySide side = CopySide::packed_at(memory.data(), {bytes});
     CHECK(lanes.offer(
-        {side, {bytes}, false}, false, [] {}, nullptr,
+        {side, {bytes}, false}, false, [] {}, CopyStream{},
         [&](std::uint32_t transfer, std::uint32_t early) {
           said = {transfer, early};
           return CUDA_SUCCESS;
@@ -172,8 +172,8 @@ struct Keeper final : ChunkHandler {
 struct Named {
   static constexpr std::uint32_t chunks = 6;
   /// `at_once`: the worker asks for the first ones, of which all are told of by words then. Else it asks for none yet.
-  /// `stream`: nobody waits for the copy yet, which is on it.
-  explicit Named(bool at_once = true, std::uint32_t count = chunks, const Stream* stream = nullptr)
+  /// `on`: nobody waits for the copy yet.
+  explicit Named(bool at_once = true, std::uint32_t count = chunks, const CopyStream& on = {})
       : memory(count << 20, std::byte{5}) {
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     worker.add(make_socket_channel(ends[1], "the client"), 1, 1);
@@ -182,7 +182,7 @@ struct Named {
     CUresult result = CUDA_ERROR_UNKNOWN;
     const CopySide side = CopySide::packed_at(memory.data(), {memory.size()});
     outgoing = lanes.offer(
-        {side, {memory.size()}, false}, /*in_order=*/at_once, stream ? [] {} : std::function<void()>(), stream,
+        {side, {memory.size()}, false}, /*in_order=*/at_once, on.stream ? [] {} : std::function<void()>(), on,
         [&](std::uint32_t number, std::uint32_t unasked) {
           transfer = number;
           early = unasked;
@@ -237,10 +237,10 @@ TEST_CASE("the program has its memory back before the worker asks for what is na
   constexpr std::uint32_t count = 60;
   const bool later = GENERATE(false, true);
   const Stream stream{}, other{};
-  Named named(/*at_once=*/false, count, later ? &stream : nullptr);
-  if (later) named.lanes.wait_all_read([&](const Stream& one) { return &one == &other; });
+  Named named(/*at_once=*/false, count, later ? CopyStream{&stream} : CopyStream{});
+  if (later) named.lanes.wait_all_read([&](const CopyStream& one) { return one.stream == &other; });
   auto read = std::async(std::launch::async, [&] {
-    if (later) named.lanes.wait_all_read([&](const Stream& one) { return &one == &stream; });
+    if (later) named.lanes.wait_all_read([&](const CopyStream& one) { return one.stream == &stream; });
     return named.lanes.wait_read(*named.outgoing);
   });
   const bool in_time = read.wait_for(std::chrono::seconds(20)) == std::future_status::ready;

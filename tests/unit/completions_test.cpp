@@ -130,7 +130,7 @@ TEST_CASE("a delivery comes before an event of the program, though a signal stan
   b.after(Kind::signal, "another's signal");
   b.after(Kind::delivery, "delivery");
   const CUevent own = reinterpret_cast<CUevent>(std::uintptr_t{100});
-  b.completions.after_event(own, b.context, [&](CUresult) { b.told.emplace_back("event"); });
+  b.completions.after_event(own, 7, b.context, [&](CUresult) { b.told.emplace_back("event"); });
   // All of it happens when the first look at the stream is over.
   b.driver.cuEventQuery = [](CUevent) { return queries++ == 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; };
   while (!b.completions.empty()) b.completions.poll();

@@ -192,7 +192,8 @@ struct KeepingLane {
   explicit KeepingLane(bool keeps = true)
       : transfers(
             waker, Compression::never, [](const ClientRequests::Chunks&) {}, LaneRoom::of_client(),
-            keeps ? std::make_unique<ContentDesk>(ContentStore(folder.path, 1u << 30), budget) : nullptr) {
+            keeps ? std::make_unique<ContentDesk>(ContentStore(folder.path, 1u << 30, ContentKey{}), budget)
+                  : nullptr) {
     int ends[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     client.add(make_socket_channel(ends[0], "the worker"), 0, 0);

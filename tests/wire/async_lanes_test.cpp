@@ -99,7 +99,29 @@ TEST_CASE("a wait for copies of pinned memory ends when they have been read, and
   if (registered) CHECK(cuMemHostUnregister(mine.data()) == CUDA_SUCCESS);
 }
 
-TEST_CASE("a wait for a stream with copies of pinned memory waits for the GPU only where there is other work") {
+TEST_CASE("a wait for a stream is one for copies that it comes behind by the legacy stream") {
+  test::RemoteContext remote(with_lanes(3));
+  const Pinned from(size), small(4096);
+  std::vector<unsigned char> expected(size), back(size);
+  CUstream first{}, last{};
+  REQUIRE(cuStreamCreate(&first, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&last, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+  const CUdeviceptr memory = allocate(size), other = allocate(4096);
+  const CUstream stream = GENERATE_REF(CUstream{nullptr}, first);
+  for (unsigned round = 0; round < 10; ++round) {
+    fill(from.memory, size, 70 + round);
+    std::memcpy(expected.data(), from.memory, size);
+    REQUIRE(cuMemcpyHtoDAsync_v2(memory, from.memory, size, stream) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyHtoDAsync_v2(other, small.memory, 4096, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyHtoDAsync_v2(other, small.memory, 4096, last) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(last) == CUDA_SUCCESS);
+    std::memset(from.memory, 0xEE, size);
+    REQUIRE(cuMemcpyDtoH_v2(back.data(), memory, size) == CUDA_SUCCESS);
+    CHECK(back == expected);
+  }
+}
+
+TEST_CASE("a wait for a stream with copies of pinned memory waits for the GPU only where that can be noticed") {
   test::RemoteContext remote(with_lanes(3));
   const Pinned from(size);
   const CUdeviceptr memory = allocate(size);
@@ -107,18 +129,25 @@ TEST_CASE("a wait for a stream with copies of pinned memory waits for the GPU on
   CUevent event{};
   REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
   REQUIRE(cuEventCreate(&event, CU_EVENT_DEFAULT) == CUDA_SUCCESS);
-  const bool with_event = GENERATE(false, true);
+  CUstream other{};
+  REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const bool with_event = GENERATE(false, true), with_function = GENERATE(false, true);
+  const bool noticed = with_event || with_function;
+  test::Gate gate;
   test::Paused paused;
   REQUIRE(cuMemcpyHtoDAsync_v2(memory, from.memory, size, stream) == CUDA_SUCCESS);
   if (with_event) REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  // Work behind the function would go on when the program has heard that the copy is over.
+  if (with_function) REQUIRE(cuLaunchHostFunc(other, test::Gate::pass, &gate) == CUDA_SUCCESS);
   auto waiting = std::async(std::launch::async, [&] {
     const CUresult bad = cuCtxSetCurrent(remote.context);
     return bad != CUDA_SUCCESS ? bad : cuStreamSynchronize(stream);
   });
-  if (with_event) CHECK(waiting.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
+  if (noticed) CHECK(waiting.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
   else CHECK(waiting.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
   paused.end();
   CHECK(waiting.get() == CUDA_SUCCESS);
+  gate.open();
   CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }
 

@@ -10,6 +10,7 @@
 
 #include "client/call/stats.h"
 #include "fixture.h"
+#include "tests/fake_driver/faults.h"
 #include "protocol/limits.h"
 
 using namespace fargpu;
@@ -140,6 +141,60 @@ TEST_CASE("the bytes of a copy are there when a polled event says so, again and 
     REQUIRE(poll(event) == CUDA_SUCCESS);
     REQUIRE((seen[0] == i && seen[bytes - 1] == i));
   }
+}
+
+TEST_CASE("a polled event may be recorded in a capture before its last record has happened") {
+  RemoteContext remote;
+  const CUdeviceptr memory = new_memory();
+  const CUstream stream = new_stream(), captured = new_stream();
+  const CUevent event = new_event();
+  const bool held = GENERATE(false, true);
+  test::Gate gate;
+  {
+    const test::Paused paused;
+    REQUIRE(cuMemsetD8Async(memory, 1, 100, stream) == CUDA_SUCCESS);
+    REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+    CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    if (held) {
+      REQUIRE(cuLaunchHostFunc(stream, test::Gate::pass, &gate) == CUDA_SUCCESS);
+    }
+    REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    REQUIRE(cuEventRecord(event, captured) == CUDA_SUCCESS);
+    remote.hear_out();
+  }
+  gate.open();
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  remote.hear_out();
+  CUgraph graph = nullptr;
+  CHECK(cuStreamEndCapture(captured, &graph) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  CHECK(poll(event) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a program that polls an event which the host could not make hears of that, and does not poll for ever") {
+  RemoteContext remote;
+  const CUstream stream = new_stream();
+  remote.hear_out();
+  CUevent event = nullptr;
+  fake::fail_call(1, CUDA_ERROR_OUT_OF_MEMORY);
+  REQUIRE(cuEventCreate(&event, CU_EVENT_DEFAULT) == CUDA_SUCCESS);
+  remote.hear_out();
+  REQUIRE(std::string(fake::failed_call()) == "cuEventCreate");
+  fake::fail_call(0, CUDA_SUCCESS);
+  CHECK(cuEventRecord(event, stream) == CUDA_ERROR_OUT_OF_MEMORY);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  CHECK(poll(event) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(poll(event) == CUDA_ERROR_INVALID_HANDLE);
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);  // with a query behind it, which is refused too
+    remote.hear_out();
+    CHECK(poll(event) == CUDA_ERROR_INVALID_HANDLE);  // of the record
+    CHECK(poll(event) == CUDA_ERROR_INVALID_HANDLE);
+  }
+  const CUevent other = new_event();
+  REQUIRE(cuEventRecord(other, stream) == CUDA_SUCCESS);
+  CHECK(poll(other) == CUDA_SUCCESS);
 }
 
 TEST_CASE("a polled event that is recorded again tells of the failure of its work") {

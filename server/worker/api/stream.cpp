@@ -48,7 +48,7 @@ namespace {
 // Answers a call when an event of the program has happened, with everything delivered that belongs to it.
 void answer_after(Session& session, const CallId& id, std::uint64_t handle, CUevent event) {
   session.awaited_events().begin(handle);
-  session.completions().after_event(event, *session.contexts().find(id.context),
+  session.completions().after_event(event, handle, *session.contexts().find(id.context),
                                     [&session, id, handle](CUresult result) {
                                       session.awaited_events().end(handle);
                                       session.deliveries().send_changes();
@@ -68,8 +68,9 @@ void follow_record(Session& session, std::uint32_t context, std::uint64_t handle
     };
     CUevent event{};  // it and its context may be gone by now
     ContextState* const owner = session.contexts().find(context);
-    if (owner && session.objects().resolve(HandleKind::event, handle, event))
-      session.completions().after_event(event, *owner, tell);
+    if (session.captures().has_recorded(handle)) tell(CUDA_ERROR_CAPTURED_EVENT);
+    else if (owner && session.objects().resolve(HandleKind::event, handle, event))
+      session.completions().after_event(event, handle, *owner, tell);
     else tell(CUDA_ERROR_INVALID_HANDLE);
   };
   session.ordering().after_record(handle, follow, /*awaits=*/false);

@@ -20,8 +20,8 @@ class AwaitedEvents {
   /// An event is being waited for, or not any more.
   void begin(std::uint64_t event) { ++waits_[event].waiters; }
   void end(std::uint64_t event);
-  /// A query, the call of this number, was answered that the event has not happened: the client is told when it has.
-  /// False if somebody looks for that already.
+  /// A query, the call of this number, was answered that the event has not happened, or wants no answer: the client is
+  /// told when it has. False if somebody looks for that already.
   bool watch(std::uint64_t event, std::uint32_t call);
   bool watches(std::uint64_t event) const;
   /// It has happened. The number of the last such query.
@@ -34,7 +34,7 @@ class AwaitedEvents {
     int waiters = 0;
     bool destroyed = false;
     bool watched = false;
-    std::uint32_t query = 0;  // watched: the last one that was answered
+    std::uint32_t query = 0;  // watched: the last such one
   };
 
   DriverTable& driver_;

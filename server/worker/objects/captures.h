@@ -3,7 +3,9 @@
 
 #include <cuda.h>
 
+#include <cstdint>
 #include <map>
+#include <unordered_set>
 
 #include "driver_table.h"
 #include "handles.h"
@@ -42,11 +44,22 @@ class Captures {
   /// the graph then.
   Handle graph_of(const StreamState& stream, CUgraph graph);
 
+  /// Where an event of the program was recorded last. A question to the driver about one that was recorded in a capture
+  /// breaks that (CUDA Driver API, cuEventQuery: CUDA_ERROR_CAPTURED_EVENT).
+  void recorded(std::uint64_t event, bool in_capture) {
+    if (in_capture) events_.insert(event);
+    else if (!events_.empty()) events_.erase(event);
+  }
+  bool has_recorded(std::uint64_t event) const { return events_.contains(event); }
+  /// Whether it is of interest which events are recorded.
+  bool concern_records() const { return any() || !events_.empty(); }
+
  private:
   DriverTable& driver_;
   Handles& handles_;
   std::map<CUstream, bool> begun_;  ///< the streams where captures began, and whether the graph is the capture's own
   std::map<CUstream, Handle> graphs_;
+  std::unordered_set<std::uint64_t> events_;
 };
 
 }  // namespace fargpu::server

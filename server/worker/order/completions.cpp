@@ -44,8 +44,27 @@ void Completions::after(StreamState& stream, Kind kind, Done done) {
   if (kind != Kind::release) ++wanted_;
 }
 
-void Completions::after_event(CUevent event, ContextState& context, Done done) {
-  events_.push_back({event, &context, std::move(done)});
+void Completions::after_event(CUevent event, std::uint64_t handle, ContextState& context, Done done) {
+  events_.push_back({event, handle, &context, std::move(done)});
+}
+
+// Without asking the driver about them.
+template <class Taken>
+void Completions::take_events(Taken&& taken, CUresult result) {
+  for (std::size_t i = 0; i < events_.size();) {
+    if (!taken(events_[i])) {
+      ++i;
+      continue;
+    }
+    soon(Kind::signal, result, std::move(events_[i].done));
+    events_[i] = std::move(events_.back());
+    events_.pop_back();
+  }
+}
+
+void Completions::captured(std::uint64_t handle) {
+  if (events_.empty()) return;
+  take_events([&](const EventEntry& entry) { return entry.handle == handle; }, CUDA_ERROR_CAPTURED_EVENT);
 }
 
 void Completions::soon(Kind kind, CUresult result, Done done) {
@@ -132,23 +151,31 @@ bool Completions::call_back(ReadyList& ready) {
   return ready.empty();
 }
 
+bool Completions::look_at_events(std::size_t events_max) {
+  bool progress = false;
+  for (std::size_t left = std::min(events_max, events_.size()); left > 0; --left) {
+    if (next_event_ >= events_.size()) next_event_ = 0;
+    EventEntry& entry = events_[next_event_];
+    const CUresult result = query(entry.event);
+    if (result == CUDA_ERROR_NOT_READY) {
+      ++next_event_;
+      continue;
+    }
+    passed_(entry.event, result);
+    signals_.push_back({result, std::move(entry.done)});
+    entry = std::move(events_.back());
+    events_.pop_back();
+    progress = true;
+  }
+  return progress;
+}
+
 // The second sweep gathers what became complete while the first was looking elsewhere, so that deliveries come before
 // signals, and behind all that were asked for before them: those are complete too where the GPU ordered them.
 bool Completions::poll(std::size_t streams_max) {
   if (empty()) return false;
   bool progress = sweep(Kind::signal, streams_max);
-  for (std::size_t i = 0; i < events_.size();) {
-    const CUresult result = query(events_[i].event);
-    if (result == CUDA_ERROR_NOT_READY) {
-      ++i;
-      continue;
-    }
-    passed_(events_[i].event, result);
-    signals_.push_back({result, std::move(events_[i].done)});
-    events_[i] = std::move(events_.back());
-    events_.pop_back();
-    progress = true;
-  }
+  progress |= look_at_events(streams_max);
   std::vector<std::pair<Kind, Ready>> due;
   due.swap(soon_);
   for (auto& [kind, ready] : due) {
@@ -180,15 +207,7 @@ void Completions::abandon(StreamState& stream, CUresult result) {
 void Completions::abandon(ContextState& context, CUresult result) {
   forget_passed(context);
   for (StreamState* stream : context.streams) abandon(*stream, result);
-  for (std::size_t i = 0; i < events_.size();) {
-    if (events_[i].context != &context) {
-      ++i;
-      continue;
-    }
-    soon(Kind::signal, result, std::move(events_[i].done));
-    events_[i] = std::move(events_.back());
-    events_.pop_back();
-  }
+  take_events([&](const EventEntry& entry) { return entry.context == &context; }, result);
 }
 
 }  // namespace fargpu::server

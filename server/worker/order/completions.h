@@ -55,13 +55,15 @@ class Completions {
   /// `done` gets the stream's result once everything submitted to it so far is complete. The stream must not be
   /// capturing, and its context must be current.
   void after(StreamState& stream, Kind kind, Done done);
-  /// Calls `done` behind an event of the program's own, which must live until then.
-  void after_event(CUevent event, ContextState& context, Done done);
+  /// Calls `done` behind an event of the program's own, which must live until then. `handle`: the program's.
+  void after_event(CUevent event, std::uint64_t handle, ContextState& context, Done done);
+  /// The event is about to be recorded in a capture: what waits for it is told CUDA_ERROR_CAPTURED_EVENT.
+  void captured(std::uint64_t handle);
   /// Calls `done` at the next poll.
   void soon(Kind kind, CUresult result, Done done);
 
-  /// Calls back what is complete. Looks at `streams_max` streams at most, and goes on with the others the next time.
-  /// Returns whether anything was.
+  /// Calls back what is complete. Looks at `streams_max` streams and as many events of the program at most, and goes on
+  /// with the others the next time. Returns whether anything was.
   bool poll(std::size_t streams_max = ~std::size_t{0});
   bool empty() const { return queues_.empty() && events_.empty() && soon_.empty() && !held_up(); }
   /// Whether something is complete and waits for room. Until it has been called back nothing else may be done with the
@@ -94,6 +96,7 @@ class Completions {
   using Queues = std::unordered_map<StreamState*, Queue>;
   struct EventEntry {
     CUevent event = nullptr;
+    std::uint64_t handle = 0;
     ContextState* context = nullptr;
     Done done;
   };
@@ -115,6 +118,9 @@ class Completions {
   bool sweep(Kind wanted, std::size_t streams_max);
   bool take_complete(StreamState& stream, Queue& queue, Kind last_wanted, const std::array<ReadyList*, kinds>& ready);
   bool call_back(ReadyList& ready);
+  template <class Taken>
+  void take_events(Taken&& taken, CUresult result);
+  bool look_at_events(std::size_t events_max);
   void note_passed(ContextState& context, CUevent event, CUresult result);
   CUresult forget_passed(ContextState& context);
   void tell_passed();
@@ -130,6 +136,7 @@ class Completions {
   StreamState* next_ = nullptr;             // where to go on looking
   std::vector<PassedEvent> passed_events_;  // of which nobody has heard yet; they are not used again before that
   std::vector<EventEntry> events_;
+  std::size_t next_event_ = 0;  // where to go on looking
   std::vector<std::pair<Kind, Ready>> soon_;
   ReadyList deliveries_, signals_;  // complete
 };

@@ -53,6 +53,17 @@ Ordering::Ordering(DriverTable& driver, Contexts& contexts, Captures& captures, 
 
 // --- admitting calls ------------------------------------------------------------------------------------------------
 
+// From now on nobody asks the driver about an event that a capture records.
+void Ordering::note_record(Call& call) {
+  if (static_cast<Opcode>(call.id().opcode) != Opcode::cuEventRecordWithFlags) return;
+  const auto in = call.in<wire::CuEventRecordWithFlags>();
+  const StreamState* const target = contexts_.stream(in.getHStream(), call.id().context);
+  const bool captured = target && captures_.capturing(*target);
+  if (captured && !records_in_capture(call)) return;
+  captures_.recorded(in.getHEvent(), captured);
+  if (captured) completions_.captured(in.getHEvent());
+}
+
 // Whether the call comes behind something that is held back; then it is executed in its turn.
 bool Ordering::comes_behind(const Service& service, Call& call) {
   if (service.after_held) {

@@ -192,6 +192,7 @@ class Ordering {
 
  private:
   bool enter_context(const Service& service, const Call& call);
+  void note_record(Call& call);
   bool comes_behind(const Service& service, Call& call);
   bool waits_for_turn(const Service& service, Call& call);
   std::optional<Outcome> behind_turn(Call& call, const std::vector<StreamState*>& streams);
@@ -235,6 +236,7 @@ inline bool Ordering::enter_context(const Service& service, const Call& call) {
 }
 
 inline bool Ordering::admit(const Service& service, Call& call) {
+  if (captures_.concern_records() && service.recorded_events && !order_.running()) note_record(call);
   // What runs now in its place of the order has come behind it already.
   if (order_.any() && !order_.running() && comes_behind(service, call)) return false;
   if (!enter_context(service, call)) {

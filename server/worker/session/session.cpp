@@ -39,7 +39,8 @@ Residency::Needs needs_of(const Service& service, Call& call) {
 
 std::unique_ptr<ContentDesk> open_contents(const SessionOptions& options, HostBudget& budget) {
   if (options.content_folder.empty() || options.content_bytes_max == 0) return nullptr;
-  return std::make_unique<ContentDesk>(ContentStore(options.content_folder, options.content_bytes_max), budget);
+  return std::make_unique<ContentDesk>(
+      ContentStore(options.content_folder, options.content_bytes_max, options.content_key), budget);
 }
 
 WorkerLanes::SlotMemory slot_memory(const SessionOptions& options) {
@@ -584,7 +585,10 @@ CUresult Session::close_context(ContextState& context) {
 void Session::forgotten(HandleKind kind, std::uint64_t value) {
   if (kind == HandleKind::exec) attended_graphs_.forget(value);
   if (kind == HandleKind::link) code_.links.erase(value);
-  if (kind == HandleKind::event) sharing_.event_gone(value);
+  if (kind == HandleKind::event) {
+    sharing_.event_gone(value);
+    captures_.recorded(value, /*in_capture=*/false);
+  }
 }
 
 // The driver has no graph any more that needs these parts.

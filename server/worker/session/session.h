@@ -32,6 +32,7 @@
 #include "server/worker/memory/scrub.h"
 #include "server/worker/memory/sharing.h"
 #include "server/worker/memory/staging.h"
+#include "server/content_key.h"
 #include "server/worker/objects/awaited_events.h"
 #include "server/worker/objects/resources.h"
 #include "server/worker/objects/user_objects.h"
@@ -67,6 +68,7 @@ struct SessionOptions {
   std::uint64_t image_bytes_max = 8ull << 30;  ///< of that folder
   std::filesystem::path content_folder;        ///< of the tenant's contents of memory; empty: none are kept
   std::uint64_t content_bytes_max = 0;         ///< of that folder
+  ContentKey content_key{};                    ///< of the tenant
   std::chrono::nanoseconds spin{0};            ///< how long to poll before sleeping, while somebody waits
   unsigned launch_threads = 0;                 ///< besides the executor, while many launches come
   PrintedByKernels* printed = nullptr;         ///< null: nothing that kernels print is sent
