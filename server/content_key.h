@@ -1,5 +1,5 @@
 #pragma once
-// By which workers of a tenant believe what others of them have checked.
+// The key of the tags on kept contents.
 
 #include <array>
 #include <cstddef>

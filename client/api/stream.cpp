@@ -431,7 +431,7 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
 }
 
 // Programs that poll ask the worker once, which tells by itself when the event has happened. Until then they are
-// answered from what has come. Of the next record of the event the worker is asked with the record.
+// answered from what has come. The query about the event's next record goes with that record.
 CUresult cuEventQuery(Thread& thread, CUevent event) {
   return ask_event<wire::CuEventQuery>(
       thread, event,

@@ -31,7 +31,7 @@ struct Stream;
 
 /// The stream of a copy, as it was when that was made.
 struct CopyStream {
-  const Stream* stream = nullptr;  ///< by which it is known; another one may lie there by now
+  const Stream* stream = nullptr;  ///< to compare with; it may be gone
   const Context* context = nullptr;
   bool blocking = false;
 };

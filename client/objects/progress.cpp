@@ -21,6 +21,9 @@ bool Stream::as_good_as_idle() const {
   return reached(std::max(own, context->waits_for_event.load()));
 }
 
+// The legacy stream itself waits for all blocking ones.
+bool Stream::behind_legacy() const { return legacy() || (blocking() && !reached(context->legacy.submitted.load())); }
+
 bool Stream::reached(std::uint64_t call) const {
   std::uint64_t done = std::max(completed.load(), context->completed.load());
   if (blocking()) done = std::max(done, context->blocking_completed.load());

@@ -52,6 +52,9 @@ struct Stream {
   /// All that may be missing are copies in whose bytes were taken, or, of pinned memory, are being read: once they are,
   /// and later work comes behind them, they are as good as done.
   bool as_good_as_idle() const;
+  /// Its work may come behind work of the legacy stream, and so of all other blocking ones, that is not known to be
+  /// done.
+  bool behind_legacy() const;
   /// Notes that everything submitted before call `number` is done.
   void complete(std::uint64_t number, std::uint64_t items_then);
   /// Or as good as done.

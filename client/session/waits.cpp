@@ -106,15 +106,19 @@ void Waits::settle_taken(Thread& thread) {
 }
 
 // Copies of pinned memory are waited for until they have been read: those that are under way now, of all streams that
-// the stream comes behind. No other thread gives the stream work while this looks: what is found done is what is called
-// done. A copy that another thread has begun meanwhile makes it a wait as any.
+// the stream comes behind. While this looks no other thread gives the stream work: what is found done is what is called
+// done. A copy that another thread has begun meanwhile makes it a wait for the GPU, and so does work that is held for
+// the program, which may be what a copy waits for.
 std::optional<Waits::Given> Waits::all_as_good_as_done(const Stream& stream) const {
   const auto done = [&] { return !stream.idle() && stream.as_good_as_idle(); };
-  if (!done() || parts_.shared_memory.any() || parts_.contexts.several()) return std::nullopt;
+  if (!done() || parts_.shared_memory.any() || parts_.contexts.several() || any_held()) return std::nullopt;
   const auto before = [&](const CopyStream& one) {
-    return one.stream == &stream || (stream.blocking() && one.blocking && one.context == stream.context);
+    return one.stream == &stream || (one.blocking && one.context == stream.context && stream.behind_legacy());
   };
-  parts_.lanes.wait_all_read(before);
+  if (parts_.lanes.reads_any(before)) {
+    parts_.calls.commands.flush();
+    parts_.lanes.wait_all_read(before);
+  }
   std::optional<Given> given;
   parts_.calls.commands.in_order([&] {
     if (!done() || parts_.lanes.reads_any(before)) return;
@@ -124,8 +128,9 @@ std::optional<Waits::Given> Waits::all_as_good_as_done(const Stream& stream) con
   return given;
 }
 
-// For a function, a value, a graph with functions, or memory of the host that a kernel looks at.
 bool Waits::held_for_program() const { return parts_.writers.any() || parts_.writers.kernels(); }
+
+bool Waits::any_held() const { return held_for_program() || (held_elsewhere_ && held_elsewhere_()); }
 
 // In place of a wait that nobody can notice. Programs wait for each copy of pageable memory, and where they copy from
 // pinned memory to use that again. What is left of a copy concerns nobody but later work on the device, which the
@@ -136,7 +141,7 @@ CUresult Waits::put_before_all(Thread& thread, Stream& stream, const Given& give
   call.in().setHStream(stream.wire());
   if (const CUresult bad = call.post(); bad != CUDA_SUCCESS) return bad;
   // Asked now, so that nothing comes between.
-  if (held_for_program() || (held_elsewhere_ && held_elsewhere_())) return wait_for(thread, stream);
+  if (any_held()) return wait_for(thread, stream);
   stream.pass(given.call, given.items);
   return CUDA_SUCCESS;
 }

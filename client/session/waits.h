@@ -11,13 +11,13 @@
 
 #include "client/call/calls.h"
 #include "client/call/client_lanes.h"
+#include "client/copy/source_bytes.h"
 #include "client/memory/device_memory.h"
 #include "client/memory/host_memory.h"
 #include "client/memory/managed_memory.h"
 #include "client/memory/shared_memory.h"
 #include "client/objects/capture.h"
 #include "client/objects/contexts.h"
-#include "client/copy/source_bytes.h"
 #include "client/stream/settler.h"
 #include "client/stream/streams.h"
 
@@ -75,7 +75,8 @@ class Waits final : public Settler {
   }
   /// Whether the host may see what work does without copying it back.
   bool host_sees() const { return parts_.host_memory.any_mapped() || parts_.managed.exists(); }
-  /// Whether work of this session waits for what the program may do, and then goes on by itself.
+  /// Whether work of this session waits for what the program may do, and then goes on by itself: for a function, a
+  /// value, a graph with functions, or memory of the host that a kernel looks at.
   bool held_for_program() const;
   /// Work under way waits for this process, which may yet change what later work is to read: host functions, values
   /// waited for.
@@ -90,6 +91,7 @@ class Waits final : public Settler {
   CUresult wait_for(Thread& thread, Context& context);
   CUresult wait_for(Thread& thread, Stream& stream);
   std::optional<Given> all_as_good_as_done(const Stream& stream) const;
+  bool any_held() const;
   CUresult put_before_all(Thread& thread, Stream& stream, const Given& given);
 
   const Parts parts_;

@@ -151,7 +151,14 @@ TEST_CASE("what was kept with another key is believed by its hash, and then by i
   CHECK(found(later, contents));
   const std::string second = tag();
   CHECK(second != first);
+  // By the tag: to write it anew would be seen.
+  struct stat status {};
+  ::stat(file.c_str(), &status);
+  const utimbuf earlier{status.st_mtime - 30, status.st_mtime - 30};
+  ::utime(file.c_str(), &earlier);
   CHECK(found(later, contents));
+  ::stat(file.c_str(), &status);
+  CHECK(status.st_mtime == earlier.modtime);
   CHECK(tag() == second);
   SECTION("bytes of a tenant's other block, with the tag of that, are none of this name") {
     CHECK(later.keep(contents_of(2)));

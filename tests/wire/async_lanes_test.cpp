@@ -121,6 +121,33 @@ TEST_CASE("a wait for a stream is one for copies that it comes behind by the leg
   }
 }
 
+TEST_CASE("a wait for a blocking stream is none for copies of others that it does not come behind") {
+  test::RemoteContext remote(with_lanes(3));
+  constexpr std::size_t large = 96u << 20;  // more than the worker has room for at a time
+  const Pinned from(large), small(4096);
+  const CUdeviceptr memory = allocate(large), other = allocate(4096);
+  CUstream first{}, last{};
+  REQUIRE(cuStreamCreate(&first, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&last, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+  test::Paused paused;
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, from.memory, large, first) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyHtoDAsync_v2(other, small.memory, 4096, last) == CUDA_SUCCESS);
+  auto waiting = std::async(std::launch::async, [&] {
+    const CUresult bad = cuCtxSetCurrent(remote.context);
+    return bad != CUDA_SUCCESS ? bad : cuStreamSynchronize(last);
+  });
+  CHECK(waiting.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+  auto behind = std::async(std::launch::async, [&] {
+    const CUresult bad = cuCtxSetCurrent(remote.context);
+    return bad != CUDA_SUCCESS ? bad : cuStreamSynchronize(first);
+  });
+  CHECK(behind.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
+  paused.end();
+  CHECK(waiting.get() == CUDA_SUCCESS);
+  CHECK(behind.get() == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
 TEST_CASE("a wait for a stream with copies of pinned memory waits for the GPU only where that can be noticed") {
   test::RemoteContext remote(with_lanes(3));
   const Pinned from(size);

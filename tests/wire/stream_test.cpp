@@ -10,8 +10,8 @@
 
 #include "client/call/stats.h"
 #include "fixture.h"
-#include "tests/fake_driver/faults.h"
 #include "protocol/limits.h"
+#include "tests/fake_driver/faults.h"
 
 using namespace fargpu;
 using test::Remote;

@@ -22,8 +22,8 @@ constexpr std::time_t touched_again_after = 60;
 
 using Tag = std::array<std::byte, ContentStore::tag_bytes>;
 
-// Poly1305, whose key is good for one message: it is that of the name, which only these bytes have. Nothing where
-// OpenSSL cannot: then they are hashed.
+// Poly1305 takes a key for one message. It is derived from the name, which no other bytes have. Where OpenSSL has no
+// Poly1305 there is no tag, and the bytes are hashed.
 std::optional<Tag> tag_of(const ContentKey& key, const ContentName& name, std::span<const std::byte> bytes) {
   std::array<unsigned char, 32> once;
   std::array<unsigned char, sizeof(Tag)> tag;
@@ -103,6 +103,7 @@ bool ContentStore::read(const ContentName& name, std::span<std::byte> into) cons
     files_.remove(name, into.size() + sizeof(Tag));
     return false;
   }
+  file.touch();
   if (const Reading again(path, O_WRONLY); right && again.holds(into.size())) again.write_tag(into.size(), *right);
   return true;
 }

@@ -13,9 +13,10 @@
 namespace fargpu::server {
 
 /// Blocks lie as files in a folder that all workers of one tenant share, and that lasts. The kernel's page cache is
-/// what holds them in memory, for all of these workers at once. Bytes are trusted only after their hash was checked, on
-/// writing and on reading. Behind the bytes of a file lies a tag, by which a worker with the same key says that it has
-/// checked them: checking that takes a sixth of the time. Threads: any; several processes at once.
+/// what holds them in memory, for all of these workers at once. Bytes are trusted only after their hash was checked on
+/// writing, and their tag or their hash on reading. The tag lies behind the bytes of a file. By it a worker with the
+/// key says that it has checked their hash, and checking the tag takes a sixth of the time. Threads: any; several
+/// processes at once.
 class ContentStore {
  public:
   static constexpr std::size_t tag_bytes = 16;

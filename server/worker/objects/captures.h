@@ -47,8 +47,8 @@ class Captures {
   /// Where an event of the program was recorded last. A question to the driver about one that was recorded in a capture
   /// breaks that (CUDA Driver API, cuEventQuery: CUDA_ERROR_CAPTURED_EVENT).
   void recorded(std::uint64_t event, bool in_capture) {
-    if (in_capture) events_.insert(event);
-    else if (!events_.empty()) events_.erase(event);
+    if (!in_capture) events_.erase(event);
+    else if (handles_.find(HandleKind::event, Handle(event))) events_.insert(event);
   }
   bool has_recorded(std::uint64_t event) const { return events_.contains(event); }
   /// Whether it is of interest which events are recorded.

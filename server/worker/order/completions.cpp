@@ -48,15 +48,17 @@ void Completions::after_event(CUevent event, std::uint64_t handle, ContextState&
   events_.push_back({event, handle, &context, std::move(done)});
 }
 
-// Without asking the driver about them.
+// Without a result the driver is asked once more.
 template <class Taken>
-void Completions::take_events(Taken&& taken, CUresult result) {
+void Completions::take_events(Taken&& taken, std::optional<CUresult> result) {
   for (std::size_t i = 0; i < events_.size();) {
     if (!taken(events_[i])) {
       ++i;
       continue;
     }
-    soon(Kind::signal, result, std::move(events_[i].done));
+    const CUresult now = result ? *result : query(events_[i].event);
+    if (!result && now != CUDA_ERROR_NOT_READY) passed_(events_[i].event, now);
+    soon(Kind::signal, now == CUDA_ERROR_NOT_READY ? CUDA_ERROR_CAPTURED_EVENT : now, std::move(events_[i].done));
     events_[i] = std::move(events_.back());
     events_.pop_back();
   }
@@ -64,7 +66,7 @@ void Completions::take_events(Taken&& taken, CUresult result) {
 
 void Completions::captured(std::uint64_t handle) {
   if (events_.empty()) return;
-  take_events([&](const EventEntry& entry) { return entry.handle == handle; }, CUDA_ERROR_CAPTURED_EVENT);
+  take_events([&](const EventEntry& entry) { return entry.handle == handle; }, std::nullopt);
 }
 
 void Completions::soon(Kind kind, CUresult result, Done done) {

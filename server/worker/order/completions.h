@@ -10,6 +10,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -57,7 +58,8 @@ class Completions {
   void after(StreamState& stream, Kind kind, Done done);
   /// Calls `done` behind an event of the program's own, which must live until then. `handle`: the program's.
   void after_event(CUevent event, std::uint64_t handle, ContextState& context, Done done);
-  /// The event is about to be recorded in a capture: what waits for it is told CUDA_ERROR_CAPTURED_EVENT.
+  /// The event is about to be recorded in a capture: what waits for it and has not happened is told
+  /// CUDA_ERROR_CAPTURED_EVENT.
   void captured(std::uint64_t handle);
   /// Calls `done` at the next poll.
   void soon(Kind kind, CUresult result, Done done);
@@ -119,7 +121,7 @@ class Completions {
   bool take_complete(StreamState& stream, Queue& queue, Kind last_wanted, const std::array<ReadyList*, kinds>& ready);
   bool call_back(ReadyList& ready);
   template <class Taken>
-  void take_events(Taken&& taken, CUresult result);
+  void take_events(Taken&& taken, std::optional<CUresult> result);
   bool look_at_events(std::size_t events_max);
   void note_passed(ContextState& context, CUevent event, CUresult result);
   CUresult forget_passed(ContextState& context);
