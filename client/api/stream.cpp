@@ -74,8 +74,11 @@ CUresult about_stream(Thread& thread, CUstream stream, const void* out, Answer&&
 // A program that has polled an event will do so after its next record too. The worker is to tell of that one by itself,
 // so that no query waits for an answer.
 void watch_next(Thread& thread, Event& event, Context& context) {
-  if (!event.polled.exchange(false) || event.shared() || event.recorded_by_work || session_of(thread).untold_events)
-    return;
+  const Session& session = session_of(thread);
+  if (!event.polled.exchange(false) || event.shared() || event.recorded_by_work || session.untold_events) return;
+  // A worker of release 0.2.0 tells nothing of such a query where the event has happened already. It does not serve
+  // this operation either, which has come since.
+  if (!session.calls.serves(Opcode::changeHostBlock)) return;
   RemoteCall<wire::CuEventQuery> call(thread, &context);
   if (!call) return;
   call.in().setHEvent(event.handle.value());

@@ -31,6 +31,14 @@ CUevent new_event(unsigned flags = CU_EVENT_DEFAULT) {
   return event;
 }
 
+CUfunction crashing_kernel() {
+  CUmodule module = nullptr;
+  CUfunction crash = nullptr;
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&crash, module, "crash") == CUDA_SUCCESS);
+  return crash;
+}
+
 CUdeviceptr new_memory(std::size_t bytes = 4096) {
   CUdeviceptr memory = 0;
   REQUIRE(cuMemAlloc_v2(&memory, bytes) == CUDA_SUCCESS);
@@ -199,10 +207,7 @@ TEST_CASE("a program that polls an event which the host could not make hears of 
 
 TEST_CASE("a polled event that is recorded again tells of the failure of its work") {
   RemoteContext remote;
-  CUmodule module = nullptr;
-  CUfunction crash = nullptr;
-  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
-  REQUIRE(cuModuleGetFunction(&crash, module, "crash") == CUDA_SUCCESS);
+  const CUfunction crash = crashing_kernel();
   const CUstream stream = new_stream();
   const CUevent event = new_event();
   remote.driver->pause(true);
@@ -536,10 +541,7 @@ TEST_CASE("a failure of a thread that has ended comes back once, to another one"
 
 TEST_CASE("what is known to be done is no success in a context that has failed, and no handle is used up there") {
   RemoteContext remote;
-  CUmodule module = nullptr;
-  CUfunction crash = nullptr;
-  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
-  REQUIRE(cuModuleGetFunction(&crash, module, "crash") == CUDA_SUCCESS);
+  const CUfunction crash = crashing_kernel();
   const CUstream stream = new_stream();
   const CUevent event = new_event();
   REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
@@ -571,10 +573,7 @@ TEST_CASE("what is known to be done is no success in a context that has failed, 
 
 TEST_CASE("a kernel that crashes takes its context with it, and a reset brings a new one") {
   RemoteContext remote;
-  CUmodule module = nullptr;
-  CUfunction crash = nullptr;
-  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
-  REQUIRE(cuModuleGetFunction(&crash, module, "crash") == CUDA_SUCCESS);
+  const CUfunction crash = crashing_kernel();
   const CUdeviceptr memory = new_memory();
   REQUIRE(cuLaunchKernel(crash, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_SUCCESS);
   CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
