@@ -54,8 +54,8 @@ void for_changed_stretches(std::span<const std::byte> now, std::span<const std::
   if (end > 0) visit(begin, end - begin);
 }
 
-/// Of three states of a block that two sides have changed at the same time: the offset of the first word that both
-/// changed, to something else. The size of the block if there is none.
+/// The offset of the first word that two sides have changed at the same time, to something else; the size of the block
+/// if there is none.
 inline std::size_t changed_by_both(std::span<const std::byte> one, std::span<const std::byte> other,
                                    std::span<const std::byte> before) {
   std::size_t found = one.size();

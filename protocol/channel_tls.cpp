@@ -137,8 +137,8 @@ class TlsChannel final : public Channel {
       held_begin_ += part;
       got += part;
     }
-    // Of what is there without the socket's knowing. To say so of nothing would have a reader wait here for what comes
-    // later, who has other things to do.
+    // The socket does not know of bytes that are kept here. Without them the answer must be no: a reader would wait
+    // here for what comes later, and has other things to do.
     more_ = got == buffer.size() && (held_begin_ != held_end_ || SSL_has_pending(ssl_) == 1);
     return got;
   }
@@ -229,7 +229,7 @@ class TlsChannel final : public Channel {
     }
   }
 
-  // Of bytes that are shown for sending: those that the socket has now. Under the lock.
+  // How many of the bytes that are shown for sending the socket has now. Under the lock.
   std::size_t settle(std::size_t done, std::size_t encrypted) {
     if (flush()) return done + encrypted;
     owed_ = encrypted;

@@ -406,9 +406,8 @@ struct Passed {
 }
 
 struct EventPassed {
-  # The event has happened, of which a call (`cuEventQuery`) was told that it had not, or which was asked about by one
-  # that awaits no answer: as it was recorded then, or later. Sent once after each such call, or after several of them
-  # together.
+  # The event has happened, of which a call (`cuEventQuery`) was told that it had not, or about which one (`watchEvent`)
+  # wanted to hear: as it was recorded then, or later. Sent once after each such call, or after several together.
   event @0 :UInt64;
   call @1 :UInt32;                # number of the last of these calls, low 32 bits
   failed @2 :Bool;                # its work has; the client asks again, to hear how
@@ -808,7 +807,7 @@ struct SessionStatus {
   tenant @9 :Text;
   busyNs @10 :List(UInt64);       # for which each device of its lease had work of it, since it began
   waitedNs @11 :UInt64;           # for which it had work and no turn
-  sharedMemory @12 :Bool;          # client and worker share memory; else they talk by TCP
+  sharedMemory @12 :Bool;          # client and worker share memory
   ending @13 :Bool;                # it was told to end
   resumingSeconds @14 :UInt64;     # Unix time since when its connection is broken; 0: it is not
   residency @15 :Residency;
@@ -819,6 +818,7 @@ struct SessionStatus {
   awayHostBytes @20 :UInt64;       # of the host's memory that hold `awayBytes`; zeros take none
   awayDiskBytes @21 :UInt64;       # and of its disk
   hostBytes @22 :UInt64;           # of the host's memory, that only its worker has; with `awayHostBytes`
+  rdma @23 :Bool;                  # client and worker talk by RDMA
 }
 
 enum Residency {

@@ -18,7 +18,7 @@ struct CopyShape {
   std::uint64_t depth = 1;
 
   bool empty() const { return width == 0 || height == 0 || depth == 0; }
-  /// Of all rows, behind each other. No memory is as long as the largest number, which stands for all that do not fit.
+  /// All rows, behind each other. No memory is as long as the largest number, which stands for all that do not fit.
   std::uint64_t bytes() const;
 };
 

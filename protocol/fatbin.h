@@ -30,7 +30,7 @@ struct FatbinPiece {
 inline constexpr std::uint32_t fatbin_magic = 0xba55ed50;
 inline constexpr std::uint64_t fatbin_header_bytes = 16;
 
-/// Of the container that begins with this header. Throws FatbinError.
+/// The size of the container that begins with this header. Throws FatbinError.
 std::uint64_t fatbin_bytes(std::string_view header);
 
 /// The pieces of a whole container, whose bytes may be anybody's: all is checked before it is followed. Throws

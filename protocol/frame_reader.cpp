@@ -42,11 +42,7 @@ bool FrameReader::pump(unsigned frames_max) {
       received = channel_.receive_some(std::span(padding_).first(padding_missing_));
       padding_missing_ -= received;
     } else {
-      if (begin_ > 0 && (begin_ == end_ || buffer_.size() - end_ < buffer_bytes / 4)) {
-        std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
-        end_ -= begin_;
-        begin_ = 0;
-      }
+      if (begin_ > 0 && (begin_ == end_ || buffer_.size() - end_ < buffer_bytes / 4)) move_to_front();
       asked = buffer_.size() - end_;
       received = channel_.receive_some(std::span(buffer_).subspan(end_));
       end_ += received;
@@ -78,76 +74,80 @@ void FrameReader::unpack(std::span<std::byte> place) {
   copy_wherever(place.data(), unpacked.data(), unpacked.size());
 }
 
-// Advances by one state; false when more bytes (or room) are needed.
-bool FrameReader::step() {
-  blocked_ = false;
-  if (end_ - begin_ < sizeof(FrameHeader)) return false;
-  FrameHeader header;
+void FrameReader::move_to_front() {
+  std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+  end_ -= begin_;
+  begin_ = 0;
+}
+
+// The header of the frame at begin_; false until the message behind it is there in one piece.
+bool FrameReader::read_head(FrameHeader& header) {
+  if (end_ - begin_ < sizeof(header)) return false;
   std::memcpy(&header, buffer_.data() + begin_, sizeof(header));
   check_frame_header(header);
   const std::size_t head_bytes = sizeof(header) + header.message_bytes;
-  if (end_ - begin_ < head_bytes) {
-    if (buffer_.size() < begin_ + head_bytes) {  // a large message: make it fit in one piece
-      std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
-      end_ -= begin_;
-      begin_ = 0;
-      if (buffer_.size() < head_bytes) buffer_.resize(head_bytes);
-    }
-    return false;
+  if (end_ - begin_ >= head_bytes) return true;
+  if (buffer_.size() < begin_ + head_bytes) {  // a large message: make it fit
+    move_to_front();
+    if (buffer_.size() < head_bytes) buffer_.resize(head_bytes);
   }
-  const auto message = buffered().subspan(sizeof(header), header.message_bytes);
-  if (holds_calls_ && !bulk_ && is_call(header) && handler_.holds(header, message)) {
-    blocked_ = true;
-    return false;
-  }
-  std::size_t frame_bytes = head_bytes;
-  if (header.bulk_bytes > 0) {
-    if (!bulk_) {
-      if (is_compressed(header)) {
-        packed_.resize(header.bulk_bytes);
-        bulk_ = packed_;
-      } else {
-        bulk_ = handler_.place(header, message);
-      }
-      if (!bulk_) {
-        blocked_ = true;
-        return false;
-      }
-      const auto here = buffered().subspan(head_bytes);
-      const std::size_t part = std::min<std::size_t>(here.size(), header.bulk_bytes);
-      if (part > 0) copy_wherever(bulk_->data(), here.data(), part);
-      if (here.size() < padded(header.bulk_bytes)) {
-        missing_ = bulk_->subspan(part);
-        padding_missing_ = padded(header.bulk_bytes) - std::max<std::size_t>(here.size(), header.bulk_bytes);
-        end_ = begin_ + head_bytes;
-        direct_ = true;
-      }
-    }
-    if (!missing_.empty() || padding_missing_ > 0) return false;
-    wire_bytes_ = head_bytes + padded(header.bulk_bytes);
-    if (!direct_) frame_bytes += padded(header.bulk_bytes);
-    if (is_compressed(header)) {
-      mark_plain(header, Decompressor::size_of(packed_));
-      const auto place = handler_.place(header, message);
-      if (!place) {
-        blocked_ = true;
-        return false;
-      }
-      unpack(*place);
-      bulk_ = place;
-    }
+  return false;
+}
+
+// Finds the place of the bulk bytes, and puts those there that have come with the head.
+void FrameReader::begin_bulk(const FrameHeader& header, std::span<const std::byte> message) {
+  if (is_compressed(header)) {
+    packed_.resize(header.bulk_bytes);
+    bulk_ = packed_;
   } else {
-    wire_bytes_ = head_bytes;
+    bulk_ = handler_.place(header, message);
   }
+  blocked_ = !bulk_;
+  if (blocked_) return;
+  const std::size_t head_bytes = sizeof(header) + header.message_bytes;
+  const auto here = buffered().subspan(head_bytes);
+  const std::size_t part = std::min<std::size_t>(here.size(), header.bulk_bytes);
+  if (part > 0) copy_wherever(bulk_->data(), here.data(), part);
+  if (here.size() >= padded(header.bulk_bytes)) return;
+  missing_ = bulk_->subspan(part);
+  padding_missing_ = padded(header.bulk_bytes) - std::max<std::size_t>(here.size(), header.bulk_bytes);
+  end_ = begin_ + head_bytes;
+  direct_ = true;
+}
+
+// All packed bytes are there: unpacks them into their place. From here on the header is that of a plain frame.
+void FrameReader::unpack_bulk(FrameHeader& header, std::span<const std::byte> message) {
+  mark_plain(header, Decompressor::size_of(packed_));
+  const auto place = handler_.place(header, message);
+  blocked_ = !place;
+  if (blocked_) return;
+  unpack(*place);
+  bulk_ = place;
+}
+
+// Advances by one state; false when more bytes (or room) are needed.
+bool FrameReader::step() {
+  blocked_ = false;
+  FrameHeader header;
+  if (!read_head(header)) return false;
+  const auto message = buffered().subspan(sizeof(header), header.message_bytes);
+  blocked_ = holds_calls_ && !bulk_ && is_call(header) && handler_.holds(header, message);
+  if (blocked_) return false;
+  if (header.bulk_bytes > 0 && !bulk_) begin_bulk(header, message);
+  if (blocked_ || !missing_.empty() || padding_missing_ > 0) return false;
+  const std::size_t head_bytes = sizeof(header) + header.message_bytes;
+  wire_bytes_ = head_bytes + padded(header.bulk_bytes);
+  if (is_compressed(header)) unpack_bulk(header, message);
+  if (blocked_) return false;
   ++frames_;
   if (header.sequence != static_cast<std::uint32_t>(frames_)) {
     throw ProtocolError("frame number " + std::to_string(header.sequence) + " where " +
                         std::to_string(static_cast<std::uint32_t>(frames_)) + " belongs");
   }
   const auto bulk = bulk_.value_or(std::span<std::byte>{});
+  begin_ += direct_ ? head_bytes : wire_bytes_;
   bulk_.reset();
   direct_ = false;
-  begin_ += frame_bytes;
   handler_.take(header, message, bulk);
   spoiled_ = false;
   return true;

@@ -45,9 +45,9 @@ class FrameReader {
   std::uint64_t frames() const { return frames_; }
   /// How much has come behind the frame that is being handled.
   std::size_t waiting_bytes() const { return end_ - begin_; }
-  /// Of the frame that the handler is given: its bytes on the wire.
+  /// Bytes on the wire of the frame that the handler is given.
   std::size_t wire_bytes() const { return wire_bytes_; }
-  /// Of the same: its place could not be written (EFAULT), and does not hold its bytes.
+  /// The place of that frame's bulk bytes could not be written (EFAULT), and does not hold them.
   bool spoiled() const { return spoiled_; }
   /// From now on, calls that the handler holds are not handed on. While one waits, what is behind it waits too.
   void hold_calls(bool held) { holds_calls_ = held; }
@@ -58,6 +58,10 @@ class FrameReader {
 
  private:
   bool step();
+  bool read_head(FrameHeader& header);
+  void begin_bulk(const FrameHeader& header, std::span<const std::byte> message);
+  void unpack_bulk(FrameHeader& header, std::span<const std::byte> message);
+  void move_to_front();
   std::size_t receive_missing();
   void unpack(std::span<std::byte> place);
   std::span<const std::byte> buffered() const { return std::span(buffer_).subspan(begin_, end_ - begin_); }
@@ -80,7 +84,7 @@ class FrameReader {
   std::size_t padding_missing_ = 0;
   bool direct_ = false;  // the frame's bulk bytes did not (all) come through the buffer
   std::size_t wire_bytes_ = 0;
-  // Of a compressed frame: where its bulk bytes arrive instead, before they are unpacked into their place.
+  // The bulk bytes of a compressed frame arrive here, before they are unpacked into their place.
   std::vector<std::byte> packed_;
   Decompressor decompressor_;
 };

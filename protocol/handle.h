@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "handle_kinds.h"  // generated: enum class HandleKind, trait handle_kind<T>
+#include "handle_kinds.h"  // generated: enum class HandleKind
 
 namespace fargpu {
 
@@ -33,7 +33,7 @@ class Handle {
     return Handle(base(kind, origin) | static_cast<std::uint64_t>(id) << 4);
   }
 
-  /// Of whichever session.
+  /// As a handle of any session.
   constexpr bool well_formed(HandleKind kind) const { return well_formed(kind, origin()); }
   constexpr bool well_formed(HandleKind kind, unsigned origin) const {
     return (value_ & ~(std::uint64_t{0xFFFFFFFF} << 4)) == base(kind, origin);
@@ -55,6 +55,9 @@ class Handle {
   }
   std::uint64_t value_ = 0;
 };
+
+/// Stands on the wire for the legacy stream of the context of the call.
+inline constexpr std::uint64_t legacy_stream = 1;
 
 /// CUDA's opaque pointers (and integer handles) to and from handles.
 template <class T>

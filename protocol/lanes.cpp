@@ -344,60 +344,75 @@ bool Lanes::next(Lane& lane, Next& next, Lent& lent) {
   return true;
 }
 
-void Lanes::send_all_jobs(Lane& lane, std::uint32_t sequence) {
+/// What a lane needs to send: its connection, the number of the last frame, and its buffers.
+struct Lanes::Leaving {
+  Leaving(Channel& to, std::uint32_t sent_before, Compression compression)
+      : channel(to), sequence(sent_before), lent(to), compressor(compression) {}
+
+  Channel& channel;
+  std::uint32_t sequence;
+  Lent lent;
+  Compressor compressor;
+  std::vector<std::byte> gathered;
+};
+
+void Lanes::send_next_word(Leaving& leaving, const ContentWord& word) {
+  leaving.lent.begin({}, false, false);
+  send_word(leaving.channel, word, ++leaving.sequence);
+  bytes_sent_.fetch_add(sizeof(FrameHeader) + (has_body(word.kind) ? sizeof(WordBody) : 0), std::memory_order_relaxed);
+}
+
+// `more`: as in Next.
+void Lanes::send_job(Leaving& leaving, Job& job, bool more) {
+  auto& [channel, sequence, lent, compressor, gathered] = leaving;
+  if (job.gather) {
+    gathered.resize(job.gathered_bytes);
+    if (!job.gather(gathered)) {
+      std::fill(gathered.begin(), gathered.end(), std::byte{0});
+      if (job.told.unreadable) job.told.unreadable();
+    }
+    job.bytes = gathered;
+  }
+  const bool on_device = DeviceBytes::contains(job.bytes.data());
+  const bool unreachable = on_device && !lent.takes_device_bytes(), copied = job.gather || unreachable;
+  if (unreachable) {
+    gathered.resize(job.bytes.size());
+    copy_wherever(gathered.data(), job.bytes.data(), job.bytes.size());
+  }
+  const Bytes bytes = copied ? Bytes(gathered) : job.bytes;
+  if (job.how.absent) bring_program_memory(job.bytes.data(), job.bytes.size());
+  FrameHeader header;
+  header.kind = FrameKind::data;
+  header.opcode = job.how.keep ? kept_bytes : 0;
+  header.detail = job.ordinal;
+  header.bulk_bytes = static_cast<std::uint32_t>(job.bytes.size());
+  header.sequence = ++sequence;
+  header.subject = job.chunk.transfer;
+  header.thread = job.chunk.number;
+  // To be packed, bytes would have to come to the processor.
+  const auto packed = on_device && !copied ? Bytes() : compressor.pack(bytes, in_use());
+  if (!packed.empty()) mark_compressed(header, packed.size());
+  const auto begin = std::chrono::steady_clock::now();
+  bool waited = false;
+  lent.begin(job.bytes, packed.empty() && !copied, more);
+  send_frame(channel, header, packed.empty() ? bytes : packed, waited, job.told.unreadable);
+  const auto end = std::chrono::steady_clock::now();
+  compressor.sent(header.bulk_bytes, !packed.empty(), end - begin, waited);
+  note_sent(header.bulk_bytes, end - begin, waited, end);
+  bytes_sent_.fetch_add(sizeof(header) + padded(header.bulk_bytes), std::memory_order_relaxed);
+  lent.sent(std::exchange(job, Job()));  // what it holds is not needed while the lane waits
+}
+
+void Lanes::send_all_jobs(Lane& lane, std::uint32_t sent_before) {
   Channel& channel = *lane.channel;
   // Goes after the channel is closed, which lets go of what lies in memory of these jobs. Made within, as it takes
   // memory.
-  std::optional<Lent> lending;
+  std::optional<Leaving> leaving;
   try {
-    Lent& lent = lending.emplace(channel);
-    Compressor compressor(compression_);
-    std::vector<std::byte> gathered;
-    for (Next what; next(lane, what, lent);) {
-      if (what.word) {
-        lent.begin({}, false, false);
-        send_word(channel, *what.word, ++sequence);
-        bytes_sent_.fetch_add(sizeof(FrameHeader) + (has_body(what.word->kind) ? sizeof(WordBody) : 0),
-                              std::memory_order_relaxed);
-        continue;
-      }
-      Job& job = what.job;
-      if (job.gather) {
-        gathered.resize(job.gathered_bytes);
-        if (!job.gather(gathered)) {
-          std::fill(gathered.begin(), gathered.end(), std::byte{0});
-          if (job.told.unreadable) job.told.unreadable();
-        }
-        job.bytes = gathered;
-      }
-      const bool on_device = DeviceBytes::contains(job.bytes.data());
-      const bool unreachable = on_device && !lent.takes_device_bytes(), copied = job.gather || unreachable;
-      if (unreachable) {
-        gathered.resize(job.bytes.size());
-        copy_wherever(gathered.data(), job.bytes.data(), job.bytes.size());
-      }
-      const Bytes bytes = copied ? Bytes(gathered) : job.bytes;
-      if (job.how.absent) bring_program_memory(job.bytes.data(), job.bytes.size());
-      FrameHeader header;
-      header.kind = FrameKind::data;
-      header.opcode = job.how.keep ? kept_bytes : 0;
-      header.detail = job.ordinal;
-      header.bulk_bytes = static_cast<std::uint32_t>(job.bytes.size());
-      header.sequence = ++sequence;
-      header.subject = job.chunk.transfer;
-      header.thread = job.chunk.number;
-      // To be packed, bytes would have to come to the processor.
-      const auto packed = on_device && !copied ? Bytes() : compressor.pack(bytes, in_use());
-      if (!packed.empty()) mark_compressed(header, packed.size());
-      const auto begin = std::chrono::steady_clock::now();
-      bool waited = false;
-      lent.begin(job.bytes, packed.empty() && !copied, what.more);
-      send_frame(channel, header, packed.empty() ? bytes : packed, waited, job.told.unreadable);
-      const auto end = std::chrono::steady_clock::now();
-      compressor.sent(header.bulk_bytes, !packed.empty(), end - begin, waited);
-      note_sent(header.bulk_bytes, end - begin, waited, end);
-      bytes_sent_.fetch_add(sizeof(header) + padded(header.bulk_bytes), std::memory_order_relaxed);
-      lent.sent(std::exchange(job, Job()));  // what it holds is not needed while the lane waits
+    leaving.emplace(channel, sent_before, compression_);
+    for (Next what; next(lane, what, leaving->lent);) {
+      if (what.word) send_next_word(*leaving, *what.word);
+      else send_job(*leaving, what.job, what.more);
     }
   } catch (const std::exception& error) {
     if (!closed()) handler_.lost(words(error.what()));  // before the lane's other thread finds it closed

@@ -126,8 +126,9 @@ class Lanes {
   };
   class Arriving;
   class Lent;
+  struct Leaving;
 
-  void send_all_jobs(Lane& lane, std::uint32_t sequence);
+  void send_all_jobs(Lane& lane, std::uint32_t sent_before);
   /// What a lane sends next: a word, or else a job.
   struct Next {
     std::optional<ContentWord> word;
@@ -135,6 +136,8 @@ class Lanes {
     bool more = false;  // enough others wait that this one need not be copied
   };
   bool next(Lane& lane, Next& next, Lent& lent);
+  void send_next_word(Leaving& leaving, const ContentWord& word);
+  void send_job(Leaving& leaving, Job& job, bool more);
   void wake(std::size_t jobs);
   void receive_all(Channel& channel, std::uint32_t taken_before);
   void add_job(Job job);
@@ -155,7 +158,7 @@ class Lanes {
   bool closed_ = false;
   std::atomic<std::uint64_t> given_{0};
   std::atomic<std::uint64_t> bytes_sent_{0}, bytes_received_{0};
-  // Of the other side's chunks.
+  // Which of the other side's chunks have been taken care of.
   std::mutex taken_mutex_;
   std::condition_variable taken_changed_;
   ChunkCount taken_{limits::lane_gaps_max};

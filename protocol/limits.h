@@ -24,14 +24,14 @@ inline constexpr std::uint64_t lane_large_bytes = 4u << 20;        ///< transfer
 inline constexpr std::uint64_t lane_copy_bytes_min = 1u << 20;
 /// Smaller ones of which several may be on their way take no lane.
 inline constexpr std::uint64_t lane_row_bytes_min = 128u << 10;
-/// Of large transfers, sent before the worker has asked for them.
+/// Chunks of a large transfer that are sent before the worker has asked for them.
 inline constexpr std::uint32_t lane_early_chunks = 24;
 inline constexpr std::uint32_t lane_early_small_chunks = 64;  ///< of small ones
 /// Words about contents that the worker has not answered, or whose bytes it still waits for, over all lanes.
 inline constexpr std::size_t content_words_max = 512;
 inline constexpr std::size_t lane_gaps_max = 4096;  ///< chunks that have overtaken one another, over all lanes
 
-/// Of what was sent and may have to be sent again: of the session's own connection, and of each lane. Client and worker
+/// What was sent and may have to be sent again, by the session's own connection and by each lane. Client and worker
 /// hold as much.
 inline constexpr std::size_t resume_log_bytes = 4u << 20;
 inline constexpr std::size_t resume_lane_log_bytes = 2u << 20;
@@ -50,8 +50,8 @@ inline constexpr std::size_t link_said_bytes_max = 16u << 20;
 inline constexpr std::uint64_t link_chunks = 24, link_small_chunks = 32;
 
 inline constexpr std::size_t image_bytes_max = 1u << 30;  ///< one cubin, fatbin or PTX text
-/// Of libraries that are loaded before the program asks: the request that is answered, the answer, how many come with
-/// one, and wait in all.
+/// Libraries that are loaded before the program asks: bytes of the request that is answered and of the answer, how many
+/// come with one, and how many wait in all.
 inline constexpr std::size_t ahead_request_bytes_max = 1024;
 inline constexpr std::size_t ahead_reply_bytes_max = 256u << 10;
 inline constexpr std::size_t ahead_loads_max = 8;
@@ -80,17 +80,17 @@ inline constexpr std::uint64_t credit_bytes = 32u << 20;
 inline constexpr std::uint64_t credit_bytes_min = 64u << 10;
 inline constexpr std::uint64_t credit_call_bytes = 512;  ///< that a call takes besides its message and its bulk bytes
 
-/// Of work held back, waits for it, completions, and answers that the client owes, together. With more a worker ends
-/// the session; no program comes near.
+/// Work held back, waits for it, completions, and answers that the client owes, together. With more a worker ends the
+/// session; no program comes near.
 inline constexpr std::size_t waits_max = 1u << 20;
 
 inline constexpr std::size_t host_read_bytes_max = 64u << 20;  ///< of a mapped host block, in one answer
 
-/// Of each ring of a channel in shared memory, as workers make them.
+/// Each ring of a channel in shared memory, as workers make them.
 inline constexpr std::size_t ring_bytes = 4u << 20;
 inline constexpr std::size_t ring_bytes_min = 4096;
 inline constexpr std::size_t ring_bytes_max = 64u << 20;
-/// Of each ring of a channel by RDMA, which is memory that the device has for itself.
+/// Each ring of a channel by RDMA, which is memory that the device has for itself.
 inline constexpr std::size_t rdma_ring_bytes = 2u << 20;
 /// What the channels of a session may take of that: of each two rings at each end.
 inline constexpr std::size_t rdma_locked_bytes = 2 * (lanes_max + 1) * rdma_ring_bytes;

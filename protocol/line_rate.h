@@ -10,8 +10,8 @@
 
 namespace fargpu {
 
-/// Of several connections by one line. A frame that its connection took at once shows how much room the kernel had; one
-/// that had to wait shows how fast the line is. Used under a lock.
+/// What one line carries for several connections. A frame that its connection took at once shows how much room the
+/// kernel had; one that had to wait shows how fast the line is. Used under a lock.
 class LineRate {
  public:
   /// A connection has sent so many bytes, in this time. `waited`: it did not take them at once. `senders`: so many

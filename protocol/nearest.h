@@ -6,7 +6,7 @@
 
 namespace fargpu {
 
-/// Of these names the one that was meant by what is written: it differs by few letters, or one is short for the other.
+/// The name that was meant by what is written: it differs by few letters, or one is short for the other.
 /// Empty if none is near.
 std::string nearest(const std::string& written, const std::vector<std::string>& names);
 /// "; perhaps 'listen' is meant", or nothing.

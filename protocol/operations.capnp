@@ -155,6 +155,11 @@ struct Fence {
   stream @1 :UInt64;
 }
 
+struct WatchEvent {
+  # Control.eventPassed is to tell when the event has happened, as it was recorded last.
+  event @0 :UInt64;
+}
+
 struct ElapsedTimes {
   # cuEventElapsedTime_v2 for each pair: at most 512.
   pairs @0 :List(EventPair);
@@ -253,7 +258,7 @@ struct CopyIn {
   # device or an array; changes go to one row in memory. A large copy is several of these.
   stream @0 :UInt64;
   copy @1 :Copy;
-  complete @2 :Bool;              # the program's call was synchronous: nothing submitted later, on any stream, may
+  takenForDone @2 :Bool;          # the program's call was synchronous: nothing submitted later, on any stream, may
                                   # overtake it
   early @3 :UInt32;               # lanes: so many chunks are sent unasked; the worker asks for the others
                                   # (Control.wanted)

@@ -269,7 +269,7 @@ std::size_t ResumableChannel::send_record(Channel& connection, std::span<const B
   return sent - of_header;
 }
 
-// Of an acknowledgement that has left in part. False if it has not left altogether.
+// Sends the rest of an acknowledgement that has left in part. False if it has not left altogether.
 bool ResumableChannel::finish_header(Channel& connection) {
   while (header_left_ > 0) {
     const std::size_t before = header_left_;

@@ -23,7 +23,7 @@ class SpareProcessors {
   /// As long as going to sleep and being woken takes, about: where nothing is to spare, looking for longer would cost
   /// more than it gains.
   static constexpr Nanoseconds least = std::chrono::microseconds(10);
-  /// Of waiting after which there is a verdict.
+  /// The time of waiting after which there is a verdict.
   static constexpr Nanoseconds verdict_after = std::chrono::milliseconds(2);
   /// For how long nothing is to spare after the first such verdict, and after many in a row: each is twice the one
   /// before.

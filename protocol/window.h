@@ -11,4 +11,7 @@ struct Window {
   bool contains(std::uint64_t address) const { return address - base < bytes; }
 };
 
+/// Reserves exactly this range of the process, without access; false if something lies there.
+bool reserve_window(const Window& window);
+
 }  // namespace fargpu

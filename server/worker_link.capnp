@@ -59,6 +59,13 @@ struct Ready {
   facts @0 :Control.HostFacts;
   smGroups @1 :List(UInt32);  # into how many groups of multiprocessors each device can be divided; 0: not at all
   release @2 :Text;           # of the worker's build, which is the broker's
+  rdma @3 :List(RdmaInterface);  # those of this machine with an address in the networks of the setting rdma_networks
+}
+
+struct RdmaInterface {
+  name @0 :Text;
+  devices @1 :Text;         # by which RDMA is offered there, as UCX names them
+  whyNone @2 :Text;         # not empty: why it is not
 }
 
 struct Usage {
@@ -68,6 +75,7 @@ struct Usage {
   knownBytes @3 :UInt64;    # of contents that the host had, and the session did not send
   keptBytes @4 :UInt64;     # that it sent and the host has kept
   imagesNotKept @5 :UInt64; # images that it sent and the folder has not taken
+  byRdma @6 :Bool;          # client and worker talk by RDMA
 }
 
 struct Resuming {

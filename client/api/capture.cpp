@@ -11,6 +11,7 @@
 #include "client/session/session.h"
 #include "client_hand.h"
 #include "operations.capnp.h"
+#include "protocol/errors.h"
 #include "struct_codecs.h"
 
 namespace fargpu::client::hand {
@@ -50,6 +51,8 @@ CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* st
     plain_edges = plain_edges && data.from_port == 0 && data.to_port == 0 && data.type == 0;
     kept.edges.push_back(data);
   }
+  if (!kept.edges.empty() && kept.edges.size() != kept.dependencies.size())
+    throw ProtocolError("a capture has edges other than its dependencies");
   // Callers that do not ask for edge data must be told when there is some.
   if (!edges && !plain_edges) return CUDA_ERROR_LOSSY_QUERY;
   if (graph) *graph = handle_cast<CUgraph>(Handle(out.getGraph()));

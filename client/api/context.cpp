@@ -104,8 +104,7 @@ CUresult cuCtxGetFlags(Thread& thread, unsigned* flags) {
 CUresult cuCtxGetId(Thread& thread, CUcontext ctx, unsigned long long* id) {
   if (!id) return CUDA_ERROR_INVALID_VALUE;
   const Context* const context = chosen(thread, ctx);
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (const CUresult bad = check_active(context); bad != CUDA_SUCCESS) return bad;
   *id = context->number;
   return CUDA_SUCCESS;
 }
@@ -120,8 +119,7 @@ CUresult cuCtxGetApiVersion(Thread& thread, CUcontext ctx, unsigned* version) {
 
 CUresult cuCtxGetStreamPriorityRange(Thread& thread, int* least, int* greatest) {
   const Context* const context = thread.context();
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (const CUresult bad = check_active(context); bad != CUDA_SUCCESS) return bad;
   if (least) *least = context->least_priority;
   if (greatest) *greatest = context->greatest_priority;
   return CUDA_SUCCESS;
@@ -144,7 +142,6 @@ CUresult cuCtxSetSharedMemConfig(Thread& thread, CUsharedconfig config) {
 CUresult cuCtxSetFlags(Thread& thread, unsigned flags) {
   if (!flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::CuCtxSetFlags> call(thread);
-  if (!call) return call.error();
   call.in().setFlags(flags);
   const CUresult result = call.wait();
   if (result == CUDA_SUCCESS) thread.context()->flags = flags;
@@ -153,8 +150,7 @@ CUresult cuCtxSetFlags(Thread& thread, unsigned flags) {
 
 CUresult cuCtxSynchronize_v2(Thread& thread, CUcontext ctx) {
   Context* const context = chosen(thread, ctx);
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (const CUresult bad = check_active(context); bad != CUDA_SUCCESS) return bad;
   return context->session->waits.synchronize(thread, *context);
 }
 
@@ -162,7 +158,7 @@ CUresult cuCtxSynchronize(Thread& thread) { return cuCtxSynchronize_v2(thread, n
 
 // --- created contexts -----------------------------------------------------------------------------------------------
 
-// Of CUDA 2 and 3.1: the calls with sizes and addresses of 32 bits work in such contexts only (narrow.h).
+// Contexts of CUDA 2 and 3.1: the calls with sizes and addresses of 32 bits work in these only (narrow.h).
 CUresult cuCtxCreate(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev) {
   return create(thread, out, flags, dev, narrow_api_version);
 }

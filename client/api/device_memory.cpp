@@ -10,30 +10,11 @@
 #include "client_hand.h"
 
 namespace fargpu::client::hand {
-namespace {
-
-// The context to allocate in; null and the reason if there is none.
-Context* allocating_context(Thread& thread, CUresult& error) {
-  Context* const context = thread.context();
-  if (!context) {
-    error = CUDA_ERROR_INVALID_CONTEXT;
-    return nullptr;
-  }
-  if (!context->active) {
-    error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return nullptr;
-  }
-  error = context->failure;
-  return error == CUDA_SUCCESS ? context : nullptr;
-}
-
-}  // namespace
 
 CUresult cuMemAlloc_v2(Thread& thread, CUdeviceptr* dptr, std::size_t bytesize) {
   if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
-  CUresult error;
-  Context* const context = allocating_context(thread, error);
-  if (!context) return error;
+  Context* const context = thread.context();
+  if (const CUresult bad = check_usable(context); bad != CUDA_SUCCESS) return bad;
   std::uint64_t address = 0;
   const CUresult result = session_of(thread).device_memory.allocate(thread, *context, bytesize, address);
   if (result == CUDA_SUCCESS) *dptr = address;
@@ -82,7 +63,6 @@ CUresult cuMemGetInfo_v2(Thread& thread, std::size_t* free, std::size_t* total) 
       if (const CUresult bad = session.waits.settle(thread, *context); bad != CUDA_SUCCESS) return bad;
   }
   RemoteCall<wire::CuMemGetInfoV2> call(thread);
-  if (!call) return call.error();
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   const auto out = call.out();

@@ -93,8 +93,7 @@ CUresult set(Thread& thread, CUfunction_attribute attribute, int value, Function
     changes = function.changes;
     const auto known = function.attributes.find(device);
     return known != function.attributes.end() &&
-           surely_settable(session_of(thread).terms.facts.devices[static_cast<std::size_t>(ordinal)], known->second,
-                           attribute, value);
+           surely_settable(session_of(thread).terms.facts.at(ordinal), known->second, attribute, value);
   }();
   const CUresult result = sure ? call.post() : call.wait();
   if (result != CUDA_SUCCESS) return result;
@@ -171,9 +170,7 @@ CUresult cuFuncGetModule(Thread& thread, CUmodule* module, CUfunction f) {
   }
   const Function* const kernel = session.functions.find_kernel(handle_cast<CUkernel>(function->owner));
   if (!kernel) return CUDA_ERROR_INVALID_VALUE;
-  Context* const context = session.contexts.find(
-      handle_cast<CUcontext>(Handle::from_id(HandleKind::context, function->context, session.terms.origin)));
-  return library_module(thread, context, kernel->owner, *module);
+  return library_module(thread, session.contexts.find_id(function->context), kernel->owner, *module);
 }
 
 CUresult cuKernelGetLibrary(Thread& thread, CUlibrary* library, CUkernel k) {

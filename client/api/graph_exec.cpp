@@ -31,8 +31,8 @@ CUresult instantiate(Thread& thread, CUgraph graph, std::uint64_t flags, std::ui
   const CUresult result = call.wait();
   const auto out = call.out();
   made.exec = handle_cast<CUgraphExec>(Handle(out.getExec()));
-  if (result == CUDA_SUCCESS && out.getAttended()) session_of(thread).graphs.set_attended(Handle(out.getExec()), true);
   if (result == CUDA_SUCCESS) {
+    session_of(thread).graphs.set_attended(Handle(out.getExec()), out.getAttended());
     session_of(thread).graph_memory.set_executable(Handle(out.getExec()), out.getMemory(),
                                                    flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
   }

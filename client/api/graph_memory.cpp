@@ -5,29 +5,16 @@
 #include <cstring>
 
 #include "client/session/entry.h"
-#include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
+#include "node_params.h"
 
 namespace fargpu::client::hand {
 namespace {
 
 std::shared_ptr<MemoryPool> pool_of(Thread& thread, CUdevice device) {
-  int ordinal;
-  if (!session_of(thread).terms.facts.worker_ordinal(device, ordinal)) return nullptr;
-  return session_of(thread).device_memory.pools().graph_of(device);
-}
-
-template <class Read>
-CUresult get_node(Thread& thread, CUgraphNode node, CUgraphNodeType type, Read&& read) {
-  if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::GetNode> call(thread, ContextNeed::optional);
-  if (!call) return call.error();
-  call.in().setNode(handle_of(node).value());
-  call.in().setType(type);
-  const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) read(call.out().getParameters());
-  return result;
+  Session& session = session_of(thread);
+  return session.terms.facts.has(device) ? session.device_memory.pools().graph_of(device) : nullptr;
 }
 
 }  // namespace
@@ -48,8 +35,7 @@ CUresult cuGraphAddMemAllocNode(Thread& thread, CUgraphNode* out, CUgraph graph,
 }
 
 CUresult cuGraphMemAllocNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
-  if (!params) return CUDA_ERROR_INVALID_VALUE;
-  return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [&](wire::NodeParameters::Reader in) {
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEM_ALLOC, params, [&](auto in) {
     const auto allocation = in.getAllocation();
     const auto region = session_of(thread).map.find(allocation.getAddress());
     std::memset(params, 0, sizeof(*params));
@@ -57,13 +43,15 @@ CUresult cuGraphMemAllocNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEM
     params->poolProps.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = region ? region->device : 0};
     params->bytesize = allocation.getBytes();
     params->dptr = allocation.getAddress();
+    return CUDA_SUCCESS;
   });
 }
 
 CUresult cuGraphMemFreeNodeGetParams(Thread& thread, CUgraphNode node, CUdeviceptr* address) {
-  if (!address) return CUDA_ERROR_INVALID_VALUE;
-  return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEM_FREE,
-                  [&](wire::NodeParameters::Reader in) { *address = in.getFree(); });
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEM_FREE, address, [&](auto in) {
+    *address = in.getFree();
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult cuDeviceGetGraphMemAttribute(Thread& thread, CUdevice device, CUgraphMem_attribute attribute, void* value) {

@@ -2,8 +2,6 @@
 
 #include "node_params.h"
 
-#include <cstring>
-
 #include "calls_graph.capnp.h"
 #include "forms.h"
 #include "client/session/entry.h"
@@ -26,8 +24,7 @@ CUresult allocate(Thread& thread, CUDA_MEM_ALLOC_NODE_PARAMS_v2& p) {
   if (p.accessDescCount > 0 && !p.accessDescs) return CUDA_ERROR_INVALID_VALUE;
   if (p.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return refuse_use("an allocation node in host memory");
   Session& session = session_of(thread);
-  int ordinal;
-  if (!session.terms.facts.worker_ordinal(p.poolProps.location.id, ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!session.terms.facts.has(p.poolProps.location.id)) return CUDA_ERROR_INVALID_DEVICE;
   for (std::size_t i = 0; i < p.accessDescCount; ++i)
     if (p.accessDescs[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
         p.accessDescs[i].location.id != p.poolProps.location.id)
@@ -88,6 +85,7 @@ CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgrap
     auto& bodies = session_of(thread).graphs.given(node).bodies;
     bodies.clear();
     for (const std::uint64_t body : reply.getBodies()) bodies.push_back(handle_cast<CUgraph>(Handle(body)));
+    if (bodies.size() != params.conditional.size) throw ProtocolError("a conditional node without its bodies");
     params.conditional.phGraph_out = bodies.data();
   }
   *out = handle_cast<CUgraphNode>(node);
@@ -167,31 +165,22 @@ CUresult change_node(Thread& thread, Handle exec, CUgraphNode node, const CUgrap
   return result;
 }
 
-// Asks for the parameters of a node that must be of this type; `read` takes them.
-template <class Read>
-CUresult get_node(Thread& thread, CUgraphNode node, CUgraphNodeType type, const void* out, Read&& read) {
-  if (!out || !handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::GetNode> call(thread, ContextNeed::optional);
-  if (!call) return call.error();
-  call.in().setNode(handle_of(node).value());
-  call.in().setType(type);
-  const CUresult result = call.wait();
-  return result == CUDA_SUCCESS ? read(call.out().getParameters()) : result;
-}
-
-CUresult kernel_attribute(Thread& thread, CUgraphNode node, const CUlaunchAttribute& wanted, bool set,
-                          CUlaunchAttributeValue* out) {
+// An attribute of a kernel node: read into `value`, or set to what is there.
+CUresult kernel_attribute(Thread& thread, CUgraphNode node, CUkernelNodeAttrID id, bool set,
+                          CUkernelNodeAttrValue& value) {
   if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
-  if (!launch_attribute_facts(wanted.id)) return CUDA_ERROR_INVALID_VALUE;
+  if (!launch_attribute_facts(id)) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::NodeAttribute> call(thread, ContextNeed::optional);
   if (!call) return call.error();
   auto in = call.in();
   in.setNode(handle_of(node).value());
   in.setSet(set);
-  if (const CUresult bad = write_attribute(session_of(thread).events, wanted, in.initAttribute()); bad != CUDA_SUCCESS)
+  if (const CUresult bad =
+          write_attribute(session_of(thread).events, attribute_of(id, set ? &value : nullptr), in.initAttribute());
+      bad != CUDA_SUCCESS)
     return bad;
   const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS && out) read_attribute(call.out().getAttribute(), *out);
+  if (result == CUDA_SUCCESS && !set) read_attribute(call.out().getAttribute(), value);
   return result;
 }
 
@@ -218,7 +207,6 @@ CUresult cuGraphConditionalHandleCreate(Thread& thread, CUgraphConditionalHandle
   }
   if (!session_of(thread).contexts.find(context)) return CUDA_ERROR_INVALID_CONTEXT;
   RemoteCall<wire::CuGraphConditionalHandleCreate> call(thread);
-  if (!call) return call.error();
   auto in = call.in();
   in.setHGraph(handle_of(graph).value());
   in.setCtx(handle_of(context).value());
@@ -295,20 +283,13 @@ CUresult cuGraphBatchMemOpNodeGetParams(Thread& thread, CUgraphNode node, CUDA_B
 
 CUresult cuGraphKernelNodeGetAttribute(Thread& thread, CUgraphNode node, CUkernelNodeAttrID id,
                                        CUkernelNodeAttrValue* value) {
-  if (!value) return CUDA_ERROR_INVALID_VALUE;
-  CUlaunchAttribute wanted;
-  std::memset(&wanted, 0, sizeof(wanted));
-  wanted.id = id;
-  return kernel_attribute(thread, node, wanted, false, value);
+  return value ? kernel_attribute(thread, node, id, false, *value) : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuGraphKernelNodeSetAttribute(Thread& thread, CUgraphNode node, CUkernelNodeAttrID id,
                                        const CUkernelNodeAttrValue* value) {
   if (!value) return CUDA_ERROR_INVALID_VALUE;
-  CUlaunchAttribute wanted;
-  std::memset(&wanted, 0, sizeof(wanted));
-  wanted.id = id;
-  wanted.value = *value;
-  return kernel_attribute(thread, node, wanted, true, nullptr);
+  CUkernelNodeAttrValue wanted = *value;
+  return kernel_attribute(thread, node, id, true, wanted);
 }
 
 }  // namespace fargpu::client::hand

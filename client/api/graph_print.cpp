@@ -14,7 +14,7 @@
 namespace fargpu::client::hand {
 namespace {
 
-// Of a graph: some hundred thousand nodes with all that is known of them.
+// The text of a graph of some hundred thousand nodes, with all that is known of them.
 constexpr std::uint64_t text_bytes_max = 256u << 20;
 
 struct Close {
@@ -30,7 +30,6 @@ CUresult cuGraphDebugDotPrint(Thread& thread, CUgraph graph, const char* path, u
   std::unique_ptr<std::FILE, Close> file;
   for (std::uint64_t printed = 0, bytes = 1; printed < bytes;) {
     RemoteCall<wire::PrintGraph> call(thread);
-    if (!call) return call.error();
     auto in = call.in();
     in.setGraph(handle_of(graph).value());
     in.setFlags(flags);

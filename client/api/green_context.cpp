@@ -31,7 +31,6 @@ template <class Name>
 CUresult get_resource(Thread& thread, CUdevResource* resource, CUdevResourceType type, Name&& name) {
   if (!resource) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::DeviceResource> call(thread);
-  if (!call) return call.error();
   call.in().setType(type);
   name(call.in().getOf());
   const CUresult result = call.wait();
@@ -40,8 +39,7 @@ CUresult get_resource(Thread& thread, CUdevResource* resource, CUdevResourceType
 }
 
 CUresult resource_of(Thread& thread, const Context* context, CUdevResource* resource, CUdevResourceType type) {
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (const CUresult bad = check_active(context); bad != CUDA_SUCCESS) return bad;
   return get_resource(thread, resource, type, [&](auto of) { of.setContext(context->handle.value()); });
 }
 
@@ -75,7 +73,6 @@ CUresult cuDevSmResourceSplitByCount(Thread& thread, CUdevResource* groups, unsi
   if (!count || !resource) return CUDA_ERROR_INVALID_VALUE;
   if (resource->type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
   RemoteCall<wire::SplitResource> call(thread);
-  if (!call) return call.error();
   auto in = call.in();
   in.setResource(number_of(*resource));
   in.setSimulate(!groups);

@@ -21,13 +21,6 @@ constexpr unsigned alloc_flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVI
 constexpr unsigned register_flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
                                     CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
 
-CUresult usable_context(Thread& thread, Context*& context) {
-  context = thread.context();
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  return context->failure;
-}
-
 // Whether there is memory all over the range, as far as its pages go. The system says so of a range that it is to write
 // back some time, which private memory never is.
 bool all_mapped(std::uint64_t address, std::uint64_t bytes) {
@@ -63,8 +56,8 @@ void settle_copies() {
 
 CUresult cuMemHostAlloc(Thread& thread, void** pp, std::size_t bytesize, unsigned flags) {
   if (!pp || (flags & ~alloc_flags)) return CUDA_ERROR_INVALID_VALUE;
-  Context* context;
-  if (const CUresult bad = usable_context(thread, context); bad != CUDA_SUCCESS) return bad;
+  Context* const context = thread.context();
+  if (const CUresult bad = check_usable(context); bad != CUDA_SUCCESS) return bad;
   if (bytesize == 0) {
     *pp = nullptr;
     return CUDA_SUCCESS;
@@ -75,7 +68,7 @@ CUresult cuMemHostAlloc(Thread& thread, void** pp, std::size_t bytesize, unsigne
 CUresult cuMemFreeHost(Thread& thread, void* p) {
   if (!p) return CUDA_SUCCESS;
   settle_copies();
-  return with_owner(thread, p, [&](Session& session) { return session.host_memory.free(thread, p); });
+  return with_owner(thread, p, [&](Session& session) { return session.host_memory.free(thread, p, session.fences); });
 }
 
 CUresult cuMemHostRegister_v2(Thread& thread, void* p, std::size_t bytesize, unsigned flags) {
@@ -84,8 +77,8 @@ CUresult cuMemHostRegister_v2(Thread& thread, void* p, std::size_t bytesize, uns
     refuse_use("cuMemHostRegister of I/O memory");
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  Context* context;
-  if (const CUresult bad = usable_context(thread, context); bad != CUDA_SUCCESS) return bad;
+  Context* const context = thread.context();
+  if (const CUresult bad = check_usable(context); bad != CUDA_SUCCESS) return bad;
   if (!all_mapped(reinterpret_cast<std::uint64_t>(p), bytesize)) return CUDA_ERROR_INVALID_VALUE;
   if (const Pool* const pool = process().pool()) {
     const auto address = reinterpret_cast<std::uint64_t>(p);
@@ -103,7 +96,7 @@ CUresult cuMemHostRegister_v2(Thread& thread, void* p, std::size_t bytesize, uns
 CUresult cuMemHostUnregister(Thread& thread, void* p) {
   if (!p) return CUDA_ERROR_INVALID_VALUE;
   settle_copies();
-  return with_owner(thread, p, [&](Session& session) { return session.host_memory.remove(thread, p); });
+  return with_owner(thread, p, [&](Session& session) { return session.host_memory.remove(thread, p, session.fences); });
 }
 
 CUresult cuMemHostGetDevicePointer_v2(Thread& thread, CUdeviceptr* pdptr, void* p, unsigned flags) {

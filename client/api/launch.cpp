@@ -122,9 +122,7 @@ bool surely_accepted(const Device& device, const Launch& launch, Function& funct
 CUresult write_launch(Thread& thread, const Launch& launch, Function& function, const StreamUse& stream,
                       wire::Launch::Builder in) {
   Session& session = session_of(thread);
-  if (const CUresult bad =
-          check_shape(session.terms.facts.devices[static_cast<std::size_t>(stream->context->device)], launch);
-      bad != CUDA_SUCCESS)
+  if (const CUresult bad = check_shape(session.terms.facts.at(stream->context->device), launch); bad != CUDA_SUCCESS)
     return bad;
   std::span<const std::byte> arguments;
   if (const CUresult bad = gather_arguments(function, launch.params, launch.extra, arguments); bad != CUDA_SUCCESS)
@@ -189,8 +187,7 @@ CUresult launch(Thread& thread, const Launch& launch) {
   }
   if (function->launch_known(fingerprint)) return noted(call.post(stream));
   const std::uint64_t changes = function->changes_now();
-  if (surely_accepted(session.terms.facts.devices[static_cast<std::size_t>(stream->context->device)], launch, *function,
-                      *stream->context)) {
+  if (surely_accepted(session.terms.facts.at(stream->context->device), launch, *function, *stream->context)) {
     const CUresult result = noted(call.post(stream));
     if (result == CUDA_SUCCESS) function->learn_launch(fingerprint, changes);
     return result;

@@ -41,7 +41,6 @@ CUresult fetch(Thread& thread, CUlinkState state, std::size_t bytes, std::vector
   while (linked.size() < bytes) {
     const std::size_t offset = linked.size(), part = std::min(bytes - offset, limits::bulk_bytes_max);
     RemoteCall<wire::FetchLinked> call(thread);
-    if (!call) return call.error();
     auto in = call.in();
     in.setLink(handle_of(state).value());
     in.setOffset(offset);
@@ -111,7 +110,6 @@ CUresult cuLinkComplete(Thread& thread, CUlinkState state, void** linked, std::s
 CUresult cuLinkDestroy(Thread& thread, CUlinkState state) {
   if (!session_of(thread).links.find(handle_of(state))) return CUDA_ERROR_INVALID_HANDLE;
   RemoteCall<wire::CuLinkDestroy> call(thread);
-  if (!call) return call.error();
   call.in().setState(handle_of(state).value());
   const CUresult result = call.wait();
   if (call.done()) session_of(thread).links.remove(handle_of(state));

@@ -29,9 +29,8 @@ bool same(const CUmemLocation& a, const CUmemLocation& b) { return a.type == b.t
 
 CUresult check_location(Thread& thread, const CUmemLocation& location) {
   if (on_host(location)) return CUDA_SUCCESS;
-  int ordinal;
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
-  return session_of(thread).terms.facts.worker_ordinal(location.id, ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  return session_of(thread).terms.facts.has(location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 // Contents go to the device before the next work in any case; from there they come when they are touched.
@@ -82,9 +81,7 @@ CUresult cuMemAllocManaged(Thread& thread, CUdeviceptr* dptr, std::size_t bytesi
   if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
   Context* const context = thread.context();
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (const CUresult failure = context->failure; failure != CUDA_SUCCESS) return failure;
+  if (const CUresult bad = check_usable(context); bad != CUDA_SUCCESS) return bad;
   std::uint64_t address = 0;
   const CUresult result = session_of(thread).managed.allocate(thread, *context, bytesize, address);
   if (result == CUDA_SUCCESS) *dptr = address;

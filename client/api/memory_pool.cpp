@@ -16,12 +16,10 @@ namespace fargpu::client::hand {
 namespace {
 
 DeviceMemory& memory_of(Thread& thread) { return session_of(thread).device_memory; }
+MemoryPools& pools_of(Thread& thread) { return memory_of(thread).pools(); }
 HostPools& host_pools_of(Thread& thread) { return session_of(thread).host_pools; }
 
-bool known(Thread& thread, CUdevice device) {
-  int ordinal;
-  return session_of(thread).terms.facts.worker_ordinal(device, ordinal);
-}
+bool known(Thread& thread, CUdevice device) { return session_of(thread).terms.facts.has(device); }
 
 // A place where pools may lie: a device, or the host, whose NUMA nodes are one to the client. The driver has none at
 // the node of the calling thread either.
@@ -34,7 +32,7 @@ CUresult check_location(Thread& thread, const CUmemLocation* location, CUmemAllo
   return host || known(thread, location->id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-// Of the pools of a location.
+// The pools of a location.
 int pool_device(const CUmemLocation& location) {
   return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : pool_of_host;
 }
@@ -97,7 +95,7 @@ CUresult cuMemAllocAsync(Thread& thread, CUdeviceptr* dptr, std::size_t bytesize
   if (!dptr) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  return allocate(thread, dptr, bytesize, memory_of(thread).pools().current_of(use->context->device), use);
+  return allocate(thread, dptr, bytesize, pools_of(thread).current_of(use->context->device), use);
 }
 
 CUresult cuMemAllocFromPoolAsync(Thread& thread, CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool handle,
@@ -105,7 +103,7 @@ CUresult cuMemAllocFromPoolAsync(Thread& thread, CUdeviceptr* dptr, std::size_t 
   if (!dptr) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  const auto pool = memory_of(thread).pools().find(handle);
+  const auto pool = pools_of(thread).find(handle);
   return pool ? allocate(thread, dptr, bytesize, pool, use) : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -134,12 +132,12 @@ CUresult cuMemPoolCreate(Thread& thread, CUmemoryPool* pool, const CUmemPoolProp
     return refuse_use("a memory pool that other processes open other than by a file descriptor");
   if (properties->handleTypes != 0 && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
     return refuse_use("a memory pool in host memory that other processes open");
-  *pool = memory_of(thread).pools().create(*properties)->cuda();
+  *pool = pools_of(thread).create(*properties)->cuda();
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolDestroy(Thread& thread, CUmemoryPool handle) {
-  MemoryPools& pools = memory_of(thread).pools();
+  MemoryPools& pools = pools_of(thread);
   const auto pool = pools.find(handle);
   if (!pool || !pools.destroy(handle)) return CUDA_ERROR_INVALID_VALUE;
   trim(thread, *pool, 0);
@@ -149,14 +147,14 @@ CUresult cuMemPoolDestroy(Thread& thread, CUmemoryPool handle) {
 }
 
 CUresult cuMemPoolTrimTo(Thread& thread, CUmemoryPool handle, std::size_t keep_bytes) {
-  const auto pool = memory_of(thread).pools().find(handle);
+  const auto pool = pools_of(thread).find(handle);
   if (!pool) return CUDA_ERROR_INVALID_VALUE;
   trim(thread, *pool, keep_bytes);
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolGetAttribute(Thread& thread, CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
-  const auto pool = memory_of(thread).pools().find(handle);
+  const auto pool = pools_of(thread).find(handle);
   if (!pool || !value) return CUDA_ERROR_INVALID_VALUE;
   const auto number = [&](cuuint64_t of) {
     std::memcpy(value, &of, sizeof(of));
@@ -181,7 +179,7 @@ CUresult cuMemPoolGetAttribute(Thread& thread, CUmemoryPool handle, CUmemPool_at
 }
 
 CUresult cuMemPoolSetAttribute(Thread& thread, CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
-  const auto pool = memory_of(thread).pools().find(handle);
+  const auto pool = pools_of(thread).find(handle);
   if (!pool || !value) return CUDA_ERROR_INVALID_VALUE;
   const auto number = [&] {
     cuuint64_t of;
@@ -213,7 +211,7 @@ CUresult cuMemPoolSetAttribute(Thread& thread, CUmemoryPool handle, CUmemPool_at
 
 // A pool's own device always has access.
 CUresult cuMemPoolGetAccess(Thread& thread, CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
-  const auto pool = memory_of(thread).pools().find(handle);
+  const auto pool = pools_of(thread).find(handle);
   if (!pool || !flags || !location) return CUDA_ERROR_INVALID_VALUE;
   if (location->type == CU_MEM_LOCATION_TYPE_HOST || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA) {
     *flags = pool->host ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -228,7 +226,7 @@ CUresult cuMemPoolGetAccess(Thread& thread, CUmemAccess_flags* flags, CUmemoryPo
 }
 
 CUresult cuMemPoolSetAccess(Thread& thread, CUmemoryPool handle, const CUmemAccessDesc* access, std::size_t count) {
-  const auto pool = memory_of(thread).pools().find(handle);
+  const auto pool = pools_of(thread).find(handle);
   if (!pool || !access || count == 0) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < count; ++i) {
     const CUmemLocation& location = access[i].location;
@@ -249,44 +247,44 @@ CUresult cuMemPoolSetAccess(Thread& thread, CUmemoryPool handle, const CUmemAcce
 CUresult cuDeviceGetDefaultMemPool(Thread& thread, CUmemoryPool* pool, CUdevice device) {
   if (!pool) return CUDA_ERROR_INVALID_VALUE;
   if (!known(thread, device)) return CUDA_ERROR_INVALID_DEVICE;
-  *pool = memory_of(thread).pools().default_of(device)->cuda();
+  *pool = pools_of(thread).default_of(device)->cuda();
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetMemPool(Thread& thread, CUmemoryPool* pool, CUdevice device) {
   if (!pool) return CUDA_ERROR_INVALID_VALUE;
   if (!known(thread, device)) return CUDA_ERROR_INVALID_DEVICE;
-  *pool = memory_of(thread).pools().current_of(device)->cuda();
+  *pool = pools_of(thread).current_of(device)->cuda();
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceSetMemPool(Thread& thread, CUdevice device, CUmemoryPool handle) {
   if (!known(thread, device)) return CUDA_ERROR_INVALID_DEVICE;
-  const auto pool = memory_of(thread).pools().find(handle);
+  const auto pool = pools_of(thread).find(handle);
   if (!pool || pool->device != device) return CUDA_ERROR_INVALID_VALUE;
-  memory_of(thread).pools().set_current(device, pool);
+  pools_of(thread).set_current(device, pool);
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetDefaultMemPool(Thread& thread, CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
   if (const CUresult bad = check_location(thread, location, type); bad != CUDA_SUCCESS) return bad;
   if (!pool) return CUDA_ERROR_INVALID_VALUE;
-  *pool = memory_of(thread).pools().default_of(pool_device(*location))->cuda();
+  *pool = pools_of(thread).default_of(pool_device(*location))->cuda();
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetMemPool(Thread& thread, CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
   if (const CUresult bad = check_location(thread, location, type); bad != CUDA_SUCCESS) return bad;
   if (!pool) return CUDA_ERROR_INVALID_VALUE;
-  *pool = memory_of(thread).pools().current_of(pool_device(*location))->cuda();
+  *pool = pools_of(thread).current_of(pool_device(*location))->cuda();
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemSetMemPool(Thread& thread, CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
   if (const CUresult bad = check_location(thread, location, type); bad != CUDA_SUCCESS) return bad;
-  const auto wanted = memory_of(thread).pools().find(pool);
+  const auto wanted = pools_of(thread).find(pool);
   if (!wanted || wanted->device != pool_device(*location)) return CUDA_ERROR_INVALID_VALUE;
-  memory_of(thread).pools().set_current(wanted->device, wanted);
+  pools_of(thread).set_current(wanted->device, wanted);
   return CUDA_SUCCESS;
 }
 

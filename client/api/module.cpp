@@ -1,7 +1,7 @@
 // Images, modules, libraries, and what is found in them. CUDA Driver API, "Module Management" and "Library Management".
 
-#include <functional>
 #include <memory>
+#include <type_traits>
 
 #include "calls_module.capnp.h"
 #include "client/session/entry.h"
@@ -26,9 +26,9 @@ struct LibraryOptions {
   void** values = nullptr;
 };
 
-void tell_taken(Thread& thread, std::uint64_t library) {
+void tell_taken(Thread& thread, Handle library) {
   RemoteCall<wire::TakeLoaded> call(thread);
-  call.in().setLibrary(library);
+  call.in().setLibrary(library.value());
   call.tell();
 }
 
@@ -40,7 +40,7 @@ void keep_ahead(RemoteCall<wire::LoadImage>& call, capnp::List<wire::LoadedAhead
 
 // Loads an image as a module or a library; the handle of either comes back.
 CUresult load_image(Thread& thread, const Image& image, bool module, const JitOptions& jit,
-                    const LibraryOptions& library, std::uint64_t& handle) {
+                    const LibraryOptions& library, Handle& loaded) {
   const auto fill = [&](wire::LoadImage::Builder in, capnp::Data::Reader hash) {
     in.setHash(hash);
     in.setBytes(image.bytes.size());
@@ -63,18 +63,36 @@ CUresult load_image(Thread& thread, const Image& image, bool module, const JitOp
       [&](RemoteCall<wire::LoadImage>& call, CUresult result, bool ahead) {
         const auto out = call.out();
         JitOutputs(jit).store(out);
-        handle = out.getHandle();
+        const Handle handle(out.getHandle());
         if (module && result == CUDA_SUCCESS)
           session_of(thread).functions.note_module(
-              Handle(handle), {.context = session_of(thread).contexts.home(*thread.context()).id()});
+              handle, {.context = session_of(thread).contexts.home(*thread.context()).id()});
         for (const auto kernel : out.getKernels()) session_of(thread).functions.learn(kernel, thread.context());
         if (ahead) tell_taken(thread, handle);
         else keep_ahead(call, out.getAhead());
+        if (result == CUDA_SUCCESS) loaded = handle;
         return result;
       });
 }
 
-CUresult find_function(Thread& thread, Handle owner, const char* name, ContextNeed need, Function*& found);
+// Function of a module, kernel of a library, function of a kernel.
+CUresult find_function(Thread& thread, Handle owner, const char* name, ContextNeed need, Function*& found) {
+  RemoteCall<wire::FindFunction> call(thread, need);
+  auto in = call.in();
+  in.setOwner(owner.value());
+  in.setName(name);
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) found = session_of(thread).functions.learn(call.out(), thread.context());
+  return result;
+}
+
+// As find_function, of a module or library; the worker is asked for what is not known by its name.
+CUresult find_named(Thread& thread, Handle owner, const char* name, ContextNeed need, Handle& found) {
+  Function* function = session_of(thread).functions.find_named(owner, name);
+  const CUresult result = function ? CUDA_SUCCESS : find_function(thread, owner, name, need, function);
+  if (result == CUDA_SUCCESS) found = function->handle;
+  return result;
+}
 
 /// What a library was loaded from, to load it at another host too.
 struct LibrarySource {
@@ -103,36 +121,28 @@ struct LibrarySource {
   }
   LibrarySource(const LibrarySource&) = delete;
   LibrarySource& operator=(const LibrarySource&) = delete;
+
+  CUresult load(Thread& thread, Handle& loaded) {
+    const JitOptions jit{static_cast<unsigned>(jit_options.size()), jit_options.data(), jit_values.data()};
+    const LibraryOptions library{static_cast<unsigned>(options.size()), options.data(), values.data()};
+    return load_image(thread, image, /*module=*/false, jit, library, loaded);
+  }
 };
 
 void remember(Pool& pool, Handle library, std::shared_ptr<LibrarySource> source) {
-  pool.twins.loaded(library, {.load =
-                                  [source](Thread& thread, Handle& twin) {
-                                    std::uint64_t handle = 0;
-                                    const CUresult result =
-                                        load_image(thread, source->image, false,
-                                                   {static_cast<unsigned>(source->jit_options.size()),
-                                                    source->jit_options.data(), source->jit_values.data()},
-                                                   {static_cast<unsigned>(source->options.size()),
-                                                    source->options.data(), source->values.data()},
-                                                   handle);
-                                    if (result == CUDA_SUCCESS) twin = Handle(handle);
-                                    return result;
-                                  },
-                              .find =
-                                  [](Thread& thread, Handle twin, const std::string& name, Handle& kernel) {
-                                    Function* found = session_of(thread).functions.find_named(twin, name);
-                                    const CUresult result =
-                                        found ? CUDA_SUCCESS
-                                              : find_function(thread, twin, name.c_str(), ContextNeed::optional, found);
-                                    if (result == CUDA_SUCCESS) kernel = found->handle;
-                                    return result;
-                                  }});
+  const auto load = [source](Thread& thread, Handle& twin) { return source->load(thread, twin); };
+  const auto find = [](Thread& thread, Handle twin, const std::string& name, Handle& kernel) {
+    return find_named(thread, twin, name.c_str(), ContextNeed::optional, kernel);
+  };
+  pool.twins.loaded(library, {.load = load, .find = find});
 }
 
-CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions& jit, const LibraryOptions& library,
-              std::uint64_t& handle, std::size_t readable = unbounded) {
-  if (!pointer || !jit.valid() || (library.count > 0 && !library.options)) return CUDA_ERROR_INVALID_VALUE;
+// `Loaded`, a CUmodule or a CUlibrary, says what the image is loaded as.
+template <class Loaded>
+CUresult load(Thread& thread, Loaded* out, const void* pointer, const JitOptions& jit,
+              const LibraryOptions& library = {}, std::size_t readable = unbounded) {
+  constexpr bool module = std::is_same_v<Loaded, CUmodule>;
+  if (!out || !pointer || !jit.valid() || (library.count > 0 && !library.options)) return CUDA_ERROR_INVALID_VALUE;
   if (module && !thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
   auto image = find_image(pointer, readable);
   if (!image && module) return CUDA_ERROR_INVALID_IMAGE;
@@ -140,41 +150,22 @@ CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions
   if (!image) image = Image{std::as_bytes(std::span("")), false, {}};
   Pool* const pool = module ? nullptr : process().pool();
   const auto source = pool ? std::make_shared<LibrarySource>(*image, jit, library) : nullptr;
+  Handle handle;
   const CUresult result = load_image(thread, *image, module, jit, library, handle);
-  if (pool && result == CUDA_SUCCESS) remember(*pool, Handle(handle), source);
+  if (result != CUDA_SUCCESS) return result;
+  if (pool) remember(*pool, handle, source);
+  *out = handle_cast<Loaded>(handle);
   return result;
 }
 
-CUresult load_file(Thread& thread, const char* path, bool module, const JitOptions& jit, const LibraryOptions& library,
-                   std::uint64_t& handle) {
-  if (!path) return CUDA_ERROR_INVALID_VALUE;
+template <class Loaded>
+CUresult load_file(Thread& thread, Loaded* out, const char* path, const JitOptions& jit,
+                   const LibraryOptions& library = {}) {
+  if (!out || !path) return CUDA_ERROR_INVALID_VALUE;
   const auto file = InputFile::read(path);
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
   const std::span<const std::byte> bytes = file->with_null();
-  return load(thread, bytes.data(), module, jit, library, handle, bytes.size());
-}
-
-/// Where a load's handle goes, once there is one.
-template <class Out>
-CUresult give(const std::function<CUresult(std::uint64_t&)>& load, Out* out) {
-  std::uint64_t handle = 0;
-  const CUresult result = load(handle);
-  if (result == CUDA_SUCCESS) *out = handle_cast<Out>(Handle(handle));
-  return result;
-}
-
-// Function of a module, kernel of a library, function of a kernel.
-CUresult find_function(Thread& thread, Handle owner, const char* name, ContextNeed need, Function*& found) {
-  RemoteCall<wire::FindFunction> call(thread, need);
-  if (!call) return call.error();
-  auto in = call.in();
-  in.setOwner(owner.value());
-  in.setName(name);
-  const CUresult result = call.wait();
-  if (result != CUDA_SUCCESS) return result;
-  found = session_of(thread).functions.learn(call.out(), need == ContextNeed::none ? nullptr : thread.context());
-  if (!found) throw ProtocolError("the worker named a function by a handle of another kind");
-  return result;
+  return load(thread, out, bytes.data(), jit, library, bytes.size());
 }
 
 /// Where a variable is looked for: in a module or library. It goes with the library that a module is behind.
@@ -186,8 +177,7 @@ struct VariableOf {
 CUresult find_global(Thread& thread, Context* context, const VariableOf& of, const char* name, CUdeviceptr* address,
                      std::size_t* bytes, bool only_managed = false) {
   if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (const CUresult bad = check_active(context); bad != CUDA_SUCCESS) return bad;
   Session& session = session_of(thread);
   const std::uint64_t owner = (of.behind ? of.behind : of.owner).value();
   Variables::Name named{of.owner, context, name, only_managed};
@@ -198,7 +188,6 @@ CUresult find_global(Thread& thread, Context* context, const VariableOf& of, con
     return thread.take_late_error();
   }
   RemoteCall<wire::FindGlobal> call(thread, context);
-  if (!call) return call.error();
   auto in = call.in();
   in.setOwner(of.owner.value());
   in.setName(name);
@@ -222,21 +211,20 @@ CUresult find_global(Thread& thread, Context* context, const VariableOf& of, con
   return result;
 }
 
-CUresult enumerate(Thread& thread, Handle owner, unsigned room, ContextNeed need,
-                   const std::function<void(unsigned, Handle)>& store) {
+// Functions of a module, kernels of a library: as many as there is room for.
+template <class Out>
+CUresult enumerate(Thread& thread, Handle owner, Out* list, unsigned room, ContextNeed need) {
   RemoteCall<wire::ListFunctions> call(thread, need);
-  if (!call) return call.error();
   call.in().setOwner(owner.value());
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  const auto list = call.out().getFunctions();
-  for (unsigned i = 0; i < std::min<unsigned>(room, list.size()); ++i) {
+  const auto functions = call.out().getFunctions();
+  for (unsigned i = 0; i < std::min<unsigned>(room, functions.size()); ++i) {
     RemoteCall<wire::DescribeFunction> describe(thread, need);
-    describe.in().setFunction(list[i]);
+    describe.in().setFunction(functions[i]);
     if (const CUresult bad = describe.wait(); bad != CUDA_SUCCESS) return bad;
-    if (!session_of(thread).functions.learn(describe.out(), thread.context()))
-      throw ProtocolError("the worker named a function by a handle of another kind");
-    store(i, Handle(list[i]));
+    session_of(thread).functions.learn(describe.out(), thread.context());
+    list[i] = handle_cast<Out>(Handle(functions[i]));
   }
   return result;
 }
@@ -265,38 +253,22 @@ CUresult unload(Thread& thread, Handle owner, RemoteCall<Request>& call) {
 
 CUresult cuModuleLoadDataEx(Thread& thread, CUmodule* module, const void* image, unsigned count, CUjit_option* options,
                             void** values) {
-  if (!module) return CUDA_ERROR_INVALID_VALUE;
-  return give(
-      [&](std::uint64_t& handle) {
-        return load(thread, image, true, {count, options, values}, {}, handle);
-      },
-      module);
+  return load(thread, module, image, {count, options, values});
 }
 
 CUresult cuModuleLoad(Thread& thread, CUmodule* module, const char* path) {
-  if (!module) return CUDA_ERROR_INVALID_VALUE;
-  return give([&](std::uint64_t& handle) { return load_file(thread, path, true, {}, {}, handle); }, module);
+  return load_file(thread, module, path, {});
 }
 
 CUresult cuLibraryLoadData(Thread& thread, CUlibrary* library, const void* code, CUjit_option* jit, void** jit_values,
                            unsigned jit_count, CUlibraryOption* options, void** values, unsigned count) {
-  if (!library) return CUDA_ERROR_INVALID_VALUE;
-  return give(
-      [&](std::uint64_t& handle) {
-        return load(thread, code, false, {jit_count, jit, jit_values}, {count, options, values}, handle);
-      },
-      library);
+  return load(thread, library, code, {jit_count, jit, jit_values}, {count, options, values});
 }
 
 CUresult cuLibraryLoadFromFile(Thread& thread, CUlibrary* library, const char* path, CUjit_option* jit,
                                void** jit_values, unsigned jit_count, CUlibraryOption* options, void** values,
                                unsigned count) {
-  if (!library) return CUDA_ERROR_INVALID_VALUE;
-  return give(
-      [&](std::uint64_t& handle) {
-        return load_file(thread, path, false, {jit_count, jit, jit_values}, {count, options, values}, handle);
-      },
-      library);
+  return load_file(thread, library, path, {jit_count, jit, jit_values}, {count, options, values});
 }
 
 CUresult cuModuleUnload(Thread& thread, CUmodule module) {
@@ -336,20 +308,18 @@ CUresult cuModuleGetFunction(Thread& thread, CUfunction* out, CUmodule module, c
   if (!handle_of(module).well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = RemoteCall<wire::FindFunction>(thread, ContextNeed::current).refusal(); bad != CUDA_SUCCESS)
     return bad;
-  Function* function = session_of(thread).functions.find_named(handle_of(module), name);
-  const CUresult result =
-      function ? CUDA_SUCCESS : find_function(thread, handle_of(module), name, ContextNeed::current, function);
-  if (result == CUDA_SUCCESS) *out = handle_cast<CUfunction>(function->handle);
+  Handle function;
+  const CUresult result = find_named(thread, handle_of(module), name, ContextNeed::current, function);
+  if (result == CUDA_SUCCESS) *out = handle_cast<CUfunction>(function);
   return result;
 }
 
 CUresult cuLibraryGetKernel(Thread& thread, CUkernel* out, CUlibrary library, const char* name) {
   if (!out || !name) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
-  Function* kernel = session_of(thread).functions.find_named(handle_of(library), name);
-  const CUresult result =
-      kernel ? CUDA_SUCCESS : find_function(thread, handle_of(library), name, ContextNeed::optional, kernel);
-  if (result == CUDA_SUCCESS) *out = handle_cast<CUkernel>(kernel->handle);
+  Handle kernel;
+  const CUresult result = find_named(thread, handle_of(library), name, ContextNeed::optional, kernel);
+  if (result == CUDA_SUCCESS) *out = handle_cast<CUkernel>(kernel);
   return result;
 }
 
@@ -404,10 +374,8 @@ CUresult cuKernelGetFunction(Thread& thread, CUfunction* out, CUkernel kernel) {
 }
 
 CUresult library_module(Thread& thread, Context* context, Handle library, CUmodule& module) {
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (const CUresult bad = check_active(context); bad != CUDA_SUCCESS) return bad;
   RemoteCall<wire::CuLibraryGetModule> call(thread, context);
-  if (!call) return call.error();
   call.in().setLibrary(library.value());
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
@@ -429,15 +397,13 @@ CUresult cuLibraryGetModule(Thread& thread, CUmodule* module, CUlibrary library)
 CUresult cuModuleEnumerateFunctions(Thread& thread, CUfunction* functions, unsigned count, CUmodule module) {
   if (!functions || count == 0) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(module).well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_HANDLE;
-  return enumerate(thread, handle_of(module), count, ContextNeed::current,
-                   [&](unsigned i, Handle handle) { functions[i] = handle_cast<CUfunction>(handle); });
+  return enumerate(thread, handle_of(module), functions, count, ContextNeed::current);
 }
 
 CUresult cuLibraryEnumerateKernels(Thread& thread, CUkernel* kernels, unsigned count, CUlibrary library) {
   if (!kernels || count == 0) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
-  return enumerate(thread, handle_of(library), count, ContextNeed::optional,
-                   [&](unsigned i, Handle handle) { kernels[i] = handle_cast<CUkernel>(handle); });
+  return enumerate(thread, handle_of(library), kernels, count, ContextNeed::optional);
 }
 
 CUresult cuModuleGetGlobal_v2(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUmodule module,
@@ -448,9 +414,7 @@ CUresult cuModuleGetGlobal_v2(Thread& thread, CUdeviceptr* address, std::size_t*
   Context* context = thread.context();
   const auto its = session.functions.module(handle_of(module));
   if (its && context && context->active)
-    if (Context* const live = session.contexts.find(
-            handle_cast<CUcontext>(Handle::from_id(HandleKind::context, its->context, session.terms.origin))))
-      context = live;
+    if (Context* const live = session.contexts.find_id(its->context)) context = live;
   return find_global(thread, context, {.owner = handle_of(module), .behind = its ? its->library : Handle()}, name,
                      address, bytes);
 }
@@ -470,7 +434,7 @@ CUresult cuLibraryGetManaged(Thread& thread, CUdeviceptr* address, std::size_t* 
   if (!context) {
     Session& session = session_of(thread);
     CUdevice first = 0;
-    for (int ordinal; !session.terms.facts.worker_ordinal(first, ordinal); ++first)
+    for (; !session.terms.facts.has(first); ++first)
       if (!session.terms.facts.device(first)) return CUDA_ERROR_NO_DEVICE;
     const std::lock_guard lock(session.contexts.mutex());
     context = &session.contexts.primary(first);
@@ -480,10 +444,9 @@ CUresult cuLibraryGetManaged(Thread& thread, CUdeviceptr* address, std::size_t* 
   return find_global(thread, context, {.owner = handle_of(library)}, name, address, bytes, true);
 }
 
-// As on every device without CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS: no function is both the GPU's and this
-// process's.
+// No function is both the GPU's and this process's. The driver says so in this way on every device without
+// CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS.
 CUresult cuLibraryGetUnifiedFunction(Thread&, void** function, CUlibrary library, const char* name) {
-  // No device that is served has functions for host and device alike, and the driver says so in this way.
   if (!function || !name || handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_ERROR_INVALID_HANDLE;
 }

@@ -11,6 +11,7 @@
 #include "client/session/pool.h"
 #include "client/session/route.h"
 #include "client/session/session.h"
+#include "protocol/launch_shape.h"
 
 namespace fargpu::client {
 
@@ -140,13 +141,7 @@ CUresult write_kernel(Thread& thread, const CUDA_KERNEL_NODE_PARAMS_v3& p, wire:
   if (function->whole_system.load()) session.whole_system_work.captured();
   node.setFunction(function->handle.value());
   node.setAsKernel(!p.func);
-  node.setGridX(p.gridDimX);
-  node.setGridY(p.gridDimY);
-  node.setGridZ(p.gridDimZ);
-  node.setBlockX(p.blockDimX);
-  node.setBlockY(p.blockDimY);
-  node.setBlockZ(p.blockDimZ);
-  node.setSharedBytes(p.sharedMemBytes);
+  write_shape(p, node);
   node.setParameters(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(arguments.data()), arguments.size()));
   node.setContext(handle_of(p.ctx).value());
   return CUDA_SUCCESS;
@@ -187,9 +182,8 @@ CUresult write_memory(Thread& thread, const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& p,
   auto list = node.initOperations(element_count(p.count));
   for (unsigned i = 0; i < list.size(); ++i) {
     MemoryOperation operation;
-    if (const CUresult bad = read_operation(
-            session_of(thread).map, session_of(thread).terms.facts.devices[static_cast<std::size_t>(context->device)],
-            p.paramArray[i], operation);
+    if (const CUresult bad = read_operation(session_of(thread).map, session_of(thread).terms.facts.at(context->device),
+                                            p.paramArray[i], operation);
         bad != CUDA_SUCCESS)
       return bad;
     if (operation.on_host) {
@@ -292,7 +286,6 @@ CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader 
     describe.in().setFunction(in.getFunction());
     if (const CUresult bad = describe.wait(); bad != CUDA_SUCCESS) return bad;
     function = functions.learn(describe.out(), nullptr);
-    if (!function) throw ProtocolError("the worker named a function by a handle of another kind");
   }
   Graphs::Given& given = session_of(thread).graphs.given(handle_of(node));
   const auto block = in.getParameters();
@@ -306,13 +299,7 @@ CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader 
   if (in.getAsKernel()) p.kern = handle_cast<CUkernel>(function->handle);
   else p.func = handle_cast<CUfunction>(function->handle);
   if (in.getKernel() != 0) p.kern = handle_cast<CUkernel>(Handle(in.getKernel()));
-  p.gridDimX = in.getGridX();
-  p.gridDimY = in.getGridY();
-  p.gridDimZ = in.getGridZ();
-  p.blockDimX = in.getBlockX();
-  p.blockDimY = in.getBlockY();
-  p.blockDimZ = in.getBlockZ();
-  p.sharedMemBytes = in.getSharedBytes();
+  read_shape(in, p);
   p.kernelParams = given.argument_pointers.empty() ? nullptr : given.argument_pointers.data();
   p.ctx = handle_cast<CUcontext>(Handle(in.getContext()));
   return CUDA_SUCCESS;

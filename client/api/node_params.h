@@ -3,12 +3,11 @@
 
 #include <cuda.h>
 
+#include "client/call/remote_call.h"
 #include "client/objects/graph_parts.h"
 #include "operations.capnp.h"
 
 namespace fargpu::client {
-
-class Thread;
 
 /// The older structs, as the one that holds all kinds.
 CUgraphNodeParams node_params(const CUDA_KERNEL_NODE_PARAMS_v1& p);
@@ -27,6 +26,18 @@ CUresult write_node(Thread& thread, const CUgraphNodeParams& params, wire::NodeP
                     NewParts& parts);
 void write_allocation(Thread& thread, std::uint64_t address, std::uint64_t bytes, wire::AllocationNode::Builder out,
                       NewParts& parts);
+
+/// Asks for the parameters of a node that must be of this type; `read` takes them. `out`: where `read` puts them, which
+/// must not be null.
+template <class Read>
+CUresult get_node(Thread& thread, CUgraphNode node, CUgraphNodeType type, const void* out, Read&& read) {
+  if (!out || !handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::GetNode> call(thread, ContextNeed::optional);
+  call.in().setNode(handle_of(node).value());
+  call.in().setType(type);
+  const CUresult result = call.wait();
+  return result == CUDA_SUCCESS ? read(call.out().getParameters()) : result;
+}
 
 CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader in, CUDA_KERNEL_NODE_PARAMS_v2& params);
 void read_memset(Thread& thread, wire::MemsetNode::Reader in, CUDA_MEMSET_NODE_PARAMS_v1& params);

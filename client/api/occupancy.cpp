@@ -16,6 +16,7 @@
 #include "client_hand.h"
 #include "cuda_facts.h"
 #include "operations.capnp.h"
+#include "protocol/launch_shape.h"
 
 namespace fargpu::client::hand {
 namespace {
@@ -24,7 +25,6 @@ CUresult active_blocks(Thread& thread, const Function& function, int block, std:
                        int& blocks) {
   using Request = wire::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags;
   RemoteCall<Request> call(thread);
-  if (!call) return call.error();
   auto in = call.in();
   in.setFunc(function.handle.value());
   in.setBlockSize(block);
@@ -97,7 +97,6 @@ CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaun
   Function* const function = session_of(thread).functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   RemoteCall<wire::ClusterOccupancy> call(thread);
-  if (!call) return call.error();
   if (const CUresult bad = call.refusal(); bad != CUDA_SUCCESS) return bad;
   const ClusterQuestion question(*thread.context(), *config, potential);
   std::uint64_t changes = 0;
@@ -119,13 +118,7 @@ CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaun
   }
   auto in = call.in();
   in.setFunction(function->handle.value());
-  in.setGridX(config->gridDimX);
-  in.setGridY(config->gridDimY);
-  in.setGridZ(config->gridDimZ);
-  in.setBlockX(config->blockDimX);
-  in.setBlockY(config->blockDimY);
-  in.setBlockZ(config->blockDimZ);
-  in.setSharedBytes(config->sharedMemBytes);
+  write_shape(*config, in);
   in.setPotential(potential);
   if (const CUresult bad = write_attributes(session_of(thread).events, config->attrs, config->numAttrs,
                                             in.initAttributes(config->numAttrs));
@@ -159,7 +152,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(Thread& thread, int* min_grid
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   const Context* const context = thread.context();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  const Device& device = session_of(thread).terms.facts.devices[static_cast<std::size_t>(context->device)];
+  const Device& device = session_of(thread).terms.facts.at(context->device);
   const int warp = device.attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
   const int threads_max = device.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
   int block_max = 0;

@@ -27,6 +27,30 @@ std::optional<SharedHandle> read(const Handle& handle, SharedHandle::Kind kind) 
   return SharedHandle::decode(bytes, kind);
 }
 
+// A handle of the memory at this address, for other processes.
+template <class Handle>
+CUresult share(Thread& thread, CUdeviceptr address, bool of_pool, Handle* handle) {
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  SharedHandle shared;
+  const CUresult result = session_of(thread).shared_memory.share(thread, address, of_pool, shared);
+  if (result == CUDA_SUCCESS) write(shared, *handle);
+  return result;
+}
+
+// Memory of another process. `pool`: the imported pool that it lies in, or null.
+template <class Handle>
+CUresult open(Thread& thread, const Handle& handle, CUmemoryPool pool, CUdeviceptr* address) {
+  Context* const context = thread.context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto shared = read(handle, SharedHandle::Kind::memory);
+  if (!shared) return CUDA_ERROR_INVALID_VALUE;
+  Session& session = session_of(thread);
+  std::uint64_t opened = 0;
+  const CUresult result = session.shared_memory.open(thread, session.contexts.home(*context), *shared, pool, opened);
+  if (result == CUDA_SUCCESS) *address = opened;
+  return result;
+}
+
 ShareKey key_of(wire::Shared::Reader shared) {
   const auto key = share_key(shared.getKey());
   if (!key) throw ProtocolError("the worker gave a key of another length than keys have");
@@ -36,24 +60,12 @@ ShareKey key_of(wire::Shared::Reader shared) {
 }  // namespace
 
 CUresult cuIpcGetMemHandle(Thread& thread, CUipcMemHandle* handle, CUdeviceptr address) {
-  if (!handle) return CUDA_ERROR_INVALID_VALUE;
-  SharedHandle shared;
-  const CUresult result = session_of(thread).shared_memory.share(thread, address, /*of_pool=*/false, shared);
-  if (result == CUDA_SUCCESS) write(shared, *handle);
-  return result;
+  return share(thread, address, /*of_pool=*/false, handle);
 }
 
 CUresult cuIpcOpenMemHandle_v2(Thread& thread, CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
   if (!address || (flags & ~CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)) return CUDA_ERROR_INVALID_VALUE;
-  Context* const context = thread.context();
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  const auto shared = read(handle, SharedHandle::Kind::memory);
-  if (!shared) return CUDA_ERROR_INVALID_VALUE;
-  std::uint64_t opened = 0;
-  const CUresult result = session_of(thread).shared_memory.open(thread, session_of(thread).contexts.home(*context),
-                                                                *shared, nullptr, opened);
-  if (result == CUDA_SUCCESS) *address = opened;
-  return result;
+  return open(thread, handle, nullptr, address);
 }
 
 CUresult cuIpcCloseMemHandle(Thread& thread, CUdeviceptr address) {
@@ -134,26 +146,14 @@ CUresult cuMemPoolImportFromShareableHandle(Thread& thread, CUmemoryPool* out, v
 }
 
 CUresult cuMemPoolExportPointer(Thread& thread, CUmemPoolPtrExportData* data, CUdeviceptr address) {
-  if (!data) return CUDA_ERROR_INVALID_VALUE;
-  SharedHandle shared;
-  const CUresult result = session_of(thread).shared_memory.share(thread, address, /*of_pool=*/true, shared);
-  if (result == CUDA_SUCCESS) write(shared, *data);
-  return result;
+  return share(thread, address, /*of_pool=*/true, data);
 }
 
 CUresult cuMemPoolImportPointer(Thread& thread, CUdeviceptr* address, CUmemoryPool handle,
                                 CUmemPoolPtrExportData* data) {
   const auto pool = session_of(thread).device_memory.pools().find(handle);
   if (!pool || !pool->imported || !address || !data) return CUDA_ERROR_INVALID_VALUE;
-  Context* const context = thread.context();
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  const auto shared = read(*data, SharedHandle::Kind::memory);
-  if (!shared) return CUDA_ERROR_INVALID_VALUE;
-  std::uint64_t opened = 0;
-  const CUresult result = session_of(thread).shared_memory.open(thread, session_of(thread).contexts.home(*context),
-                                                                *shared, handle, opened);
-  if (result == CUDA_SUCCESS) *address = opened;
-  return result;
+  return open(thread, *data, handle, address);
 }
 
 CUresult cuMemExportToShareableHandle(Thread& thread, void* out, CUmemGenericAllocationHandle allocation,
@@ -183,7 +183,6 @@ CUresult cuMemImportFromShareableHandle(Thread& thread, CUmemGenericAllocationHa
   if (!shared) return CUDA_ERROR_UNKNOWN;  // what NVIDIA's driver says
   session_of(thread).shared_memory.note(thread);
   RemoteCall<wire::ImportAllocation> call(thread);
-  if (!call) return call.error();
   call.in().setKey(wire_of(shared->key));
   const CUresult result = call.wait();
   if (result == CUDA_SUCCESS) *out = call.out().getAllocation();

@@ -3,8 +3,8 @@
 #include "client/objects/stream.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
+#include <type_traits>
 
 #include "calls_context.capnp.h"
 #include "calls_stream.capnp.h"
@@ -23,8 +23,7 @@ namespace {
 CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priority, bool with_priority,
                        Context* context) {
   if (!out || (flags & ~CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (const CUresult bad = check_active(context); bad != CUDA_SUCCESS) return bad;
   Session& session = session_of(thread);
   const auto [handle, stream] = session.streams.create();
   if (!stream) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -75,13 +74,11 @@ CUresult about_stream(Thread& thread, CUstream stream, const void* out, Answer&&
 // so that no query waits for an answer.
 void watch_next(Thread& thread, Event& event, Context& context) {
   const Session& session = session_of(thread);
-  if (!event.polled.exchange(false) || event.shared() || event.recorded_by_work || session.untold_events) return;
-  // A worker of release 0.2.0 tells nothing of such a query where the event has happened already. It does not serve
-  // this operation either, which has come since.
-  if (!session.calls.serves(Opcode::changeHostBlock)) return;
-  RemoteCall<wire::CuEventQuery> call(thread, &context);
+  if (!event.polled.exchange(false) || event.shared() || event.recorded_by_work || session.asks_each_time) return;
+  if (!session.calls.serves(Opcode::watchEvent)) return;  // release 0.2.0 does not
+  RemoteCall<wire::WatchEvent> call(thread, &context);
   if (!call) return;
-  call.in().setHEvent(event.handle.value());
+  call.in().setEvent(event.handle.value());
   call.tell();
   raise(event.watched, call.number());
 }
@@ -115,40 +112,6 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
     watch_next(thread, *recorded, *use->context);
   }
   return CUDA_SUCCESS;
-}
-
-// Asks the worker about an event unless its outcome is known, or `here(event, record)` knows an answer;
-// `done(event, record, where)` when it has happened: on the stream that it was recorded on, if that was not another one
-// since.
-template <class Request, class Done, class Here>
-CUresult ask_event(Thread& thread, CUevent event, Done&& done, Here&& here) {
-  Session& session = session_of(thread);
-  Event* const found = session.events.find(handle_of(event));
-  if (!found) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = session.captures.check_event(*found); bad != CUDA_SUCCESS) return bad;
-  if (const CUresult bad = session.captures.check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
-  if (found->complete() && found->context->failure == CUDA_SUCCESS) {
-    session.waits.after_work(thread);
-    return thread.take_late_error();
-  }
-  RemoteCall<Request> call(thread, found->context);
-  call.in().setHEvent(handle_of(event).value());
-  if (found->flags & CU_EVENT_BLOCKING_SYNC) call.sleeps();
-  session.host_memory.before_wait(thread);
-  // Of a record by a launch or a graph nothing follows for the stream that it was recorded on before.
-  const std::uint64_t record = found->recorded_by_work ? 0 : found->recorded.load();
-  Stream* const where = found->recorded_on();
-  const bool healthy = found->context->failure == CUDA_SUCCESS;
-  const std::optional<CUresult> known = healthy ? here(*found, record) : std::nullopt;
-  if (known) {  // what comes of it without a call tells of earlier failures as a call does
-    if (const CUresult late = thread.take_late_error(); late != CUDA_SUCCESS) return late;
-  }
-  const CUresult result = known ? *known : call.wait();
-  if (result == CUDA_ERROR_NOT_READY && !known) raise(found->watched, call.number());
-  if (result != CUDA_SUCCESS) return result;
-  raise(found->completed, record);
-  const bool again = found->recorded.load() != record || found->recorded_on() != where;
-  return done(*found, record, again ? nullptr : where);
 }
 
 }  // namespace
@@ -260,11 +223,8 @@ CUresult stream_attribute(Thread& thread, CUstream stream, CUstreamAttrID id, bo
   auto in = call.in();
   in.setStream(use.wire());
   in.setSet(set);
-  CUlaunchAttribute attribute;
-  std::memset(&attribute, 0, sizeof(attribute));
-  attribute.id = id;
-  if (set) attribute.value = value;
-  if (const CUresult bad = write_attribute(session_of(thread).events, attribute, in.initAttribute());
+  if (const CUresult bad =
+          write_attribute(session_of(thread).events, attribute_of(id, set ? &value : nullptr), in.initAttribute());
       bad != CUDA_SUCCESS)
     return bad;
   const CUresult result = call.wait();
@@ -293,7 +253,6 @@ CUresult cuStreamCopyAttributes(Thread& thread, CUstream to, CUstream from) {
   if (!source) return source.error();
   if (target->context != source->context) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::CuStreamCopyAttributes> call(thread, target->context);
-  if (!call) return call.error();
   call.in().setDstStream(target.wire());
   call.in().setSrcStream(source.wire());
   if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
@@ -433,36 +392,76 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
   return CUDA_SUCCESS;
 }
 
-// Programs that poll ask the worker once, which tells by itself when the event has happened. Until then they are
-// answered from what has come. The query about the event's next record goes with that record.
-CUresult cuEventQuery(Thread& thread, CUevent event) {
-  return ask_event<wire::CuEventQuery>(
-      thread, event,
-      [&](Event&, std::uint64_t, Stream*) {
-        session_of(thread).waits.after_wait(thread);
-        return thread.take_late_error();
-      },
-      [&](Event& found, std::uint64_t record) -> std::optional<CUresult> {
-        found.polled = true;
-        if (session_of(thread).untold_events) return std::nullopt;
-        if (found.watch(record) == Event::Watch::waiting) {
-          session_of(thread).calls.commands.flush_some(CommandStream::Which::all);  // the record, perhaps
-          session_of(thread).calls.receiver.serve();
-        }
-        switch (found.watch(record)) {
-          case Event::Watch::none: return std::nullopt;
-          case Event::Watch::waiting: return CUDA_ERROR_NOT_READY;
-          case Event::Watch::over: return CUDA_SUCCESS;
-        }
-        return std::nullopt;
-      });
+namespace {
+
+// What is known of a record without asking. Programs that poll ask the worker once, which tells by itself when the
+// event has happened. Until then they are answered from what has come. What watches the event's next record goes
+// behind it (watch_next).
+std::optional<CUresult> poll(Session& session, Event& event, std::uint64_t record) {
+  event.polled = true;
+  if (session.asks_each_time) return std::nullopt;
+  if (event.watch(record) == Event::Watch::waiting) {
+    session.calls.commands.flush_some(CommandStream::Which::all);  // the record, perhaps
+    session.calls.receiver.serve();
+  }
+  switch (event.watch(record)) {
+    case Event::Watch::none: return std::nullopt;
+    case Event::Watch::waiting: return CUDA_ERROR_NOT_READY;
+    case Event::Watch::over: return CUDA_SUCCESS;
+  }
+  return std::nullopt;
+}
+
+// Asks the worker about an event unless its outcome is known.
+template <class Request>
+CUresult ask_event(Thread& thread, CUevent event) {
+  constexpr bool polls = std::is_same_v<Request, wire::CuEventQuery>;
+  Session& session = session_of(thread);
+  Event* const found = session.events.find(handle_of(event));
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = session.captures.check_event(*found); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.captures.check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
+  if (found->complete() && found->context->failure == CUDA_SUCCESS) {
+    session.waits.after_work(thread);
+    return thread.take_late_error();
+  }
+  RemoteCall<Request> call(thread, found->context);
+  call.in().setHEvent(handle_of(event).value());
+  if (found->flags & CU_EVENT_BLOCKING_SYNC) call.sleeps();
+  session.host_memory.before_wait(thread);
+  // A record by a launch or a graph says nothing of the stream that the event was recorded on before.
+  const std::uint64_t record = found->recorded_by_work ? 0 : found->recorded.load();
+  Stream* const where = polls ? nullptr : found->recorded_on();
+  std::optional<CUresult> known;
+  if (polls && found->context->failure == CUDA_SUCCESS) known = poll(session, *found, record);
+  if (known) {  // what comes of it without a call tells of earlier failures as a call does
+    if (const CUresult late = thread.take_late_error(); late != CUDA_SUCCESS) return late;
+  }
+  const CUresult result = known ? *known : call.wait();
+  if (result == CUDA_ERROR_NOT_READY && !known) raise(found->watched, call.number());
+  if (result != CUDA_SUCCESS) return result;
+  raise(found->completed, record);
+  // What came before it on its stream is done too, unless it was recorded again since.
+  if (where && found->recorded.load() == record && found->recorded_on() == where) {
+    raise(where->completed, record);
+    raise(where->settled, record);
+  }
+  session.waits.after_wait(thread);
+  return thread.take_late_error();
+}
+
+}  // namespace
+
+CUresult cuEventQuery(Thread& thread, CUevent event) { return ask_event<wire::CuEventQuery>(thread, event); }
+
+CUresult cuEventSynchronize(Thread& thread, CUevent event) {
+  return ask_event<wire::CuEventSynchronize>(thread, event);
 }
 
 namespace {
 
 CUresult ask_elapsed(Thread& thread, float& milliseconds, CUevent start, CUevent end) {
   RemoteCall<wire::CuEventElapsedTimeV2> call(thread);
-  if (!call) return call.error();
   call.in().setHStart(handle_of(start).value());
   call.in().setHEnd(handle_of(end).value());
   const CUresult result = call.wait();
@@ -475,7 +474,6 @@ CUresult ask_elapsed(Thread& thread, float& milliseconds, CUevent start, CUevent
 // The time of the first pair; the others are remembered.
 CUresult ask_elapsed(Thread& thread, float& milliseconds, const std::vector<ElapsedTimes::Pair>& pairs) {
   RemoteCall<wire::ElapsedTimes> call(thread);
-  if (!call) return call.error();
   auto list = call.in().initPairs(static_cast<unsigned>(pairs.size()));
   for (unsigned i = 0; i < list.size(); ++i) {
     list[i].setStart(pairs[i].start.event.value());
@@ -503,7 +501,7 @@ CUresult cuEventElapsedTime_v2(Thread& thread, float* milliseconds, CUevent star
   Event* const from = session.events.find(handle_of(start));
   Event* const to = session.events.find(handle_of(end));
   if (!from || !to) return CUDA_ERROR_INVALID_HANDLE;
-  // Of what work or a capture records, only the worker knows.
+  // Only the worker knows what work or a capture records.
   const auto known_here = [](const Event& event) {
     return !event.recorded_by_work && !event.shared() && event.capture == 0;
   };
@@ -518,20 +516,6 @@ CUresult cuEventElapsedTime_v2(Thread& thread, float* milliseconds, CUevent star
   if (pairs.size() == 1 || !session.calls.serves(Opcode::elapsedTimes))
     return ask_elapsed(thread, *milliseconds, start, end);
   return ask_elapsed(thread, *milliseconds, pairs);
-}
-
-CUresult cuEventSynchronize(Thread& thread, CUevent event) {
-  return ask_event<wire::CuEventSynchronize>(
-      thread, event,
-      [&](Event&, std::uint64_t record, Stream* where) {
-        if (where) {  // what came before it is done too
-          raise(where->completed, record);
-          raise(where->settled, record);
-        }
-        session_of(thread).waits.after_wait(thread);
-        return thread.take_late_error();
-      },
-      [](Event&, std::uint64_t) -> std::optional<CUresult> { return std::nullopt; });
 }
 
 }  // namespace fargpu::client::hand

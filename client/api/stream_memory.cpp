@@ -78,7 +78,7 @@ CUresult submit(Thread& thread, CUstream stream, unsigned count, const CUstreamB
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   const Session& session = session_of(thread);
-  const Device& device = session.terms.facts.devices[static_cast<std::size_t>(use->context->device)];
+  const Device& device = session.terms.facts.at(use->context->device);
   std::vector<MemoryOperation> operations(count);
   for (unsigned i = 0; i < count; ++i)
     if (const CUresult bad = read_operation(session.map, device, params[i], operations[i]); bad != CUDA_SUCCESS)
@@ -114,7 +114,7 @@ namespace {
 CUresult check_first_version(Thread& thread, CUstream stream, CUdevice_attribute attribute) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  const Device& device = session_of(thread).terms.facts.devices[static_cast<std::size_t>(use->context->device)];
+  const Device& device = session_of(thread).terms.facts.at(use->context->device);
   return device.attribute(attribute) != 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 

@@ -25,10 +25,8 @@ bool translate(const Session& session, CUmemLocation& location) {
 
 // Locations other than devices are the host's own memory, which a remote program cannot have.
 CUresult location_error(const Session& session, const CUmemLocation& location) {
-  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-    int ordinal;
-    return session.terms.facts.worker_ordinal(location.id, ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-  }
+  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+    return session.terms.facts.has(location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
   if (location.type == CU_MEM_LOCATION_TYPE_INVALID) return CUDA_ERROR_INVALID_VALUE;
   return refuse_denied(
       "memory of the host in virtual memory management (CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)");
@@ -61,7 +59,6 @@ CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t
   Session& session = session_of(thread);
   if (!session.reservations.holds(ptr, size) || session.map.overlaps(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::MapMemory> call(thread);
-  if (!call) return call.error();
   auto in = call.in();
   in.setAddress(ptr);
   in.setBytes(size);
@@ -148,7 +145,7 @@ CUresult cuMemSetAccess(Thread& thread, CUdeviceptr ptr, std::size_t size, const
   in.setCount(count);
   const CUresult result = count == 1 && plain_access(session, ptr, size, *desc) ? call.post() : call.wait();
   if (result != CUDA_SUCCESS) return result;
-  // Of what a peer may do its own device knows nothing.
+  // A peer's access says nothing about the device's own.
   const auto accessible = [&](const Region& region) {
     bool is = region.accessible;
     for (const CUmemAccessDesc& one : std::span(desc, count)) {
@@ -166,7 +163,6 @@ CUresult cuMemGetAccess(Thread& thread, unsigned long long* flags, const CUmemLo
   CUmemLocation there = *location;
   if (!translate(session_of(thread), there)) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::CuMemGetAccess> call(thread);
-  if (!call) return call.error();
   auto in = call.in();
   encode(there, in.initLocation());
   in.setPtr(ptr);
@@ -203,7 +199,6 @@ CUresult cuMemGetAllocationGranularity(Thread& thread, std::size_t* bytes, const
   translate(session_of(thread), there.location);
   there.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
   RemoteCall<wire::CuMemGetAllocationGranularity> call(thread);
-  if (!call) return call.error();
   auto in = call.in();
   encode(there, in.initProp());
   in.setOption(option);
@@ -216,7 +211,6 @@ CUresult cuMemGetAllocationPropertiesFromHandle(Thread& thread, CUmemAllocationP
                                                 CUmemGenericAllocationHandle handle) {
   if (!prop) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::CuMemGetAllocationPropertiesFromHandle> call(thread);
-  if (!call) return call.error();
   call.in().setHandle(handle);
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
@@ -231,7 +225,6 @@ CUresult cuMemRetainAllocationHandle(Thread& thread, CUmemGenericAllocationHandl
   const auto region = session_of(thread).map.find(reinterpret_cast<std::uint64_t>(addr));
   if (!region || region->kind != Region::Kind::mapped) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::RetainAllocation> call(thread);
-  if (!call) return call.error();
   call.in().setAddress(region->base);
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;

@@ -21,8 +21,10 @@ namespace fargpu::client {
 template <class T>
 class HandleMap {
  public:
-  /// `origin`: of all its handles.
-  explicit HandleMap(HandleKind kind, unsigned origin = 0) : kind_(kind), origin_(origin) {}
+  /// `origin`: of all its handles. `kept`: threads keep pointers to objects after their handles are stale. Then no
+  /// object is used for another handle before some thousand others have been.
+  explicit HandleMap(HandleKind kind, unsigned origin = 0, bool kept = false)
+      : kind_(kind), origin_(origin), kept_(kept) {}
 
   /// The object of a live handle, or null.
   T* find(Handle handle) const {
@@ -31,6 +33,7 @@ class HandleMap {
     if (!slot || slot->live.load(std::memory_order_acquire) != handle.id() + 1ull) return nullptr;
     return slot->object.load(std::memory_order_acquire);
   }
+  T* find_id(std::uint32_t id) const { return find(Handle::from_id(kind_, id, origin_)); }
 
   /// A new handle of the client's own range, with its object still invisible: fill it, then publish(), or give_up().
   /// Returns a null handle when the range is used up.
@@ -48,7 +51,12 @@ class HandleMap {
     }
     Slot& slot = make_slot(index);
     slot.generation = (slot.generation + 1) & Handle::generation_max;
-    T* const object = slot.object.load(std::memory_order_relaxed);
+    T* object = slot.object.load(std::memory_order_relaxed);
+    if (kept_ && slot.generation > 1) {
+      replaced_.push_back(object);
+      object = unread_object();
+      slot.object.store(object, std::memory_order_release);
+    }
     object->reset();
     return {Handle(kind_, index, slot.generation, origin_), object};
   }
@@ -173,6 +181,7 @@ class HandleMap {
 
   const HandleKind kind_;
   const unsigned origin_;
+  const bool kept_;
   std::array<std::atomic<Chunk*>, chunk_count> chunks_{};
   std::atomic<Chunk*> first_{nullptr};
   std::mutex mutex_;

@@ -373,8 +373,8 @@ bool ClientLanes::write(const Incoming& incoming, std::uint32_t transfer, std::u
   return write_uncontested(incoming, transfer, chunk, bytes);
 }
 
-// Of memory that several copies write, the one that was called last counts: whatever of it has come stays. An older one
-// may be writing its chunk in place, because nothing contested that when it came; its lane waits for nobody.
+// Where several copies write the same memory, the one that was called last counts: whatever of it has come stays. An
+// older one may be writing its chunk in place, because nothing contested that when it came; its lane waits for nobody.
 bool ClientLanes::write_uncontested(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk,
                                     std::span<const std::byte> bytes) {
   const auto place = incoming.rows.place_of(chunk);

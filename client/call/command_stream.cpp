@@ -51,7 +51,7 @@ void Gathered::grow(std::size_t more) {
   capacity_ = capacity;
 }
 
-// Of the bulk bytes the header tells already.
+// The header tells of the bulk bytes already.
 void CommandStream::gather(Gathered& into, FrameHeader header, Bytes message, std::uint64_t number) {
   header.message_bytes = static_cast<std::uint32_t>(message.size());
   header.sequence = static_cast<std::uint32_t>(number);

@@ -56,7 +56,7 @@ class ErrorLog {
 };
 
 ErrorLog& error_log();
-/// Of a call that failed; a log that cannot be had is not worth a program.
+/// Notes a call that failed. A log that cannot be had is not worth a program.
 void note_error(Symbol symbol, CUresult result) noexcept;
 
 }  // namespace fargpu::client

@@ -95,7 +95,7 @@ bool NamedChunks::add(Job job, bool ahead) {
   try {
     const std::lock_guard lock(mutex_);
     if (ended_) return true;  // so has the session
-    // Of the larger bound: no honest worker leaves so many copies without an answer, or on their way.
+    // The larger bound: no honest worker leaves so many copies without an answer, or on their way.
     if (spare_->lent() >= (ahead ? copies_before_ahead_max : limits::content_words_max)) return false;
     while (threads_.size() < threads()) threads_.push_back(quiet_thread("fargpu-names", [this] { work(); }));
     const auto one = std::make_shared<Underway>(Underway{.job = std::move(job), .copy = spare_->take(), .file = {}});

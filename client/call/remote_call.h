@@ -24,7 +24,8 @@ class RemoteCallBase {
   RemoteCallBase(const RemoteCallBase&) = delete;
   RemoteCallBase& operator=(const RemoteCallBase&) = delete;
 
-  /// False if the call cannot be made at all; error() says why.
+  /// False if the call cannot be made at all; error() says why. What returns a result says so too, and tell() sends
+  /// nothing then: ask where something else would come before.
   explicit operator bool() const { return error_ == CUDA_SUCCESS; }
   CUresult error() const { return error_; }
 

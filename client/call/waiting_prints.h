@@ -16,7 +16,7 @@ namespace fargpu::client {
 /// any.
 class WaitingPrints {
  public:
-  /// Of more than this the oldest is lost, as in the driver's own buffer.
+  /// Bytes that may wait. With more the oldest are lost, as in the driver's own buffer.
   static constexpr std::size_t bytes_max = 64u << 20;
 
   enum Stream { output, errors };

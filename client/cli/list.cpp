@@ -92,7 +92,9 @@ Json describe(const ControlConnection& broker, wire::Status::Reader status, cons
                                 {"busy_ns", busy},
                                 {"waited_ns", session.getWaitedNs()},
                                 {"known_bytes", session.getKnownBytes()},
-                                {"transport", session.getSharedMemory() ? "shm" : "tcp"},
+                                {"transport", session.getRdma()           ? "rdma"
+                                              : session.getSharedMemory() ? "shm"
+                                                                          : "tcp"},
                                 {"state", state_text(session)},
                                 {"resuming_since", session.getResumingSeconds()},
                                 {"residency_since", session.getResidencySeconds()},

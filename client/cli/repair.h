@@ -7,9 +7,9 @@
 
 namespace fargpu::client::cli {
 
-/// Of a host that is not reached, or does not let this client in.
+/// What to do about a host that is not reached, or does not let this client in.
 std::string repair_of(const DialError& error);
-/// Of a host that has let this client in, and gives it no session.
+/// What to do about a host that has let this client in, and gives it no session.
 std::string repair_of_session(const DialError& error);
 
 }  // namespace fargpu::client::cli

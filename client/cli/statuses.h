@@ -29,7 +29,7 @@ const char* host_state_text(wire::HostState state);
 /// Where a session's device memory is, in a word; `running` if it is on its devices.
 const char* residency_text(wire::SessionStatus::Reader session);
 
-/// Of a verb that showed these.
+/// The exit code of a verb that showed these.
 int exit_code(const std::vector<nlohmann::ordered_json>& statuses);
 
 }  // namespace fargpu::client::cli

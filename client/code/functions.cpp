@@ -65,12 +65,12 @@ Function* Functions::learn(wire::FunctionReply::Reader reply, const Context* con
   std::uint32_t its_context = 0;
   {
     const std::lock_guard lock(mutex_);
-    // Of a function in the module behind a library we do not know what its kernel shares with it.
+    // What a function in the module behind a library shares with its kernel is not known.
     const auto module = modules_.find(reply.getOwner());
     if (module != modules_.end() && !module->second.library) its_context = module->second.context;
     if (&map == &kernels_ || its_context != 0) named_[{reply.getOwner(), reply.getName().cStr()}] = handle;
   }
-  return map.learn(handle, [&](Function& function) {
+  Function* const known = map.learn(handle, [&](Function& function) {
     function.handle = handle;
     function.owner = Handle(reply.getOwner());
     function.name = reply.getName().cStr();
@@ -98,6 +98,8 @@ Function* Functions::learn(wire::FunctionReply::Reader reply, const Context* con
     function.described = !function.parameters.empty() ||
                          (facts != function.attributes.end() && facts->second.value(CU_FUNC_ATTRIBUTE_NUM_REGS));
   });
+  if (!known) throw ProtocolError("the worker named a function by a handle of another kind");
+  return known;
 }
 
 Function* Functions::find_named(Handle owner, const std::string& name) const {
@@ -218,6 +220,14 @@ std::vector<Handle> Functions::attribute_changed(Function& function, int device,
     const std::lock_guard lock(whole->mutex);
     for (const auto& [context, handle] : whole->functions)
       if (handle != function.handle) same.push_back(handle);
+  }
+  // A function that was found in the module behind a library is one with a kernel there, and nothing says with which.
+  const auto add_namesake = [&](Handle handle, const Function& other) {
+    if (&other != &function && other.name == function.name) same.push_back(handle);
+  };
+  if (library_modules_) {
+    kernels_.for_each(add_namesake);
+    functions_.for_each(add_namesake);
   }
   for (const Handle handle : same) {
     Function* const relative = find(handle_cast<CUfunction>(handle));

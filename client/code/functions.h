@@ -43,10 +43,10 @@ struct Function {
   std::uint32_t context = 0;        ///< id of the context that a function is for; 0 where that is not known
 
   std::mutex mutex;
-  /// Of a kernel: its function in each context, by context id. Of such a function: the kernel.
+  /// A kernel has here its function in each context, by context id. Such a function has its kernel.
   std::map<std::uint32_t, Handle> functions;
   Handle kernel;
-  /// Attributes by device (-1 for a function's own); a negative result code where the driver refuses one.
+  /// Attributes by device, -1 for a function's own: a value and the driver's result for each.
   struct Attributes {
     std::vector<int> values;
     std::vector<CUresult> results;
@@ -125,7 +125,8 @@ class Functions {
   }
   Function* find_kernel(CUkernel kernel) const { return kernels_.find(handle_of(kernel)); }
 
-  /// Takes in what the worker says of one that was asked for in this context; null for none.
+  /// Takes in what the worker says of one that was asked for in this context, which may be null. Throws ProtocolError
+  /// for a handle that no worker gives.
   Function* learn(wire::FunctionReply::Reader reply, const Context* context);
   /// A kernel of a library, or a function of a module, that is known by its name; or null.
   Function* find_named(Handle owner, const std::string& name) const;

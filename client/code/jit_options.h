@@ -23,7 +23,7 @@ struct JitOptions {
     return is_output(option) || option == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES ||
            option == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES;
   }
-  /// Of options whose value is an address of the program only the kind travels.
+  /// An option whose value is an address of the program travels as its kind only.
   void write(capnp::List<wire::Option>::Builder list) const {
     for (unsigned i = 0; i < count; ++i) {
       list[i].setOption(options[i]);

@@ -10,6 +10,14 @@
 
 namespace fargpu::client {
 
+CUlaunchAttribute attribute_of(CUlaunchAttributeID id, const CUlaunchAttributeValue* value) {
+  CUlaunchAttribute attribute;
+  std::memset(&attribute, 0, sizeof(attribute));
+  attribute.id = id;
+  if (value) attribute.value = *value;
+  return attribute;
+}
+
 CUresult write_attribute(const HandleMap<Event>& events, const CUlaunchAttribute& attribute,
                          wire::LaunchAttribute::Builder out) {
   const LaunchAttributeFacts* const facts = launch_attribute_facts(attribute.id);

@@ -9,6 +9,8 @@
 
 namespace fargpu::client {
 
+/// One launch attribute; zeros without a value.
+CUlaunchAttribute attribute_of(CUlaunchAttributeID id, const CUlaunchAttributeValue* value);
 /// One launch attribute, of a kind that can travel (cuda_facts.h), there and back. `events`: that it may name.
 CUresult write_attribute(const HandleMap<Event>& events, const CUlaunchAttribute& attribute,
                          wire::LaunchAttribute::Builder out);

@@ -13,9 +13,8 @@
 namespace fargpu::client {
 
 bool Facts::worker_ordinal(CUdevice ordinal, int& of_worker) const {
-  const Device* const found = device(ordinal);
-  if (!found || found->worker_ordinal < 0) return false;
-  of_worker = found->worker_ordinal;
+  if (!has(ordinal)) return false;
+  of_worker = at(ordinal).worker_ordinal;
   return true;
 }
 

@@ -44,7 +44,14 @@ struct Facts {
 
   const Device* device(CUdevice ordinal) const {
     if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= devices.size()) return nullptr;
-    return &devices[static_cast<std::size_t>(ordinal)];
+    return &at(ordinal);
+  }
+  /// As device(), of one that is there.
+  const Device& at(CUdevice ordinal) const { return devices[static_cast<std::size_t>(ordinal)]; }
+  /// Whether the program has such a device, at this worker.
+  bool has(CUdevice ordinal) const {
+    const Device* const found = device(ordinal);
+    return found && found->worker_ordinal >= 0;
   }
   /// The worker's number of a device; false if the program has no such device.
   bool worker_ordinal(CUdevice ordinal, int& of_worker) const;

@@ -25,7 +25,7 @@ struct GangMember {
 /// Leases are asked for in the order of the hosts' ids, which is the same for all clients, and while some are held the
 /// next one is waited for briefly: jobs that want each other's devices do not wait for each other.
 ///
-/// Of a pool with a registry one member is asked, and the registry chooses. The job may get another name by that.
+/// One member of a pool with a registry is asked, and the registry chooses. The job may get another name by that.
 std::vector<GangMember> take_gang(const std::vector<PoolHost>& hosts, LeaseOptions& wish,
                                   const std::function<void(ControlConnection&)>& check);
 

@@ -51,7 +51,8 @@ class PoolContacts {
   void failed(std::size_t place, DialError error);
   /// Places of those that were called and do not answer.
   std::vector<std::size_t> silent() const;
-  /// Of each host what was wrong, in the order of the pool; one that was called and is silent until now is among them.
+  /// What was wrong with each host, in the order of the pool; one that was called and is silent until now is among
+  /// them.
   std::vector<DialError> errors() const;
 
  private:

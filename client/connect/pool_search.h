@@ -36,7 +36,7 @@ class PoolSearch {
   std::optional<Found> next();
   /// The lease of this host is of no use.
   void failed(std::size_t place, DialError error) { contacts_.failed(place, std::move(error)); }
-  /// Of each host what was wrong, in the order of the pool.
+  /// What was wrong with each host, in the order of the pool.
   std::vector<DialError> errors() const { return contacts_.errors(); }
 
  private:

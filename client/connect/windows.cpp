@@ -46,15 +46,6 @@ std::vector<Window> reserve(const Candidates& candidates) {
 std::vector<Window> reserve_device_windows(unsigned origin) { return reserve(device_candidates(origin)); }
 std::vector<Window> reserve_host_windows(unsigned origin) { return reserve(host_candidates(origin)); }
 
-bool reserve_window(const Window& window) {
-  void* const wish = reinterpret_cast<void*>(window.base);
-  void* const got =
-      ::mmap(wish, window.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-  if (got == wish) return true;
-  if (got != MAP_FAILED) ::munmap(got, window.bytes);
-  return false;
-}
-
 void release_window(const Window& window) { ::munmap(reinterpret_cast<void*>(window.base), window.bytes); }
 
 }  // namespace fargpu::client

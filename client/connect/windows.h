@@ -13,8 +13,6 @@ namespace fargpu::client {
 /// the number of the session in its process, which has places of its own.
 std::vector<Window> reserve_device_windows(unsigned origin = 0);
 std::vector<Window> reserve_host_windows(unsigned origin = 0);
-/// Reserves exactly this range; false if something lies there.
-bool reserve_window(const Window& window);
 /// Gives a reservation up.
 void release_window(const Window& window);
 

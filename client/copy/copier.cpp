@@ -318,6 +318,11 @@ bool Copier::fetch_by_lanes(bool awaited, CUresult& result) {
   if (!goes_by_lanes(awaited, /*to_worker=*/false)) return false;
   // Kernels see what the worker has of such memory.
   if (!awaited && parts_.host_memory.mapped(copy.target.begin())) return false;
+  // What a graph that was launched before has still to deliver there comes by the connection, and would come later.
+  if (parts_.writers.graphs()) {
+    const auto parts = parts_.graph_parts.within(copy.target.begin(), copy.target.extent(copy.shape));
+    if (std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part.second.source; })) return false;
+  }
   bool taken = true;
   result = for_slices([&](const CopyPart& slice) {
     CUresult asked = CUDA_SUCCESS;

@@ -41,7 +41,6 @@ CUresult settle_sides(Copy& copy) {
 // Asked once: arrays do not change.
 CUresult describe(Thread& thread, Context& context, Handle array, CUDA_ARRAY3D_DESCRIPTOR& description) {
   RemoteCall<wire::CuArray3DGetDescriptorV2> call(thread, &context);
-  if (!call) return call.error();
   call.in().setHArray(array.value());
   const CUresult result = call.recall();
   if (result == CUDA_SUCCESS) decode(call.out().getPArrayDescriptor(), description);

@@ -37,13 +37,13 @@ bool LaneBytes::send(const CopyPart& part, CUresult& result) {
     auto in = copy.in();
     in.setStream(job.stream.wire());
     encode(part.shape, {.kind = CopySide::Kind::lanes, .place = transfer}, part.target, in.initCopy());
-    in.setComplete(job.copy.done_on_return());
+    in.setTakenForDone(job.copy.done_on_return());
     in.setEarly(early);
     in.setInOrder(in_order);
     if (job.host_sees_target) copy.host_visible();
     if (!in_order) copy.taken();
     const CUresult posted = copy.post(job.stream);
-    // Of small copies in a row all bytes go unasked; the calls gather.
+    // All bytes of small copies in a row go unasked; the calls gather.
     if (posted == CUDA_SUCCESS && (awaited || lane_class(part.shape) == LaneClass::large)) commands.flush();
     return posted;
   };

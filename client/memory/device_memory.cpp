@@ -184,7 +184,7 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
   auto in = call.in();
   in.setAddress(extent.base);
   in.setBytes(extent.bytes);
-  in.setDevice(parts_.facts.devices[static_cast<std::size_t>(device)].worker_ordinal);
+  in.setDevice(parts_.facts.at(device).worker_ordinal);
   in.setSpares(spares);
   const CUresult result = call.wait();
   const std::lock_guard lock(mutex_);
@@ -520,7 +520,7 @@ CUresult DeviceMemory::make_now(Thread& thread, const PhysicalMemory::Kind& kind
   }
   auto in = call.in();
   in.setBytes(kind.bytes);
-  in.setDevice(parts_.facts.devices[static_cast<std::size_t>(kind.device)].worker_ordinal);
+  in.setDevice(parts_.facts.at(kind.device).worker_ordinal);
   in.setType(kind.type);
   in.setRequestedHandleTypes(kind.handle_types);
   in.setCompressionType(kind.compression);

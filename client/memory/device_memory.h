@@ -39,7 +39,7 @@ struct Stream;
 /// only this object's lock.
 class DeviceMemory {
  public:
-  /// Of physical memory (cuMemGetAllocationGranularity on all GPUs)
+  /// The granularity of physical memory (cuMemGetAllocationGranularity on all GPUs)
   static constexpr std::uint64_t granularity = 2u << 20;
   static constexpr std::uint64_t small_bytes_max = 1u << 20;
   static constexpr std::uint64_t kept_bytes_max = 256u << 20;
@@ -57,7 +57,7 @@ class DeviceMemory {
     std::function<void(std::uint64_t address)> managed_dropped;  ///< an allocation of managed memory goes
     /// A pool in host memory gives back what is above its threshold.
     std::function<void(Thread& thread, MemoryPool& pool)> trim_in_host;
-    /// Of a pool that was destroyed the last memory has come back. On any thread, also the receiving one; under the
+    /// The last memory of a destroyed pool has come back. On any thread, also the receiving one; under the
     /// lock.
     std::function<void(std::shared_ptr<MemoryPool> pool)> pool_over;
   };

@@ -177,14 +177,20 @@ CUresult HostMemory::hold(Thread& thread, Region region, bool for_kernels) {
   return result;
 }
 
-CUresult HostMemory::free(Thread& thread, void* pointer) {
+// A call to the worker is answered before it is carried out while a stream waits for the program. Then it is told, and
+// the place is free behind a fence.
+Fences* HostMemory::instead_of_an_answer(Fences& fences) const {
+  return parts_.stream_waits.any_here() ? &fences : nullptr;
+}
+
+CUresult HostMemory::free(Thread& thread, void* pointer, Fences& fences) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
   const auto region = parts_.map.find(base);
   if (!region || region->kind != Region::Kind::host || region->base != base || region->pool)
     return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = wait_for_users(thread, *region);
   parts_.map.remove(base);
-  drop(thread, base);
+  drop(thread, base, /*gone_at_worker=*/false, instead_of_an_answer(fences));
   return result;
 }
 
@@ -206,7 +212,7 @@ CUresult HostMemory::add(Thread& thread, Context& context, void* pointer, std::s
               flags & CU_MEMHOSTREGISTER_DEVICEMAP);
 }
 
-CUresult HostMemory::remove(Thread& thread, void* pointer) {
+CUresult HostMemory::remove(Thread& thread, void* pointer, Fences& fences) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
   const auto region = parts_.map.find(base);
   if (region && region->kind == Region::Kind::host) return CUDA_ERROR_INVALID_VALUE;
@@ -214,8 +220,59 @@ CUresult HostMemory::remove(Thread& thread, void* pointer) {
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   const CUresult result = wait_for_users(thread, *region);
   parts_.map.remove(base);
-  drop(thread, base);
+  drop(thread, base, /*gone_at_worker=*/false, instead_of_an_answer(fences));
   return result;
+}
+
+bool HostMemory::goes_by_pages(const Block& block) const {
+  return block.owned &&
+         (compares_no_more_ || block.bytes > compared_bytes_max || compared_bytes_ + block.bytes > compared_sum_max);
+}
+
+// Kernels come to use the block. The worker is asked without `lock`, which deliveries need.
+CUresult HostMemory::begin_mapped(Thread& thread, const Region& region, Block& block,
+                                  std::unique_lock<std::mutex>& lock) {
+  const Uncancelled uncancelled;
+  for (const auto& [number, memory] : parts_.graph_parts.within(block.base, block.bytes))
+    if (memory.begin() < block.base || memory.begin() + memory.extent() > block.base + block.bytes)
+      return refuse_use("kernel access to host memory of which a graph copies a part together with other memory");
+  if (!block.owned && !take_alias(region, block)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const std::uint64_t seen_at = block.owned ? block.base : block.alias;
+  // The worker's memory is of the context that the program's is of.
+  RemoteCall<wire::OpenHostBlock> call(thread, region.context);
+  auto in = call.in();
+  in.setAddress(block.base);
+  const bool paged = goes_by_pages(block);
+  in.setBytes(paged ? round_up(block.bytes) : block.bytes);
+  in.setMapped(true);
+  in.setDevice(seen_at);
+  in.setPaged(paged);
+  std::vector<std::byte> shadow;
+  if (!paged) shadow.resize(block.bytes);  // zero, as the worker's memory begins
+  block.becomes_mapped = true;
+  lock.unlock();
+  if (paged) rdma::StableMemory::of_process().remove(at(block.base));  // its pages may not always be read
+  CUresult result = call.wait();
+  bool opened = block.opened || result == CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS && paged &&
+      !pages_.adopt(parts_.contexts.home(*region.context), block.base, round_up(block.bytes))) {
+    close(thread, block.base);
+    opened = false;
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  lock.lock();
+  block.becomes_mapped = false;
+  block.opened = opened;
+  if (result != CUDA_SUCCESS) return result;
+  block.device_address = seen_at;
+  block.paged = paged;
+  block.shadow = std::move(shadow);
+  mapped_.fetch_add(1);
+  if (!block.owned) registered_mapped_.fetch_add(1);
+  if (!paged) compared_.fetch_add(1);
+  if (!paged && block.owned) compared_bytes_ += block.bytes;
+  parts_.map.update(block.base, [&](Region& r) { r.device_address = seen_at; });
+  return CUDA_SUCCESS;
 }
 
 CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& device_address,
@@ -227,52 +284,11 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
   Block* const block = find(address, 1);
   const bool now_mapped = block->device_address == 0;
   if (now_mapped) {
-    const Uncancelled uncancelled;
-    for (const auto& [number, memory] : parts_.graph_parts.within(block->base, block->bytes))
-      if (memory.begin() < block->base || memory.begin() + memory.extent() > block->base + block->bytes)
-        return refuse_use("kernel access to host memory of which a graph copies a part together with other memory");
-    if (!block->owned && !take_alias(*region, *block)) return CUDA_ERROR_OUT_OF_MEMORY;
-    const std::uint64_t seen_at = block->owned ? block->base : block->alias;
-    // The worker's memory is of the context that the program's is of.
-    RemoteCall<wire::OpenHostBlock> call(thread, region->context);
-    auto in = call.in();
-    in.setAddress(block->base);
-    const bool paged = block->owned && (compares_no_more_ || block->bytes > compared_bytes_max ||
-                                        compared_bytes_ + block->bytes > compared_sum_max);
-    in.setBytes(paged ? round_up(block->bytes) : block->bytes);
-    in.setMapped(true);
-    in.setDevice(seen_at);
-    in.setPaged(paged);
-    std::vector<std::byte> shadow;
-    if (!paged) shadow.resize(block->bytes);  // zero, as the worker's memory begins
-    block->becomes_mapped = true;
-    lock.unlock();
-    if (paged) rdma::StableMemory::of_process().remove(at(block->base));  // its pages may not always be read
-    CUresult result = call.wait();
-    bool opened = block->opened || result == CUDA_SUCCESS;
-    if (result == CUDA_SUCCESS && paged &&
-        !pages_.adopt(parts_.contexts.home(*region->context), block->base, round_up(block->bytes))) {
-      close(thread, block->base);
-      opened = false;
-      result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    lock.lock();
-    block->becomes_mapped = false;
-    block->opened = opened;
-    if (result != CUDA_SUCCESS) return result;
-    block->device_address = seen_at;
-    block->paged = paged;
-    block->shadow = std::move(shadow);
-    mapped_.fetch_add(1);
-    if (!block->owned) registered_mapped_.fetch_add(1);
-    if (!paged) compared_.fetch_add(1);
-    if (!paged && block->owned) compared_bytes_ += block->bytes;
-    parts_.map.update(block->base, [&](Region& r) { r.device_address = seen_at; });
+    if (const CUresult bad = begin_mapped(thread, *region, *block, lock); bad != CUDA_SUCCESS) return bad;
   }
   device_address = block->device_address + (address - block->base);
-  if (!now_mapped && is_to_be_paged(*block)) return page(thread, *region, *block, lock);
+  if (!now_mapped) return is_to_be_paged(*block) ? page(thread, *region, *block, lock) : CUDA_SUCCESS;
   lock.unlock();
-  if (!now_mapped) return CUDA_SUCCESS;
   log::debug(
       "kernels use the host's memory at {:#x} ({} bytes) from now on: {}", block->base, block->bytes,
       kernel.empty() ? "its device address is wanted" : fmt::format("an argument of {} has its address", kernel));
@@ -435,7 +451,8 @@ void HostMemory::give_way(std::uint64_t address) const {
 }
 
 // What copies have written to the worker's copy of a block comes here before that is replaced by what kernels see; and
-// no lane may be reading pages that are taken away then. Of which context it reads is not known.
+// no lane may be reading pages that are taken away then. For which context a lane reads, and in which one a graph is
+// launched that copies there, is not known.
 CUresult HostMemory::settle_to_map(Thread& thread, const Region& region) {
   std::vector<Context*> users = delivering_to(region);
   bool read, copied;
@@ -444,11 +461,9 @@ CUresult HostMemory::settle_to_map(Thread& thread, const Region& region) {
     read = parts_.lanes.uses(region.base, region.base + region.bytes);
     copied = parts_.graphs.any_launched() && !parts_.graph_parts.within(region.base, region.bytes).empty();
   }
-  if (read) {
+  if (read || copied) {
     users.clear();
     parts_.contexts.for_active([&](Context& context) { users.push_back(&context); });
-  } else if (copied) {
-    users.push_back(region.context);
   }
   for (Context* const context : users)
     if (const CUresult bad = parts_.waits.settle(thread, *context); bad != CUDA_SUCCESS) return bad;
@@ -751,14 +766,17 @@ void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker, F
   }
   order.unlock();
   // The worker closes it behind all work that is held back, of other contexts too. Until then its place is not free.
-  const bool busy = block->opened && !gone_at_worker && !parts_.contexts.idle();
+  const bool busy = block->opened && !gone_at_worker && !parts_.contexts.quiet();
   if (block->opened && !gone_at_worker) close(thread, block->base, busy && !fences);
   if (block->alias != 0) parts_.map.remove(block->alias);
-  if (busy && fences && block->owned)
-    fences->after_all(thread, [this, base, bytes = round_up(block->bytes)] { give_window(base, bytes); });
-  else if (block->owned) give_window(base, round_up(block->bytes));
-  const std::lock_guard lock(mutex_);
-  if (block->alias != 0) window_.give(block->alias, round_up(block->bytes));
+  const auto give = [this, base, bytes = round_up(block->bytes), owned = block->owned, alias = block->alias] {
+    if (owned) give_window(base, bytes);
+    if (alias == 0) return;
+    const std::lock_guard lock(mutex_);
+    window_.give(alias, bytes);
+  };
+  if (busy && fences && (block->owned || block->alias != 0)) fences->after_all(thread, give);
+  else give();
 }
 
 }  // namespace fargpu::client

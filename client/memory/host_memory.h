@@ -63,7 +63,7 @@ class HostMemory {
 
   /// cuMemHostAlloc: page-aligned memory in the host window.
   CUresult allocate(Thread& thread, Context& context, std::size_t bytes, unsigned flags, void** pointer);
-  CUresult free(Thread& thread, void* pointer);
+  CUresult free(Thread& thread, void* pointer, Fences& fences);
   /// As free, but without a wait, for nothing that the GPU was given uses the memory any more. It may have gone with
   /// its context meanwhile, and its place be another one's.
   void discard(Thread& thread, std::uint64_t base, std::uint64_t buffer_id, Fences& fences);
@@ -73,7 +73,7 @@ class HostMemory {
   /// The worker has given it up.
   void unshare(std::uint64_t base, std::uint64_t bytes) { give_window(base, bytes); }
   CUresult add(Thread& thread, Context& context, void* pointer, std::size_t bytes, unsigned flags);
-  CUresult remove(Thread& thread, void* pointer);
+  CUresult remove(Thread& thread, void* pointer, Fences& fences);
 
   /// Makes the block that holds this address usable by kernels; gives the address they know it by. `kernel`: the one
   /// whose arguments are the reason, for the log.
@@ -186,6 +186,8 @@ class HostMemory {
   CUresult wait_for_users(Thread& thread, const Region& region);
   CUresult lock_to_map(Thread& thread, std::uint64_t address, std::unique_lock<std::mutex>& order,
                        std::unique_lock<std::mutex>& lock, std::optional<Region>& region);
+  bool goes_by_pages(const Block& block) const;  // under mutex_
+  CUresult begin_mapped(Thread& thread, const Region& region, Block& block, std::unique_lock<std::mutex>& lock);
   CUresult settle_to_map(Thread& thread, const Region& region);
   bool expects_within(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_
   void give_way(std::uint64_t address) const;
@@ -206,6 +208,7 @@ class HostMemory {
   void open(Thread& thread, Context& owner, const Block& block);  // under order_
   void close(Thread& thread, std::uint64_t base, bool awaited = false);
   void name_parts(Thread& thread, const Block& block);  // under order_
+  Fences* instead_of_an_answer(Fences& fences) const;
   void drop(Thread& thread, std::uint64_t base, bool gone_at_worker = false, Fences* fences = nullptr);
 
   const Parts parts_;

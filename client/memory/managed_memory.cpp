@@ -92,6 +92,7 @@ void ManagedMemory::make_zero(Thread& thread, const PagedMemory::Block& block) {
   RemoteCall<wire::CuStreamSynchronize> wait(thread, block.context);
   wait.in().setHStream(stream.wire());
   wait.tell();
+  block.context->own_work = true;
 }
 
 // Where devices cannot reach each other's memory, kernels of the others find nothing there.
@@ -118,7 +119,11 @@ void ManagedMemory::context_opened(Thread& thread) {
 void ManagedMemory::dropped(std::uint64_t address) {
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(address);
-  if (found != blocks_.end()) drop(*found->second);
+  if (found == blocks_.end()) return;
+  // What was sent to the memory goes before the memory does.
+  Context& context = *found->second->context;
+  if (context.active && context.own_work) wait_for_sent(Thread::current(), context);
+  drop(*found->second);
 }
 
 // --- variables ------------------------------------------------------------------------------------------------------
@@ -206,11 +211,13 @@ void ManagedMemory::wait_for_sent(Thread& thread, Context& context) {
   RemoteCall<wire::CuStreamSynchronize> call(thread, &context);
   call.in().setHStream(stream_of(thread, context).wire());
   call.wait();  // should it fail, the context's next call says so
+  context.own_work = false;
 }
 
 void ManagedMemory::send_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) {
   const Stream& stream = stream_of(thread, *block.context);
   sent_to_.insert(block.context);
+  block.context->own_work = true;
   for_parts(static_cast<const Block&>(block).parts, offset, bytes, [&](std::uint64_t at, std::uint64_t rest) {
     while (rest > 0) {
       const std::uint64_t part = std::min<std::uint64_t>(rest, limits::bulk_bytes_max);
@@ -218,7 +225,7 @@ void ManagedMemory::send_range(Thread& thread, PagedMemory::Block& block, std::u
       auto in = call.in();
       in.setStream(stream.wire());
       encode({.width = part}, {}, {.kind = CopySide::Kind::device, .place = block.base + at}, in.initCopy());
-      in.setComplete(true);  // whatever comes later, on any stream, finds it
+      in.setTakenForDone(true);  // whatever comes later, on any stream, finds it
       call.bulk({block.alias + at, part});
       call.tell();
       at += part;
@@ -253,11 +260,12 @@ void ManagedMemory::send_change(Thread& thread, Context& context, std::uint64_t 
     in.setStream(stream_of(thread, context).wire());
     encode({.width = now.size()}, {.kind = CopySide::Kind::changes}, {.kind = CopySide::Kind::device, .place = address},
            in.initCopy());
-    in.setComplete(true);  // whatever comes later, on any stream, finds it
+    in.setTakenForDone(true);  // whatever comes later, on any stream, finds it
     call.bulk(both);
     call.tell();
   }
   sent_to_.insert(&context);
+  context.own_work = true;
   changed_in_.insert(context.cuda());
   unheard_ = true;
   // The worker keeps what it has not compared yet.

@@ -59,7 +59,7 @@ class PoolChunks {
   void take(std::uint64_t base, std::uint64_t bytes);
   /// The GPU is past its last use.
   void give(std::uint64_t base);
-  /// Of the unused chunks those go, newest first, without which there is still so much.
+  /// Gives unused chunks back, newest first, while at least so many bytes stay.
   void release(std::uint64_t keep_bytes);
 
  private:
@@ -123,7 +123,7 @@ class MemoryPools {
   /// False for what is no pool, and for default pools.
   bool destroy(CUmemoryPool pool);
 
-  /// Of a device, or of the host (`pool_of_host`).
+  /// The pools of a device, or of the host (`pool_of_host`).
   std::shared_ptr<MemoryPool> default_of(int device);
   std::shared_ptr<MemoryPool> current_of(int device);
   void set_current(int device, std::shared_ptr<MemoryPool> pool);

@@ -14,7 +14,12 @@
 namespace fargpu::client {
 
 void SharedMemory::note(Thread& thread) {
-  if (!any_.exchange(true)) parts_.waits.settle_taken(thread);
+  if (settled_) return;
+  const std::lock_guard lock(settling_);
+  if (settled_) return;
+  any_ = true;  // from now on copies are waited for
+  parts_.waits.settle_taken(thread);
+  settled_ = true;
 }
 
 CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool, SharedHandle& handle) {

@@ -64,7 +64,8 @@ class SharedMemory {
 
   const Parts parts_;
   std::mutex mutex_;  // held over calls to the worker: nothing that answers them needs it
-  std::atomic<bool> any_{false};
+  std::mutex settling_;
+  std::atomic<bool> any_{false}, settled_{false};
   std::set<ShareKey> ours_;
   Pieces opened_;
 };

@@ -64,6 +64,8 @@ struct Context {
   /// copy back.
   std::atomic<std::uint64_t> submitted{0};
   std::atomic<std::uint64_t> host_visible{0};
+  /// fargpu itself has given work, which `submitted` does not count, since it last waited for that.
+  std::atomic<bool> own_work{false};
   /// Number of the last call that gave work to a stream that was destroyed before the work was known to be done.
   std::atomic<std::uint64_t> orphaned{0};
 
@@ -75,6 +77,17 @@ struct Context {
   bool idle() const { return submitted.load() <= completed.load(); }
   void reset();
 };
+
+/// CUDA_SUCCESS for a context that is there and not destroyed; null is none.
+inline CUresult check_active(const Context* context) {
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  return context->active ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+/// As check_active; a failure that has ended the context is told too.
+inline CUresult check_usable(const Context* context) {
+  const CUresult bad = check_active(context);
+  return bad == CUDA_SUCCESS ? context->failure.load() : bad;
+}
 
 /// Raises an atomic to at least `value`.
 inline void raise(std::atomic<std::uint64_t>& atomic, std::uint64_t value) {

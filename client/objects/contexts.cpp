@@ -3,7 +3,7 @@
 namespace fargpu::client {
 
 Contexts::Contexts(std::size_t devices, Session& session, Calls& calls, HandleMap<Stream>& streams, unsigned origin)
-    : session_(session), calls_(calls), streams_(streams), contexts_(HandleKind::context, origin) {
+    : session_(session), calls_(calls), streams_(streams), contexts_(HandleKind::context, origin, /*kept=*/true) {
   for (std::size_t device = 0; device < devices; ++device) {
     Context* const context = make(static_cast<int>(device), 0);
     context->primary = true;
@@ -71,6 +71,12 @@ bool Contexts::idle() {
   bool idle = true;
   contexts_.for_each([&](Handle, Context& context) { idle = idle && (!context.active || this->idle(context)); });
   return idle;
+}
+
+bool Contexts::quiet() {
+  bool quiet = idle();
+  for_active([&](const Context& context) { quiet = quiet && !context.own_work; });
+  return quiet;
 }
 
 // In this order: a call's number reaches its streams under the lock under which it reaches their context, and a

@@ -26,6 +26,7 @@ class Contexts {
   Context& primary(int device) { return *primaries_[static_cast<std::size_t>(device)]; }
   /// The context of a live handle (a primary one need not be active), or null.
   Context* find(CUcontext context) { return contexts_.find(handle_of(context)); }
+  Context* find_id(std::uint32_t id) { return contexts_.find_id(id); }
   /// Whether a call of this context on the wire (0: of none) is of one that lives.
   bool lives(std::uint32_t id);
   /// Whether it was a context and is destroyed.
@@ -49,6 +50,8 @@ class Contexts {
   /// Nothing is under way in any context, as far as is known without asking. Programs wait for streams more often than
   /// for a context: where the context as a whole is not known to be idle, each of its streams is looked at.
   bool idle();
+  /// idle(), and nothing is under way that fargpu itself has given.
+  bool quiet();
 
   /// A created (not primary) context, not to be found yet. Null if there are too many.
   Context* make(int device, unsigned flags);

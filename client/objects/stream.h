@@ -29,7 +29,8 @@ struct Stream {
   std::uint64_t id = 0;  ///< cuStreamGetId
 
   std::atomic<std::uint64_t> submitted{0};  ///< last call that gave it work
-  std::atomic<std::uint64_t> awaited{0};    ///< the last of these but for copies in whose bytes leave by themselves
+  std::atomic<std::uint64_t> awaited{
+      0};  ///< the last of these that a wait waits for: not copies to the device that go by themselves
   std::atomic<std::uint64_t> completed{0};  ///< everything up to this call is done, or as good as done
   std::atomic<std::uint64_t> settled{0};    ///< and of this it is known that no copy is under way
   std::atomic<std::uint64_t> ordered{0};    ///< later work of the whole context comes behind this call
@@ -47,10 +48,10 @@ struct Stream {
   std::uint64_t wire() const { return legacy() ? 1 : handle.value(); }
   /// Everything given to it is known to be done; for a legacy stream also what blocking ones were given.
   bool idle() const;
-  /// Nothing of what it was given itself uses memory any more: it was waited for, copies in included.
+  /// Nothing of what it was given itself uses memory any more: it was waited for, copies to the device included.
   bool finished() const;
-  /// All that may be missing are copies in whose bytes were taken, or, of pinned memory, are being read: once they are,
-  /// and later work comes behind them, they are as good as done.
+  /// Nothing may be missing but copies to the device whose bytes were taken, or are being read from pinned memory. Once
+  /// they are read, and later work comes behind them, they are as good as done.
   bool as_good_as_idle() const;
   /// Its work may come behind work of the legacy stream, and so of all other blocking ones, that is not known to be
   /// done.

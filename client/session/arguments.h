@@ -56,7 +56,7 @@ CUresult check_handle([[maybe_unused]] Thread& thread, Handle handle) {
     }
     // No reference at all is another error than one that is gone.
     if ((kind == HandleKind::texref || kind == HandleKind::surfref) && !handle) return CUDA_ERROR_INVALID_HANDLE;
-    // Of the driver's own values only the worker knows which ones are the session's.
+    // Only the worker knows which of the driver's own values are the session's.
     const bool right = device_visible(kind) || handle.well_formed(kind) ||
                        (kind == HandleKind::function && handle.well_formed(HandleKind::kernel));
     return right ? CUDA_SUCCESS : invalid_handle_result(kind);

@@ -436,7 +436,7 @@ CUresult Between::perform(Thread& thread, const Copy& copy, Sides sides) {
     return relay(thread, copy, *source, *target);
   }
   Stream& only = source ? *source : *target;
-  // Of pinned memory of another session, what its GPU wrote there is to be found by this thread.
+  // This thread is to find what the GPU of another session wrote to pinned memory of that.
   for (const CopySide* const side : {&copy.source, &copy.target}) {
     Session* const owner = side->in_array() ? nullptr : knowing_(side->begin());
     if (owner && owner != only.context->session)

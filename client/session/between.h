@@ -62,7 +62,7 @@ class Between {
   /// A worker says that a link is lost.
   void link_lost(const Calls& by, std::uint32_t number, const std::string& why) { links_.lost(by, number, why); }
 
-  /// Of copies from host to host: bytes that went directly, and through this process.
+  /// Bytes of copies from host to host that went directly, and through this process.
   std::uint64_t bytes_direct() const { return bytes_direct_; }
   std::uint64_t bytes_relayed() const { return bytes_relayed_; }
 

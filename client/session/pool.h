@@ -45,7 +45,7 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
   ~Pool();
 
-  /// Of all devices that the program sees.
+  /// Facts of all devices that the program sees.
   const Facts& facts() const { return facts_; }
   std::string names() const;
   /// The number of the host that a device is of, which is that of its session; nothing for what is no device.

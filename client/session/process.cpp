@@ -182,6 +182,7 @@ void Process::watch_forks_and_exit() {
                  [] {
                    for (PagedMemory* const pages : std::exchange(process().locked_for_fork_, {}))
                      if (pages) pages->unlock_after_fork();
+                   process().fork_.unlock();
                  },
                  [] { process().in_forked_child(); });
   std::atexit([] { process().at_exit(); });
@@ -305,10 +306,12 @@ void Process::in_forked_child() noexcept {
     pages->become_private();
     pages->unlock_after_fork();
   }
+  fork_.unlock();
 }
 
 // A session may begin meanwhile, of which the child has nothing.
 void Process::before_fork() {
+  fork_.lock();
   locked_for_fork_ = {};
   std::size_t count = 0;
   for_each_session([&](Session& session) {
@@ -335,7 +338,7 @@ CUresult result_of_exception(Symbol symbol) noexcept {
   } catch (const DialError&) {  // of a pool's session, which now was to begin; the line about it has been written
     return CUDA_ERROR_DEVICE_UNAVAILABLE;
   } catch (const ChannelClosed& error) {
-    // Of several sessions any may be meant, whose own threads tell of it.
+    // Any of several sessions may be meant. Its own threads tell of it.
     if (!process().pool()) lose(error.what());
     else log::debug("{}: {}", facts_of(symbol).name, error.what());
   } catch (const kj::Exception& error) {

@@ -77,6 +77,7 @@ class Process {
   CUresult outcome_ = CUDA_ERROR_NOT_INITIALIZED;
   std::atomic<Session*> session_{nullptr};  // never deleted: late calls and other threads may still look
   std::atomic<Pool*> pool_{nullptr};        // nor is this
+  std::mutex fork_;  // from before a thread forks until it has: another may fork at the same time
   std::array<PagedMemory*, 2 * (Handle::origin_max + 1)> locked_for_fork_{};  // two of each session that there can be
   std::vector<Session*> adopted_;                                             // nor are these; their threads go on
 };

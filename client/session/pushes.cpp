@@ -78,7 +78,7 @@ void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
   }
 }
 
-// Of one that the program has destroyed meanwhile nobody asks any more.
+// Nobody asks any more about one that the program has destroyed meanwhile.
 void Pushes::on_event(wire::EventPassed::Reader passed) {
   if (Event* const event = parts_.events.find(Handle(passed.getEvent())))
     event->hear(passed.getCall(), passed.getFailed());
@@ -159,8 +159,8 @@ void Pushes::on_late_error(wire::LateError::Reader error) {
   const bool ends = ends_context(result);
   if (ends) parts_.contexts.fail_with(error.getContext(), result);
   // The program has not made this call, and asks by itself from now on: the worker would not tell.
-  if (static_cast<Opcode>(error.getOpcode()) == Opcode::cuEventQuery) {
-    parts_.untold_events = true;
+  if (static_cast<Opcode>(error.getOpcode()) == Opcode::watchEvent) {
+    parts_.asks_each_time = true;
     return;
   }
   Thread::deliver_error(error.getThread(), result, call,

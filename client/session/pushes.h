@@ -38,7 +38,7 @@ class Pushes final : public PushHandler {
     Calls& calls;
     Contexts& contexts;
     HandleMap<Event>& events;
-    std::atomic<bool>& untold_events;
+    std::atomic<bool>& asks_each_time;
     Fences& fences;
     StreamWaits& stream_waits;
     Callbacks& callbacks;

@@ -77,17 +77,14 @@ void Route::object(Handle handle) {
     way_->decided = session != nullptr;
     return;
   }
-  const auto of_id = [&](std::uint32_t id) {
-    return session->contexts.find(handle_cast<CUcontext>(Handle::from_id(HandleKind::context, id, handle.origin())));
-  };
   Context* context = nullptr;
   if (handle.kind() == HandleKind::event) {
     if (const Event* const event = session->events.find(handle)) context = event->context;
   } else if (handle.kind() == HandleKind::module) {
-    if (const auto module = session->functions.module(handle)) context = of_id(module->context);
+    if (const auto module = session->functions.module(handle)) context = session->contexts.find_id(module->context);
   } else if (handle.kind() == HandleKind::function) {
     if (const Function* const function = session->functions.find(handle_cast<CUfunction>(handle)))
-      context = of_id(function->context);
+      context = session->contexts.find_id(function->context);
   }
   if (context && context->active) way_->go(*context);
   else way_->go(*session);
@@ -134,7 +131,7 @@ Handle Route::twin_of(Handle handle) {
   return handle;
 }
 
-// Of a session that is lost no call is served.
+// A session that is lost serves no call.
 CUresult Route::outcome() {
   if (way_->error != CUDA_SUCCESS) return way_->error;
   const Session* const session = way_->current();

@@ -27,7 +27,7 @@ Session::Session(std::shared_ptr<Channel> channel, Terms agreed, std::chrono::na
       pushes_({.calls = calls,
                .contexts = contexts,
                .events = events,
-               .untold_events = untold_events,
+               .asks_each_time = asks_each_time,
                .fences = fences,
                .stream_waits = stream_waits,
                .callbacks = callbacks,
@@ -177,7 +177,7 @@ CUresult Session::open_context(Thread& thread, Context& context, Handle resource
   if (!call) return call.error();
   auto in = call.in();
   in.setContext(context.handle.value());
-  in.setDevice(terms.facts.devices[static_cast<std::size_t>(context.device)].worker_ordinal);
+  in.setDevice(terms.facts.at(context.device).worker_ordinal);
   in.setPrimary(context.primary);
   in.setFlags(context.flags);
   in.setResources(resources.value());

@@ -124,7 +124,7 @@ class Session final : CallEvents {
  public:
   Captures captures;
   HandleMap<Event> events;
-  std::atomic<bool> untold_events{false};  ///< a query behind a record was refused: from then on each one is asked
+  std::atomic<bool> asks_each_time{false};  ///< a record is not watched: each query goes to the worker from then on
   ElapsedTimes elapsed_times;
   GraphParts graph_parts;
   Graphs graphs;

@@ -21,9 +21,9 @@ struct MemoryOperation {
   bool writes() const { return type == CU_STREAM_MEM_OP_WRITE_VALUE_32 || type == CU_STREAM_MEM_OP_WRITE_VALUE_64; }
   bool wide() const { return type == CU_STREAM_MEM_OP_WAIT_VALUE_64 || type == CU_STREAM_MEM_OP_WRITE_VALUE_64; }
 
-  /// Of a wait on the host: whether it is over.
+  /// Whether a wait on the host is over.
   bool satisfied() const;
-  /// Of a write on the host: does it.
+  /// Does a write on the host.
   void write() const;
 };
 

@@ -247,6 +247,7 @@ class RdmaChannel final : public Channel, public StraightSender {
     if (!use) return interest;
     if (const Interest now = ready(interest); now.readable || now.writable) return now;
     const auto deadline = Clock::now() + std::max(timeout, Timeout::zero());
+    const WaitForRoom for_room(*this, interest.writable);
     const Sleepers::Sleeper sleeper(sleepers_, waker);
     std::uint64_t looks = looks_.load(std::memory_order_relaxed);
     while (true) {
@@ -356,7 +357,8 @@ class RdmaChannel final : public Channel, public StraightSender {
     if (head.read > posted_) return fail("the other end says it has read what was not written");
     if (head.read > other_read) {
       other_read_.store(head.read, std::memory_order_release);
-      changed_ = true;
+      // Each message says so, and to wake a thread takes longer than the message did.
+      if (waiting_for_room_ > 0) changed_ = true;
     }
     const std::uint64_t written = in_written_.load(std::memory_order_relaxed);
     if (head.written <= written) return;
@@ -599,6 +601,25 @@ class RdmaChannel final : public Channel, public StraightSender {
     return {.readable = interest.readable && readable, .writable = interest.writable && writable};
   }
 
+  /// A thread in wait() that wants room, from before it looks for the last time.
+  class WaitForRoom {
+   public:
+    WaitForRoom(RdmaChannel& channel, bool waits) : channel_(channel), waits_(waits) { add(1); }
+    ~WaitForRoom() { add(-1); }
+    WaitForRoom(const WaitForRoom&) = delete;
+    WaitForRoom& operator=(const WaitForRoom&) = delete;
+
+   private:
+    void add(int count) {
+      if (!waits_) return;
+      const std::lock_guard lock(channel_.mutex_);
+      channel_.waiting_for_room_ += count;
+    }
+
+    RdmaChannel& channel_;
+    const bool waits_;
+  };
+
   /// A thread that uses the line. None begins to after close(), and the last one that does takes the line down.
   class Use {
    public:
@@ -679,9 +700,10 @@ class RdmaChannel final : public Channel, public StraightSender {
   std::uint64_t word_ = 0;    // that comes by the connection
   std::size_t word_bytes_ = 0;
   bool met_ = false;
-  bool changed_ = false;  // by what the line told last: room, or a fault
-  bool came_ = false;     // bytes
-  bool worked_ = false;   // the plugin, so that there may be more
+  int waiting_for_room_ = 0;  // threads
+  bool changed_ = false;      // by what the line told last: room that is waited for, or a fault
+  bool came_ = false;         // bytes
+  bool worked_ = false;       // the plugin, so that there may be more
   Sleepers sleepers_;
 };
 

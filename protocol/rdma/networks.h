@@ -19,7 +19,7 @@ class Networks {
 
   /// False for a text that is not understood; `error` says what of it.
   static bool parse(const std::string& text, Networks& networks, std::string& error);
-  /// Of an address that is neither of IPv4 nor of IPv6: no.
+  /// An address that is neither of IPv4 nor of IPv6 is in none.
   bool contain(const sockaddr_storage& address) const;
 
  private:

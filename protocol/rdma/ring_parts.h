@@ -7,7 +7,7 @@
 
 namespace fargpu::rdma {
 
-/// Of what is in a ring. Used under a lock.
+/// The parts of what is in a ring. Used under a lock.
 class RingParts {
  public:
   /// Messages and puts take turns at most so often in a ring: a device puts more than a message has, unless something

@@ -200,7 +200,10 @@ int check_all(Settings settings) {
   if (works) {
     std::cout << (settings.file.empty() ? "the settings are" : settings.file + " is")
               << " in order: " << fargpu::so_many(broker.tenants().all().size(), "tenant") << ", "
-              << (broker.encrypts() ? "TLS" : "no TLS") << "\n";
+              << (broker.encrypts() ? "TLS" : "no TLS");
+    for (const auto& [interface, devices] : broker.workers().rdma())
+      std::cout << ", RDMA on " << interface << " by " << devices;
+    std::cout << "\n";
     if (!pool.empty()) std::cout << pool << "\n";
   }
   end(broker, works ? 0 : 1);

@@ -149,6 +149,7 @@ void HostStatus::write_sessions(wire::Status::Builder status, const std::vector<
     to.setLease(worker.lease->lease().id);
     to.setTenant(worker.client.tenant);
     to.setSharedMemory(worker.client.shares_memory);
+    to.setRdma(worker.by_rdma);
     to.setResumingSeconds(worker.resuming_since);
     write_residency(worker, to);
     to.setEnding(worker.told_to_stop);

@@ -19,6 +19,7 @@
 #include "passed_descriptors.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
+#include "protocol/rdma/networks.h"
 #include "protocol/same_secret.h"
 #include "protocol/text.h"
 #include "protocol/version.h"
@@ -376,7 +377,10 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
         if (!refused.empty()) throw ProtocolError(refused);
         // What one sees that was started for a client (under its variables, with a part of the multiprocessors) is that
         // client's affair.
-        if (worker.profile.standard()) take_facts(std::move(facts), message.getReady().getSmGroups());
+        if (worker.profile.standard()) {
+          take_facts(std::move(facts), message.getReady().getSmGroups());
+          take_rdma(message.getReady().getRdma());
+        }
       }
       worker.start_deadline->cancel();
       EventLog::debug("worker ready", {{"worker", worker.process}});
@@ -498,6 +502,8 @@ void Workers::take_usage(Worker& worker, wire::Usage::Reader usage) {
           {"meaning",
            "each session sends this GPU code again; make room there, raise image_bytes_max, or set --image-folder"}});
   worker.images_not_kept = usage.getImagesNotKept();
+  if (usage.getByRdma() && !worker.by_rdma) EventLog::info("session by RDMA", {{"session", worker.session}});
+  worker.by_rdma = usage.getByRdma();
   totals.waited_ns += more(usage.getWaitedNs(), worker.waited_ns);
   worker.waited_ns = usage.getWaitedNs();
 }
@@ -527,6 +533,29 @@ void Workers::take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts,
   if (std::any_of(groups.begin(), groups.end(), [](unsigned count) { return count != 0; }))
     sm_groups_ = std::move(groups);
   if (on_facts) on_facts();
+}
+
+// Each worker that is started for any client says the same, but for what the operator has changed meanwhile.
+void Workers::take_rdma(capnp::List<wire::RdmaInterface>::Reader interfaces) {
+  std::map<std::string, std::string> offered;
+  const bool wanted = settings_.rdma_networks != rdma::Networks::usual && settings_.rdma_networks != "none";
+  const auto warn = [&](const std::string& where, const std::string& reason) {
+    if (wanted && without_rdma_.insert(where).second)
+      EventLog::warn("no RDMA", {{"interface", where},
+                                 {"reason", reason},
+                                 {"meaning", "clients of this network go by TCP; repair that, or see rdma_networks"}});
+  };
+  if (interfaces.size() == 0) warn("none", "no address of this machine is in rdma_networks");
+  constexpr unsigned interfaces_max = 64;
+  for (unsigned i = 0; i < std::min(interfaces.size(), interfaces_max); ++i) {
+    const auto one = interfaces[i];
+    const std::string name = printable(one.getName().cStr(), 64);
+    if (one.getWhyNone().size() > 0) warn(name, printable(one.getWhyNone().cStr(), 512));
+    else offered.emplace(name, printable(one.getDevices().cStr(), 256));
+  }
+  for (const auto& [name, devices] : offered)
+    if (!rdma_.contains(name)) EventLog::info("RDMA offered", {{"interface", name}, {"devices", devices}});
+  rdma_ = std::move(offered);
 }
 
 // What it had of the device is there until its process has ended, which it is made to do. Until then it pays for what

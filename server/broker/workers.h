@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -88,6 +89,7 @@ struct Worker {
   std::uint64_t known_bytes = 0;       ///< of contents that the host had, and it did not send
   std::uint64_t kept_bytes = 0;        ///< of those that it sent and the host has kept
   std::uint64_t images_not_kept = 0;   ///< images that it sent and the folder has not taken
+  bool by_rdma = false;                ///< it talks to its client by RDMA
   /// What the session holds of the broker's device at this place, wherever it is.
   std::uint64_t used_bytes(unsigned place) const;
   /// Of that, what is on the device.
@@ -166,6 +168,8 @@ class Workers {
   std::optional<wire::HostFacts::Reader> facts() const;
   /// Into how many groups of multiprocessors each device can be divided, as the last worker said that could tell.
   const std::vector<unsigned>& sm_groups() const { return sm_groups_; }
+  /// By which devices workers offer RDMA, by network interface.
+  const std::map<std::string, std::string>& rdma() const { return rdma_; }
   /// Of all devices, 16 bytes each; none before there are facts.
   std::vector<std::string> device_uuids() const;
   /// Why the last worker with the standard environment could not start; empty if it could.
@@ -212,6 +216,7 @@ class Workers {
   Environment environment_of(const WorkerProfile& profile) const;
   void note(std::uint64_t session, EventLog::Level level, const char* event, std::vector<Field> fields);
   void take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts, capnp::List<std::uint32_t>::Reader sm_groups);
+  void take_rdma(capnp::List<wire::RdmaInterface>::Reader interfaces);
   void take_usage(Worker& worker, wire::Usage::Reader usage);
   void take_resuming(Worker& worker, wire::Resuming::Reader told);
   void end_session(Worker& worker, const std::string& reason, SessionEnd end);
@@ -247,6 +252,8 @@ class Workers {
   // A builder, because a message reader may be asked only so often.
   std::unique_ptr<capnp::MallocMessageBuilder> facts_;
   std::vector<unsigned> sm_groups_;
+  std::map<std::string, std::string> rdma_;  // devices by which workers offer RDMA, by interface
+  std::set<std::string> without_rdma_;       // interfaces of which the log says so
   std::deque<std::pair<std::uint64_t, std::vector<std::byte>>> ended_lane_keys_;  // of the sessions that ended last
   bool stopping_ = false;
   asio::steady_timer retry_;

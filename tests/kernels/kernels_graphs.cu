@@ -247,6 +247,44 @@ CASE(disabled_before_an_update) {
   }
 }
 
+// A stream that joined a capture asks for the graph, and begins a capture of its own later, which fails.
+CASE(asked_for_by_another_stream) {
+  Buffer<unsigned> out(2);
+  Capture capture;
+  CUstream other;
+  CUevent event;
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  const auto join = [&](CUstream from, CUstream to) {
+    OK(cuEventRecord(event, from));
+    OK(cuStreamWaitEvent(to, event, 0));
+  };
+  join(capture.stream, other);
+  OK(cuMemsetD32Async(out.address(), 5, 1, other));
+  CUstreamCaptureStatus status;
+  CUgraph asked = nullptr;
+  OK(cuStreamGetCaptureInfo(other, &status, nullptr, &asked, nullptr, nullptr, nullptr));
+  join(other, capture.stream);
+  capture.end();
+  HOLDS(capture.graph == asked);
+  OK(cuStreamBeginCapture(other, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  join(other, capture.stream);
+  OK(cuMemsetD32Async(out.address() + 4, 6, 1, capture.stream));
+  CUgraph none = nullptr;
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(other, &none));
+  size_t nodes = 0;
+  OK(cuGraphGetNodes(capture.graph, nullptr, &nodes));
+  HOLDS(nodes == 1);
+  CUgraphExec executable;
+  OK(cuGraphInstantiateWithFlags(&executable, capture.graph, 0));
+  OK(cuGraphLaunch(executable, other));
+  OK(cuStreamSynchronize(other));
+  HOLDS(out.get()[0] == 5);
+  OK(cuGraphExecDestroy(executable));
+  OK(cuEventDestroy(event));
+  OK(cuStreamDestroy(other));
+}
+
 // Outside of captures such memory is refused at once.
 CASE(no_placeholders_elsewhere) {
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD32Async(placeholder, 3, 10, nullptr));

@@ -107,6 +107,21 @@ class Choice(Rdma):
             host.log("session ended")
             self.assertEqual(len(host.logged("session note")), 1 if wanted else 0)
 
+    def test_the_operator_sees_it(self):
+        host = self.broker(*BY_UCX)
+        host.log("RDMA offered", interface="lo", devices="lo")
+        client = self.client(host, env=RDMA)
+        self.use(client)
+        host.log("session by RDMA")
+        self.assertIn(" rdma ", fargpu("ls", pool=host.pool).out)
+        self.assertEqual(client.finish(), 0)
+
+    def test_the_operator_sees_why_not(self):
+        host = self.broker("--rdma-networks", "127.0.0.0/8")
+        self.assertIn("lo has no RDMA card", host.log("no RDMA", interface="lo")["reason"])
+        host = self.broker("--rdma-networks", "10.99.0.0/16")
+        self.assertIn("no address of this machine", host.log("no RDMA", interface="none")["reason"])
+
     def test_doctor_shows_it(self):
         done = fargpu("doctor", pool=self.broker(*BY_UCX).pool, env=RDMA)
         self.assertEqual(done.code, 0, done.out)

@@ -46,26 +46,26 @@ TEST_CASE("who asks for copies waits for those of that moment, however many foll
     ContextState context;
     StreamState stream;
     stream.context = &context;
-    taken_copies.forbid(stream);
-    taken_copies.forbid(stream);
+    taken_copies.mark(stream);
+    taken_copies.mark(stream);
     CHECK(alive.size() == 1);  // one event, while nobody asks
-    TakenCopies::Events asked = TakenCopies::forbidden_in({&context});
-    const CUevent then = context.overtake_events.back()->cuda();
-    CHECK(TakenCopies::forbidden(asked));
-    taken_copies.forbid(stream);
+    TakenCopies::Marks asked = TakenCopies::marks_in({&context});
+    const CUevent then = context.copy_marks.back()->cuda();
+    CHECK(TakenCopies::any_open(asked));
+    taken_copies.mark(stream);
     fired.insert(then);
-    TakenCopies::Events now = TakenCopies::forbidden_in({&context});
-    CHECK(TakenCopies::forbidden(now));
-    CHECK_FALSE(TakenCopies::forbidden(asked));
+    TakenCopies::Marks now = TakenCopies::marks_in({&context});
+    CHECK(TakenCopies::any_open(now));
+    CHECK_FALSE(TakenCopies::any_open(asked));
     CHECK(asked.empty());
-    taken_copies.forbid(stream);
+    taken_copies.mark(stream);
     CHECK(alive.size() == 2);  // one is waited for
-    TakenCopies::Events last = TakenCopies::forbidden_in({&context});
-    CHECK(TakenCopies::forbidden(last));
+    TakenCopies::Marks last = TakenCopies::marks_in({&context});
+    CHECK(TakenCopies::any_open(last));
     TakenCopies::context_closes(context);
     CHECK(alive.empty());
-    CHECK_FALSE(TakenCopies::forbidden(now));  // asks for no event that is gone
-    CHECK_FALSE(TakenCopies::forbidden(last));
+    CHECK_FALSE(TakenCopies::any_open(now));  // asks for no event that is gone
+    CHECK_FALSE(TakenCopies::any_open(last));
   }
   CHECK(alive.empty());
 }

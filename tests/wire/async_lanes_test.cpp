@@ -125,6 +125,7 @@ TEST_CASE("a wait for a blocking stream is none for copies of others that it doe
   test::RemoteContext remote(with_lanes(3));
   constexpr std::size_t large = 96u << 20;  // more than the worker has room for at a time
   const Pinned from(large), small(4096);
+  fill(from.memory, large, 90);  // equal blocks, such as zeros, travel once where contents are named
   const CUdeviceptr memory = allocate(large), other = allocate(4096);
   CUstream first{}, last{};
   REQUIRE(cuStreamCreate(&first, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
@@ -146,6 +147,38 @@ TEST_CASE("a wait for a blocking stream is none for copies of others that it doe
   CHECK(waiting.get() == CUDA_SUCCESS);
   CHECK(behind.get() == CUDA_SUCCESS);
   CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("a copy comes behind one that a graph made to the same memory") {
+  test::RemoteContext remote(with_lanes(3));
+  constexpr std::size_t large = 24u << 20, end_bytes = 1u << 20;
+  const Pinned to(large);
+  const CUdeviceptr first = allocate(large), second = allocate(end_bytes);
+  REQUIRE(cuMemsetD8_v2(first, 1, large) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8_v2(second, 2, end_bytes) == CUDA_SUCCESS);
+  CUgraph graph{};
+  CUgraphNode node{};
+  CUgraphExec exec{};
+  CUstream stream{};
+  CUDA_MEMCPY3D copy{};
+  copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcDevice = first;
+  copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+  copy.dstHost = to.memory;
+  copy.WidthInBytes = large;
+  copy.Height = copy.Depth = 1;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  REQUIRE(cuGraphAddMemcpyNode(&node, graph, nullptr, 0, &copy, remote.context) == CUDA_SUCCESS);
+  REQUIRE(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
+  const std::vector<unsigned char> expected(end_bytes, 2);
+  unsigned char* const end = to.at(large - end_bytes);
+  for (int round = 0; round < 20; ++round) {
+    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyDtoHAsync_v2(end, second, end_bytes, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(std::memcmp(end, expected.data(), end_bytes) == 0);
+  }
 }
 
 TEST_CASE("a wait for a stream with copies of pinned memory waits for the GPU only where that can be noticed") {

@@ -153,6 +153,26 @@ TEST_CASE("copies of one context under way do not go with another one") {
   CHECK(cuCtxDestroy_v2(other) == CUDA_ERROR_INVALID_CONTEXT);
 }
 
+TEST_CASE("a context that was destroyed stays what a thread has current, however many come after it") {
+  test::RemoteContext remote;
+  CUcontext first = nullptr, next = nullptr, current = nullptr;
+  REQUIRE(cuCtxCreate_v4(&first, nullptr, 0, 0) == CUDA_SUCCESS);
+  std::thread([&] {
+    CHECK(cuCtxDestroy_v2(first) == CUDA_SUCCESS);
+    for (int i = 0; i < 1100; ++i) {
+      if (cuCtxCreate_v4(&next, nullptr, 0, 0) != CUDA_SUCCESS || cuCtxDestroy_v2(next) != CUDA_SUCCESS) {
+        FAIL_CHECK("context " << i);
+        break;
+      }
+    }
+    CHECK(cuCtxCreate_v4(&next, nullptr, 0, 0) == CUDA_SUCCESS);
+  }).join();
+  CHECK(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
+  CHECK(current == first);
+  CUdeviceptr memory = 0;
+  CHECK(cuMemAlloc_v2(&memory, 64) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+}
+
 TEST_CASE("device questions are answered without asking") {
   Remote remote;
   const auto before = client::stats::round_trips();

@@ -848,6 +848,37 @@ TEST_CASE("a launch that waits calls the functions that it had, whatever the exe
   CHECK(order == std::vector<int>{2, 3, 1});
 }
 
+TEST_CASE("a launch that waits calls the functions of a child graph that it had") {
+  Graphs g;
+  test::Gate gate;
+  std::vector<int> order;
+  Function one = [&] { order.push_back(1); }, two = [&] { order.push_back(2); };
+  const auto fill = [&](CUgraph graph, Function& function) {
+    CUgraph child = nullptr;
+    REQUIRE(cuGraphCreate(&child, 0) == CUDA_SUCCESS);
+    g.add(function, {}, child);
+    const CUgraphNode before = g.add_set(g.memory, 1, {}, graph);
+    CUgraphNode inner = nullptr;
+    REQUIRE(cuGraphAddChildGraphNode(&inner, graph, &before, 1, child) == CUDA_SUCCESS);
+    REQUIRE(cuGraphDestroy(child) == CUDA_SUCCESS);
+  };
+  CUgraph other = nullptr;
+  REQUIRE(cuGraphCreate(&other, 0) == CUDA_SUCCESS);
+  fill(g.graph, one);
+  fill(other, two);
+  const CUgraphExec exec = g.instantiate();
+  REQUIRE(cuGraphDestroy(g.graph) == CUDA_SUCCESS);
+  REQUIRE(cuLaunchHostFunc(g.stream, test::Gate::pass, &gate) == CUDA_SUCCESS);
+  REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  CUgraphExecUpdateResultInfo info{};
+  REQUIRE(cuGraphExecUpdate_v2(exec, other, &info) == CUDA_SUCCESS);
+  REQUIRE(cuGraphDestroy(other) == CUDA_SUCCESS);
+  REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  gate.open();
+  CHECK(cuStreamSynchronize(g.stream) == CUDA_SUCCESS);
+  CHECK(order == std::vector<int>{1, 2});
+}
+
 TEST_CASE("a failed context runs no functions of graphs, and nobody waits for ever") {
   Graphs g;
   CUmodule module = nullptr;

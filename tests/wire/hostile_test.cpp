@@ -171,7 +171,7 @@ void send_change_by_copy(HandMadeClient& client, std::uint64_t address, std::spa
       Opcode::copyIn,
       [&](auto in) {
         in.setStream(1);
-        in.setComplete(true);
+        in.setTakenForDone(true);
         encode(shape, {.kind = CopySide::Kind::changes},
                {.kind = CopySide::Kind::device, .place = address, .pitch = shape.width}, in.initCopy());
       },

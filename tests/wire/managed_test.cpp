@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -60,6 +61,19 @@ TEST_CASE("the program and kernels see what the other wrote") {
     CHECK(data[words - 1] == words - 1);
     data[9] += 1;
   }
+}
+
+TEST_CASE("managed memory that was not used yet goes behind the work that makes it zero") {
+  Managed m;
+  test::Paused paused;
+  unsigned* const data = m.allocate(300 * kib);
+  auto freed = std::async(std::launch::async, [&] {
+    const CUresult bad = cuCtxSetCurrent(m.context);
+    return bad != CUDA_SUCCESS ? bad : cuMemFree_v2(Managed::at(data));
+  });
+  CHECK(freed.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
+  paused.end();
+  CHECK(freed.get() == CUDA_SUCCESS);
 }
 
 TEST_CASE("copies and memsets take and leave what is newest") {

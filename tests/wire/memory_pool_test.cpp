@@ -1,7 +1,9 @@
 // Stream-ordered allocation through the wire.
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "fixture.h"
@@ -86,6 +88,28 @@ TEST_CASE("a block freed on a stream is used again on that stream at once, on ot
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
   REQUIRE(cuMemAllocAsync(&other, bytes, streams.b) == CUDA_SUCCESS);
   CHECK(other == first);
+}
+
+TEST_CASE("a block freed on a blocking stream is not another's while the legacy stream uses it") {
+  RemoteContext remote;
+  CUstream blocking = nullptr, other = nullptr;
+  REQUIRE(cuStreamCreate(&blocking, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUdeviceptr first = 0, second = 0, third = 0;
+  REQUIRE(cuMemAllocAsync(&first, 8 * mib, blocking) == CUDA_SUCCESS);
+  remote.driver->pause(true);
+  REQUIRE(cuMemsetD8Async(first, 1, 8 * mib, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemFreeAsync(first, blocking) == CUDA_SUCCESS);
+  for (int i = 0; i < 20; ++i) {  // what the worker tells would have come by then
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    REQUIRE(cuStreamQuery(other) == CUDA_SUCCESS);
+  }
+  REQUIRE(cuMemAllocAsync(&second, 8 * mib, other) == CUDA_SUCCESS);
+  CHECK(second != first);
+  remote.driver->pause(false);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  REQUIRE(cuMemAllocAsync(&third, 8 * mib, other) == CUDA_SUCCESS);
+  CHECK(third == first);
 }
 
 TEST_CASE("a loop of allocating and freeing asks the worker once") {

@@ -336,7 +336,7 @@ TEST_CASE("a client that does not come back loses its session when the time is o
 TEST_CASE("a client that cannot use its session does not leave it waiting for a return") {
   const Resuming resuming;
   const Window band{fake::driver_band, fake::driver_band_bytes};
-  REQUIRE(client::reserve_window(band));
+  REQUIRE(fargpu::reserve_window(band));
   const auto begin = std::chrono::steady_clock::now();
   CHECK_THROWS_AS(test::Remote(with_lanes(0)), client::DialError);  // when the worker's session has ended
   CHECK(std::chrono::steady_clock::now() - begin < 3s);

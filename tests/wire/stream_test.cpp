@@ -125,7 +125,7 @@ TEST_CASE("a program that polls an event waits for one answer, and none about la
   remote.driver->pause(false);
   CHECK(poll(event) == CUDA_SUCCESS);
   CHECK(client::stats::round_trips() == before + 1);
-  const auto asked = [] { return client::stats::of(Opcode::cuEventQuery).sent.load(); };
+  const auto asked = [] { return client::stats::of(Opcode::watchEvent).sent.load(); };
   const auto asked_before = asked();
   REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
   REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);

@@ -80,10 +80,8 @@ Outcome make(Session& session, Call& call, const CUDA_ARRAY3D_DESCRIPTOR& array,
     making.destroy(object);
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  const auto reveal = [&session, kind = making.kind, destroy = making.destroy, object, charge,
-                       context = call.id().context] {
-    const Handle handle = session.objects().handles().reveal_made(kind, reinterpret_cast<std::uint64_t>(object),
-                                                                  context, [&] { destroy(object); });
+  const auto reveal = [&session, kind = making.kind, destroy = making.destroy, object, charge, id = call.id()] {
+    const Handle handle = session.objects().reveal_made(kind, object, id, [&] { destroy(object); });
     session.objects().charge(handle, charge);
     return handle.value();
   };

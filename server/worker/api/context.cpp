@@ -79,6 +79,7 @@ Outcome closeContext(Session& session, Call& call, wire::CloseContext::Reader in
   ContextState* const context = session.contexts().find(Handle(in.getContext()));
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (const auto later = session.ordering().behind_context(call, *context)) return *later;
+  if (const auto later = session.behind_asides(call, *context)) return *later;
   return session.close_context(*context);
 }
 
@@ -121,10 +122,7 @@ Outcome cuCtxWaitEvent(Session& session, Call&, wire::CuCtxWaitEvent::Reader, Kn
 }
 
 Outcome cuCtxSynchronize(Session& session, Call& call, wire::CuCtxSynchronize::Reader) {
-  session.waits().when_passed(*session.contexts().find(call.id().context), [&session, id = call.id()](CUresult result) {
-    session.deliveries().send_changes();
-    session.finish(id, result);
-  });
+  session.waits().when_passed(*session.contexts().find(call.id().context), session.answer(call.id()));
   return Outcome::later();
 }
 

@@ -32,17 +32,21 @@ void refuse_transfer(Session& session, std::uint64_t place) {
     link->fail("the side of a copy was refused");
 }
 
-// Starts a copy to the device. Whatever it answers but success and `later`, what came with the call is still to be
-// given up.
-Outcome start_copy_in(Session& session, Call& call, wire::CopyIn::Reader in) {
+}  // namespace
+
+Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
   StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   const std::span<std::byte> frame = call.bulk();
   const ContextState* const named = session.contexts().find(call.id().context);
   const bool staged = named && named->staging->in().contains(frame.data());
   if (staged && named->staging != stream->context->staging) return CUDA_ERROR_INVALID_CONTEXT;
-  const CopyToDevice copy{
-      session, call.id(), in.getStream(), shape_of(in.getCopy()), decode(in.getCopy().getTarget()), in.getComplete()};
+  const CopyToDevice copy{session,
+                          call.id(),
+                          in.getStream(),
+                          shape_of(in.getCopy()),
+                          decode(in.getCopy().getTarget()),
+                          in.getTakenForDone()};
   if (copy.shape.depth != 1) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = admit_side(session, copy.shape, copy.target); bad != CUDA_SUCCESS) return bad;
   const CopySide source = decode(in.getCopy().getSource());
@@ -71,14 +75,6 @@ Outcome start_copy_in(Session& session, Call& call, wire::CopyIn::Reader in) {
   }
 }
 
-}  // namespace
-
-Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
-  const Outcome outcome = start_copy_in(session, call, in);
-  if (!outcome.is_later() && outcome.result() != CUDA_SUCCESS) session.drop_call(call);
-  return outcome;
-}
-
 std::vector<DeviceRange> memory_of_copyIn(Call& call) {
   const auto copy = call.in<wire::CopyIn>().getCopy();
   return memory_of_sides(shape_of(copy), {decode(copy.getTarget())});
@@ -92,9 +88,7 @@ void drop_copyIn(Session& session, Call& call) {
   if (source.isPeer()) refuse_transfer(session, source.getPeer());
 }
 
-namespace {
-
-Outcome start_copy_out(Session& session, Call& call, wire::CopyOut::Reader in) {
+Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
   StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   const CopyToHost copy{session, call.id(), in.getStream(), shape_of(in.getCopy()), decode(in.getCopy().getSource())};
@@ -114,14 +108,6 @@ Outcome start_copy_out(Session& session, Call& call, wire::CopyOut::Reader in) {
           ->start(*stream);
     default: return CUDA_ERROR_INVALID_VALUE;
   }
-}
-
-}  // namespace
-
-Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
-  const Outcome outcome = start_copy_out(session, call, in);
-  if (!outcome.is_later() && outcome.result() != CUDA_SUCCESS) session.drop_call(call);
-  return outcome;
 }
 
 std::vector<DeviceRange> memory_of_copyOut(Call& call) {

@@ -46,7 +46,7 @@ Outcome FrameSource::start(StreamState& stream, std::span<std::byte> bytes, bool
     session.completions().after(stream, Completions::Kind::release,
                                 [staging = stream.context->staging, bytes](CUresult) { staging->in().give(bytes); });
   }
-  if (copy.complete) session.ordering().take_for_done(stream);
+  if (copy.taken_for_done) session.ordering().take_for_done(stream);
   return CUDA_SUCCESS;
 }
 
@@ -58,7 +58,7 @@ ChangesSource::ChangesSource(const CopyToDevice& copy, std::shared_ptr<const Hel
                  RowChunks(copy.shape, limits::bulk_bytes_max)),
       kept_(std::move(call)),
       target_(copy.target),
-      complete_(copy.complete) {
+      taken_for_done_(copy.taken_for_done) {
   const std::size_t both = kept_->bulk.size();
   if (both % 2 != 0 || both / 2 != copy.shape.bytes())
     throw ProtocolError("a copy of changes without what was there before");
@@ -67,7 +67,7 @@ ChangesSource::ChangesSource(const CopyToDevice& copy, std::shared_ptr<const Hel
 }
 
 Outcome ChangesSource::start(StreamState& stream) {
-  copy_held_ = copy_.session.ordering().hold_for_copy(stream, complete_);
+  copy_held_ = copy_.session.ordering().hold_for_copy(stream, taken_for_done_);
   return SentTarget::start();
 }
 
@@ -96,7 +96,7 @@ void ChangesSource::go_on(CUresult result) {
   if (result == CUDA_SUCCESS && next_run_ < runs_.size())
     return session.completions().after(*stream, Completions::Kind::delivery,
                                        [self = self()](CUresult done) { self->go_on(done); });
-  if (complete_ && next_run_ > 0 && stream)
+  if (taken_for_done_ && next_run_ > 0 && stream)
     session.ordering().take_for_done(*stream);  // also what came before a failure
   if (result == CUDA_SUCCESS) tell_lost(session, copy_.call, lost_);
   session.finish(copy_.call, result);
@@ -113,7 +113,7 @@ Outcome BlockSource::start(StreamState& stream, std::uint64_t address) {
   const CUresult result = copy_rows_in(session, stream, copy.shape, copy.target, memory.data());
   if (result != CUDA_SUCCESS) return result;
   session.ordering().submitted(stream);
-  if (copy.complete) session.ordering().take_for_done(stream);
+  if (copy.taken_for_done) session.ordering().take_for_done(stream);
   return CUDA_SUCCESS;
 }
 
@@ -124,7 +124,7 @@ Outcome LaneSource::start(StreamState& stream, std::uint32_t transfer, std::uint
   if (lane_class(transfer) != lane_class(copy_.shape))
     throw ProtocolError("a transfer on the lanes with a number of the other class");
   session.lanes().pin(session.driver(), *stream.context);
-  held_ = session.ordering().hold_for_copy(stream, copy_.complete);
+  held_ = session.ordering().hold_for_copy(stream, copy_.taken_for_done);
   transfer_ = transfer;
   if (!in_order) {
     receive(early, in_order);
@@ -152,14 +152,14 @@ void LaneSource::take(std::uint64_t chunk, std::span<std::byte> slot) {
   failure_ = take_chunk(copy_, stream, chunks_.part(chunk), slot, failure_,
                         [&session, transfer = transfer_, slot] { session.lanes().give(transfer, slot); });
   if (--missing_ > 0) return;
-  if (failure_ == CUDA_SUCCESS && copy_.complete) session.ordering().take_for_done(*stream);
+  if (failure_ == CUDA_SUCCESS && copy_.taken_for_done) session.ordering().take_for_done(*stream);
   session.ordering().release(held_);
   session.finish(copy_.call, failure_);
 }
 
 // --- links with other hosts -----------------------------------------------------------------------------------------
 
-// Of the two sides of a copy the one that leads tells the program that a link is lost; the other one goes quietly.
+// The side of a copy that leads tells the program that a link is lost; the other one goes quietly.
 Outcome PeerSource::start(StreamState& stream) {
   Session& session = copy_.session;
   if (lane_class(transfer_) != lane_class(copy_.shape))

@@ -32,7 +32,7 @@ struct CopyToDevice {
   std::uint64_t stream;
   CopyShape shape;
   CopySide target;
-  bool complete;  ///< the program takes it for done
+  bool taken_for_done;  ///< the program goes on as if it were done
 };
 
 /// In the frame of the call, or in staging memory of the context, where they were received.
@@ -62,7 +62,7 @@ class ChangesSource final : public SentTarget {
   const std::shared_ptr<const HeldCall> kept_;
   std::span<const std::byte> now_, known_;  // of its bytes
   const CopySide target_;
-  const bool complete_;
+  const bool taken_for_done_;
   std::uint64_t copy_held_ = 0;
   std::uint64_t lost_ = 0;  // the first word that the GPU had changed; 0 if there is none
   struct Run {

@@ -115,7 +115,7 @@ PeerTarget::PeerTarget(const CopyToHost& copy, std::shared_ptr<PeerLink> link, s
   allowed_ = 0;
 }
 
-// Of the two sides of a copy the one that leads tells the program of an error; the other one goes quietly.
+// The side of a copy that leads tells the program of an error; the other one goes quietly.
 Outcome PeerTarget::start(StreamState& stream) {
   Session& session = copy_.session;
   if (lane_class(transfer_) != lane_class(copy_.shape))

@@ -109,41 +109,43 @@ std::vector<std::uint64_t> parts_kept_for(Session& session, CUgraph graph, CUgra
   return std::find(own.begin(), own.end(), node) != own.end() ? numbers : std::vector<std::uint64_t>{};
 }
 
-}  // namespace
-
-Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in, Known<HandleKind::node> node) {
+Outcome set_in_graph(Session& session, const Call& call, wire::NodeParameters::Reader in,
+                     Known<HandleKind::node> node) {
+  const CUgraph graph = outermost_of(session, node.handle());
+  if (!graph) return Objects::invalid(HandleKind::node);
+  const std::vector<Handle> within = known_within(session, node.cuda());
+  if (!within.empty() && session.captures().into(node.handle())) return CUDA_ERROR_ILLEGAL_STATE;
   NodeParameters params(session);
-  DriverTable& driver = session.driver();
-  if (in.getExec() == 0) {
-    CUgraph graph{};
-    if (!session.objects().resolve(HandleKind::graph, session.objects().handles().root_of(node.handle()).value(),
-                                   graph))
-      return Objects::invalid(HandleKind::node);
-    const std::vector<Handle> within = known_within(session, node.cuda());
-    if (!within.empty() && session.captures().into(node.handle())) return CUDA_ERROR_ILLEGAL_STATE;
-    if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
-    if (params.params().type == CU_GRAPH_NODE_TYPE_GRAPH && params.params().graph.graph == graph)
-      return CUDA_ERROR_INVALID_VALUE;
-    const std::vector<std::uint64_t> before = parts_kept_for(session, graph, node.cuda());
-    if (const CUresult bad = params.keep_in(graph); bad != CUDA_SUCCESS) return bad;
-    const CUresult result = driver.cuGraphNodeSetParams(node.cuda(), &params.params());
-    if (result != CUDA_SUCCESS) {
-      params.take_back();
-      return result;
-    }
-    for (const Handle gone : within) session.objects().forget(gone.kind(), gone.value());
-    for (const std::uint64_t part : before) session.graph_parts().let_go(driver, graph, part);
+  if (const CUresult bad = params.read(call, in); bad != CUDA_SUCCESS) return bad;
+  if (params.params().type == CU_GRAPH_NODE_TYPE_GRAPH && params.params().graph.graph == graph)
+    return CUDA_ERROR_INVALID_VALUE;
+  const std::vector<std::uint64_t> before = parts_kept_for(session, graph, node.cuda());
+  if (const CUresult bad = params.keep_in(graph); bad != CUDA_SUCCESS) return bad;
+  const CUresult result = session.driver().cuGraphNodeSetParams(node.cuda(), &params.params());
+  if (result != CUDA_SUCCESS) {
+    params.take_back();
     return result;
   }
+  for (const Handle gone : within) session.objects().forget(gone.kind(), gone.value());
+  for (const std::uint64_t part : before) session.graph_parts().let_go(session.driver(), graph, part);
+  return result;
+}
+
+Outcome set_in_exec(Session& session, Call& call, wire::SetNode::Reader in, Known<HandleKind::node> node) {
+  DriverTable& driver = session.driver();
   CUgraphExec exec{};
   if (!session.objects().resolve(HandleKind::exec, in.getExec(), exec)) return Objects::invalid(HandleKind::exec);
   if (const auto later = session.ordering().behind_launches(call, in.getExec())) return *later;
+  NodeParameters params(session);
   if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
   AttendedGraph* const attended = session.attended_graphs().find(in.getExec());
   if (!attended) {
     // Without parts until now: the driver does not let a node change so much, and neither do we.
-    return params.attended() ? CUDA_ERROR_INVALID_VALUE
-                             : driver.cuGraphExecNodeSetParams(exec, node.cuda(), &params.params());
+    if (params.attended()) return CUDA_ERROR_INVALID_VALUE;
+    if (params.params().type == CU_GRAPH_NODE_TYPE_GRAPH &&
+        needs_attention(driver, session.graph_parts(), params.params().graph.graph))
+      return CUDA_ERROR_NOT_SUPPORTED;
+    return driver.cuGraphExecNodeSetParams(exec, node.cuda(), &params.params());
   }
   const CUgraphNode copy = attended->copy_of(node.cuda());
   if (!copy) {
@@ -165,6 +167,13 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in, Known<Ha
   return result;
 }
 
+}  // namespace
+
+Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in, Known<HandleKind::node> node) {
+  return in.getExec() == 0 ? set_in_graph(session, call, in.getParameters(), node)
+                           : set_in_exec(session, call, in, node);
+}
+
 // What the driver takes for an empty node may be more.
 Outcome cuGraphNodeGetType(Session& session, Call& call, wire::CuGraphNodeGetType::Reader,
                            Known<HandleKind::node> node) {
@@ -177,7 +186,7 @@ Outcome cuGraphNodeGetType(Session& session, Call& call, wire::CuGraphNodeGetTyp
   return result;
 }
 
-// --- what graphs with memory nodes do not allow ---------------------------------------------------------------------
+// --- graphs and nodes: copies, ends, questions ----------------------------------------------------------------------
 
 Outcome cuGraphClone(Session& session, Call& call, wire::CuGraphClone::Reader, Known<HandleKind::graph> original) {
   session.objects().handles().require_room(HandleKind::graph);
@@ -200,9 +209,8 @@ Outcome cuGraphDestroy(Session& session, Call&, wire::CuGraphDestroy::Reader, Kn
 Outcome cuGraphDestroyNode(Session& session, Call&, wire::CuGraphDestroyNode::Reader, Known<HandleKind::node> node) {
   if (session.captures().into(node.handle())) return CUDA_ERROR_ILLEGAL_STATE;
   if (const CUresult bad = checks::no_memory_nodes(session, node); bad != CUDA_SUCCESS) return bad;
-  CUgraph graph{};
-  if (!session.objects().resolve(HandleKind::graph, session.objects().handles().root_of(node.handle()).value(), graph))
-    return Objects::invalid(HandleKind::node);
+  const CUgraph graph = outermost_of(session, node.handle());
+  if (!graph) return Objects::invalid(HandleKind::node);
   const std::vector<Handle> within = known_within(session, node.cuda());
   const std::vector<std::uint64_t> parts = parts_kept_for(session, graph, node.cuda());
   const CUresult result = session.driver().cuGraphDestroyNode(node.cuda());
@@ -283,21 +291,15 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
         if (taken != CUDA_SUCCESS) driver->cuGraphExecDestroy(made->exec);
         return taken;
       },
-      [made, &session, source = graph.handle()](CUresult result, MessageWriter& writer) {
+      [made, &session, id = call.id(), source = graph.handle()](CUresult result, MessageWriter& writer) {
         auto out = writer.root<wire::InstantiateGraphReply>();
         out.setOutcome(made->params.result_out);
-        if (made->params.hErrNode_out) {
-          out.setErrorNode(
-              session.objects()
-                  .handles()
-                  .reveal(HandleKind::node, reinterpret_cast<std::uint64_t>(made->params.hErrNode_out), 0, source)
-                  .value());
-        }
+        out.setErrorNode(
+            session.objects().reveal(HandleKind::node, made->params.hErrNode_out, id, source.value()).value());
         out.setRefusal(made->refusal);
         if (result != CUDA_SUCCESS) return result;
-        const Handle exec =
-            session.objects().handles().reveal_made(HandleKind::exec, reinterpret_cast<std::uint64_t>(made->exec), 0,
-                                                    [&] { session.driver().cuGraphExecDestroy(made->exec); });
+        const Handle exec = session.objects().reveal_made(HandleKind::exec, made->exec, id,
+                                                          [&] { session.driver().cuGraphExecDestroy(made->exec); });
         out.setExec(exec.value());
         out.setAttended(made->attended != nullptr);
         session.graph_memory().set_instantiated(source, exec);
@@ -405,7 +407,7 @@ Outcome cuGraphUpload(Session& session, Call&, wire::CuGraphUpload::Reader, Know
 
 // The driver writes to a path only; this one leads to memory.
 Outcome printGraph(Session& session, Call& call, wire::PrintGraph::Reader in, Known<HandleKind::graph> graph) {
-  const int file = ::memfd_create("graph.cuda()", MFD_CLOEXEC);
+  const int file = ::memfd_create("graph", MFD_CLOEXEC);
   if (file < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   const std::string path = "/proc/self/fd/" + std::to_string(file);
   const CUresult result = session.driver().cuGraphDebugDotPrint(graph.cuda(), path.c_str(), in.getFlags());

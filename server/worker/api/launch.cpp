@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 
+#include "protocol/launch_shape.h"
 #include "server/worker/code/arguments.h"
 #include "server/worker/code/launch_attributes.h"
 #include "server/worker/session/session.h"
@@ -16,13 +17,7 @@ namespace {
 template <class Request>
 CUlaunchConfig read_config(Request in, std::vector<CUlaunchAttribute>& attributes) {
   CUlaunchConfig config{};
-  config.gridDimX = in.getGridX();
-  config.gridDimY = in.getGridY();
-  config.gridDimZ = in.getGridZ();
-  config.blockDimX = in.getBlockX();
-  config.blockDimY = in.getBlockY();
-  config.blockDimZ = in.getBlockZ();
-  config.sharedMemBytes = in.getSharedBytes();
+  read_shape(in, config);
   config.attrs = attributes.data();
   config.numAttrs = static_cast<unsigned>(attributes.size());
   return config;
@@ -151,8 +146,9 @@ Outcome launchTogether(Session& session, Call& call, wire::LaunchTogether::Reade
   std::vector<StreamState*> streams;
   for (const auto launch : list) {
     // A default stream is some context's, which is not told here.
-    StreamState* const stream =
-        launch.getStream() == 1 ? nullptr : session.contexts().stream(launch.getStream(), call.id().context);
+    StreamState* const stream = launch.getStream() == legacy_stream
+                                    ? nullptr
+                                    : session.contexts().stream(launch.getStream(), call.id().context);
     if (!stream || std::find(streams.begin(), streams.end(), stream) != streams.end()) return CUDA_ERROR_INVALID_HANDLE;
     streams.push_back(stream);
   }
@@ -165,13 +161,7 @@ Outcome launchTogether(Session& session, Call& call, wire::LaunchTogether::Reade
                                                to.function, streams[i]->context);
         bad != CUDA_SUCCESS)
       return bad;
-    to.gridDimX = list[i].getGridX();
-    to.gridDimY = list[i].getGridY();
-    to.gridDimZ = list[i].getGridZ();
-    to.blockDimX = list[i].getBlockX();
-    to.blockDimY = list[i].getBlockY();
-    to.blockDimZ = list[i].getBlockZ();
-    to.sharedMemBytes = list[i].getSharedBytes();
+    read_shape(list[i], to);
     to.hStream = streams[i]->cuda;
     to.kernelParams = arguments[i].pointers();
   }

@@ -18,9 +18,8 @@ namespace {
 std::function<CUresult()> scrubbing(Session& session, int device, CUmemGenericAllocationHandle handle,
                                     std::uint64_t bytes) {
   const ContextState* const context = session.contexts().on_device(device);
-  return [&scrubber = session.scrubber(), cuda = context ? context->cuda : nullptr, device, handle, bytes] {
-    return scrubber.fill(cuda, device, handle, bytes);
-  };
+  return [&scrubber = session.scrubber(), cuda = context ? context->cuda : nullptr, device, handle, bytes,
+          beside = session.beside(context ? context->id : 0)] { return scrubber.fill(cuda, device, handle, bytes); };
 }
 
 CUresult not_scrubbed(Session& session, CUmemGenericAllocationHandle handle, CUresult result) {
@@ -64,10 +63,6 @@ std::uint32_t take_spares(Session& session, Call& call, std::uint64_t bytes, int
   session.memory().take_shortage();  // nobody has asked for it
   return spares;
 }
-
-}  // namespace
-
-namespace {
 
 Outcome not_made(Session& session, Call& call, CUresult result) {
   const auto shortage = session.memory().take_shortage();
@@ -136,10 +131,10 @@ Outcome unmapMemory(Session& session, Call&, wire::UnmapMemory::Reader in) {
 Outcome finishCopies(Session& session, Call& call, wire::FinishCopies::Reader) {
   if (!call.id().wants_reply) throw ProtocolError("the end of copies that nobody waits for");
   if (const auto later = session.ordering().behind_copies(call)) return *later;
-  TakenCopies::Events copies = TakenCopies::forbidden_in(session.contexts().all());
-  if (!TakenCopies::forbidden(copies)) return CUDA_SUCCESS;
+  TakenCopies::Marks copies = TakenCopies::marks_in(session.contexts().all());
+  if (!TakenCopies::any_open(copies)) return CUDA_SUCCESS;
   return answer_later(session, [&session, id = call.id(), copies]() mutable {
-    if (TakenCopies::forbidden(copies)) return false;
+    if (TakenCopies::any_open(copies)) return false;
     session.finish(id, CUDA_SUCCESS);
     return true;
   });
@@ -169,9 +164,8 @@ Outcome makeMemory(Session& session, Call& call, wire::MakeMemory::Reader in) {
   if (const CUresult made = session.memory().create(bytes, prop, handle); made != CUDA_SUCCESS)
     return not_made(session, call, made);
   const bool plenty = is_plenty(session, call, bytes, prop.location.id);
-  const auto reveal = [&session](CUmemGenericAllocationHandle made) {
-    return session.objects().handles().reveal_made(HandleKind::allocation, made, 0,
-                                                   [&] { session.memory().release(made); });
+  const auto reveal = [&session, id = call.id()](CUmemGenericAllocationHandle made) {
+    return session.objects().reveal_made(HandleKind::allocation, made, id, [&] { session.memory().release(made); });
   };
   const auto tell = [plenty](wire::MakeMemoryReply::Builder out, std::span<const Handle> made) {
     out.setPlenty(plenty);
@@ -216,7 +210,7 @@ Outcome fence(Session& session, Call& call, wire::Fence::Reader in) {
     // waits for.
     if (stream == stream->context->legacy.get() && session.ordering().holding(*stream))
       session.ordering().defer(*stream, [] {});
-    session.waits().when_passed(*stream, passed);
+    session.waits().when_free(*stream, passed);
   } else {
     session.waits().when_all_passed(passed);  // another thread has destroyed the stream, and its work may be under way
   }

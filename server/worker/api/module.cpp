@@ -61,6 +61,20 @@ std::vector<const void*> containers_of(std::span<const std::byte> image) {
   return containers;
 }
 
+// Has the driver load a kernel's code into the current context, which it may have to compile first. False if it has
+// not.
+bool ask_about(DriverTable& driver, CUkernel kernel) {
+  CUfunction function{};
+  std::size_t offset = 0, bytes = 0;
+  driver.cuKernelGetFunction(&function, kernel);
+  const CUresult result = driver.cuKernelGetParamInfo(kernel, 0, &offset, &bytes);
+  return result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE;  // which is: it has no parameters
+}
+bool ask_about(DriverTable& driver, CUlibrary library, const std::string& name) {
+  CUkernel kernel{};
+  return driver.cuLibraryGetKernel(&kernel, library, name.c_str()) == CUDA_SUCCESS && ask_about(driver, kernel);
+}
+
 /// One load, with room for what the driver writes. Lives until the load is settled, and with a wrapper until what it
 /// made is unloaded.
 struct Load {
@@ -76,8 +90,10 @@ struct Load {
   CUmodule made_module = nullptr;
   CUlibrary made_library = nullptr;
   CUresult result = CUDA_ERROR_UNKNOWN;
-  HostCharge kept;      // for as long as the wrapper
-  bool prints = false;  // its code may
+  HostCharge kept;       // for as long as the wrapper
+  bool prints = false;   // its code may
+  std::string name;      // of a library's kernel that an earlier session looked for; empty without a context, too
+  bool entered = false;  // its code is in the context
   // Of a library's, until it is answered; empty if it is longer than any that is answered ahead.
   std::vector<std::byte> request;
 
@@ -100,6 +116,7 @@ struct Load {
         module ? driver.cuModuleLoadDataEx(&made_module, image, jit.count(), jit.kinds(), jit.values())
                : driver.cuLibraryLoadData(&made_library, image, jit.kinds(), jit.values(), jit.count(), library.data(),
                                           library_values.data(), static_cast<unsigned>(library.size()));
+    entered = result == CUDA_SUCCESS && !name.empty() && ask_about(driver, made_library, name);
   }
   /// What was made is of no use.
   void unload(DriverTable& driver) const {
@@ -138,46 +155,63 @@ bool is_shape(CUfunction_attribute attribute) {
          attribute == CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE;
 }
 
-// Both names of one thing have the same limits: on the device of the current context a kernel is this function.
-CUfunction function_of(Session& session, CUkernel kernel, int device) {
+/// What has attributes: a function, or a kernel on a device.
+struct Attributed {
+  CUfunction function = nullptr;  // of a kernel too where Ordering may know limits by it
+  CUkernel kernel = nullptr;
+  int device = -1;  // the driver's ordinal
+
+  CUresult get(DriverTable& driver, int* value, CUfunction_attribute which) const {
+    return kernel ? driver.cuKernelGetAttribute(value, which, kernel, device)
+                  : driver.cuFuncGetAttribute(value, which, function);
+  }
+  CUresult set(DriverTable& driver, CUfunction_attribute which, int value) const {
+    return kernel ? driver.cuKernelSetAttribute(which, value, kernel, device)
+                  : driver.cuFuncSetAttribute(function, which, value);
+  }
+};
+
+// Both names of one thing have the same limits: on the device of the current context a kernel is its function there.
+// Limits by a function are asked for only while something is held back.
+Attributed kernel_on(Session& session, CUkernel kernel, int device) {
+  if (!session.ordering().holding()) return {nullptr, kernel, device};
   DriverTable& driver = session.driver();
   CUdevice current = -1;
   CUfunction function{};
   const bool here = driver.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device &&
                     driver.cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS;
-  return here ? function : reinterpret_cast<CUfunction>(kernel);
+  return {here ? function : reinterpret_cast<CUfunction>(kernel), kernel, device};
+}
+
+// What a request names; without an ordinal of the session's it is a function.
+CUresult find(Session& session, Call& call, std::uint64_t handle, int ordinal, Attributed& found) {
+  if (CUkernel kernel{}; ordinal >= 0 && session.objects().resolve(HandleKind::kernel, handle, kernel)) {
+    const int device = session.contexts().driver_ordinal(ordinal);
+    if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
+    call.set_device(device);
+    found = kernel_on(session, kernel, device);
+    return CUDA_SUCCESS;
+  }
+  if (!session.objects().resolve(HandleKind::function, handle, found.function)) return CUDA_ERROR_INVALID_HANDLE;
+  return call.id().context == 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 
 // Fails only where the driver has no room for the code, which it loads when somebody asks about it: what it answers
 // then is no answer about the function.
-template <class Get>
-CUresult tell_attributes(Session& session, CUfunction function, wire::FunctionAttributesReply::Builder out, Get&& get) {
+CUresult tell_attributes(Session& session, const Attributed& object, wire::FunctionAttributesReply::Builder out) {
   auto values = out.initValues(CU_FUNC_ATTRIBUTE_MAX);
   auto results = out.initResults(CU_FUNC_ATTRIBUTE_MAX);
   for (unsigned i = 0; i < CU_FUNC_ATTRIBUTE_MAX; ++i) {
     const auto attribute = static_cast<CUfunction_attribute>(i);
     int value = 0;
-    const CUresult result = get(&value, attribute);
+    const CUresult result = object.get(session.driver(), &value, attribute);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) return result;
     results.set(i, result);
     if (is_limit(attribute) && session.ordering().holding())
-      value = session.ordering().lowered_later({function, attribute}).value_or(value);
+      value = session.ordering().lowered_later({object.function, attribute}).value_or(value);
     values.set(i, value);
   }
   return CUDA_SUCCESS;
-}
-
-CUresult tell_attributes(Session& session, CUkernel kernel, int device, wire::FunctionAttributesReply::Builder out) {
-  const CUfunction function = session.ordering().holding() ? function_of(session, kernel, device) : nullptr;
-  return tell_attributes(session, function, out, [&](int* value, CUfunction_attribute which) {
-    return session.driver().cuKernelGetAttribute(value, which, kernel, device);
-  });
-}
-
-CUresult tell_attributes(Session& session, CUfunction function, wire::FunctionAttributesReply::Builder out) {
-  return tell_attributes(session, function, out, [&](int* value, CUfunction_attribute which) {
-    return session.driver().cuFuncGetAttribute(value, which, function);
-  });
 }
 
 CUresult describe(Session& session, const CallId& id, Handle handle, wire::FunctionReply::Builder out, Handle owner) {
@@ -201,10 +235,32 @@ CUresult describe(Session& session, const CallId& id, Handle handle, wire::Funct
   if (named == CUDA_SUCCESS && name) out.setName(name);
   const ContextState* const context = session.contexts().find(id.context);
   if (!context) return CUDA_SUCCESS;
-  // What everybody asks next.
-  return kernel ? tell_attributes(session, reinterpret_cast<CUkernel>(entry.value),
-                                  session.contexts().driver_ordinal(context->device), out.initAttributes())
-                : tell_attributes(session, reinterpret_cast<CUfunction>(entry.value), out.initAttributes());
+  const Attributed object = kernel ? kernel_on(session, reinterpret_cast<CUkernel>(entry.value),
+                                               session.contexts().driver_ordinal(context->device))
+                                   : Attributed{.function = reinterpret_cast<CUfunction>(entry.value)};
+  return tell_attributes(session, object, out.initAttributes());  // what everybody asks next
+}
+
+// The driver compiles PTX of a library when somebody asks about code of it in a context, which may take minutes: the
+// first time that is done beside the executor, and the call is carried out behind it.
+std::optional<Outcome> compile_aside(Session& session, Call& call, Handle library, std::function<bool()> ask) {
+  ContextState* const context = session.contexts().find(call.id().context);
+  if (!context || session.behind_first() || session.objects().entered(library, context->id)) return std::nullopt;
+  struct Asked {
+    bool loaded = false;
+    Clock::duration took{};
+  };
+  const auto asked = std::make_shared<Asked>();
+  return session.first_aside(
+      call, *context,
+      [asked, ask = std::move(ask)] {
+        const auto begin = Clock::now();
+        asked->loaded = ask();
+        asked->took = Clock::now() - begin;
+      },
+      [&session, library, context = context->id, asked] {
+        if (asked->loaded) session.objects().note_entered(library, context, asked->took > kernel_time_max);
+      });
 }
 
 // What earlier sessions looked for in the same image: the client will not have to ask.
@@ -220,11 +276,9 @@ void find_again(Session& session, const CallId& id, Handle owner, const Load& lo
     CUkernel kernel{};
     Handle handle;
     if (load.module && session.driver().cuModuleGetFunction(&function, load.made_module, name.c_str()) == CUDA_SUCCESS)
-      handle = session.objects().handles().reveal(HandleKind::function, reinterpret_cast<std::uint64_t>(function),
-                                                  id.context, owner);
+      handle = session.objects().reveal(HandleKind::function, function, id, owner.value());
     if (!load.module && session.driver().cuLibraryGetKernel(&kernel, load.made_library, name.c_str()) == CUDA_SUCCESS)
-      handle =
-          session.objects().handles().reveal(HandleKind::kernel, reinterpret_cast<std::uint64_t>(kernel), 0, owner);
+      handle = session.objects().reveal(HandleKind::kernel, kernel, id, owner.value());
     if (handle &&
         describe(session, id, handle, found.emplace_back().root<wire::FunctionReply>(), owner) != CUDA_SUCCESS)
       found.pop_back();  // the client will ask
@@ -234,13 +288,15 @@ void find_again(Session& session, const CallId& id, Handle owner, const Load& lo
   for (MessageWriter& one : found) list.setWithCaveats(i++, one.root<wire::FunctionReply>().asReader());
 }
 
-// Everything before the driver. Without an image if the host lacks it.
-CUresult prepare(Session& session, wire::LoadImage::Reader in, const std::shared_ptr<Load>& load) {
+// Everything before the driver. Without an image if the host lacks it. `in_context`: the load is made in one.
+CUresult prepare(Session& session, wire::LoadImage::Reader in, bool in_context, const std::shared_ptr<Load>& load) {
   if (const CUresult bad = load->read(in, session.host_budget()); bad != CUDA_SUCCESS) return bad;
   const auto image = session.code().images.find(load->hash, in.getBytes());
   if (image.empty()) return CUDA_SUCCESS;
   load->held = session.code().images.hold(load->hash);
   load->prints = in.getWrapped() || may_print(image);
+  if (const auto& names = session.code().images.names_found(load->hash); in_context && !load->module && !names.empty())
+    load->name = names.front();
   if (!in.getWrapped()) {
     if (!keeps_within(image)) return CUDA_ERROR_INVALID_IMAGE;
     load->image = image.data();
@@ -281,7 +337,7 @@ std::vector<std::shared_ptr<Load>> loads_ahead(Session& session, const ContextSt
       if (in.getModule() || in.getJit().size() > 0 || in.getBytes() > bytes_max - bytes) break;
       bytes += in.getBytes();
       auto load = std::make_shared<Load>();
-      if (prepare(session, in, load) != CUDA_SUCCESS || !load->image) break;
+      if (prepare(session, in, /*in_context=*/true, load) != CUDA_SUCCESS || !load->image) break;
       load->request = std::move(request);
       loads.push_back(std::move(load));
     }
@@ -300,15 +356,13 @@ Handle tell(Session& session, const CallId& id, const std::shared_ptr<Load>& set
   const auto unload = [&] {
     if (!load.module || session.contexts().find(id.context)) load.unload(session.driver());
   };
-  Handles& handles = session.objects().handles();
-  const Handle handle =
-      load.module
-          ? handles.reveal_made(HandleKind::module, reinterpret_cast<std::uint64_t>(load.made_module), id.context,
-                                unload)
-          : handles.reveal_made(HandleKind::library, reinterpret_cast<std::uint64_t>(load.made_library), 0, unload);
+  Objects& objects = session.objects();
+  const Handle handle = load.module ? objects.reveal_made(HandleKind::module, load.made_module, id, unload)
+                                    : objects.reveal_made(HandleKind::library, load.made_library, id, unload);
   out.setHandle(handle.value());
   // The driver may look at the image again, and at the wrapper.
-  session.objects().note_image(handle, load.hash, load.containers.empty() ? load.held : settled);
+  objects.note_image(handle, load.hash, load.containers.empty() ? load.held : settled);
+  if (load.entered) session.objects().note_entered(handle, id.context, /*slow=*/false);
   find_again(session, id, handle, load, time, out);
   return handle;
 }
@@ -373,7 +427,8 @@ Outcome sendImage(Session& session, Call& call, wire::SendImage::Reader in) {
 
 Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
   auto load = std::make_shared<Load>();
-  if (const CUresult bad = prepare(session, in, load); bad != CUDA_SUCCESS) return bad;
+  const bool in_context = session.contexts().find(call.id().context);
+  if (const CUresult bad = prepare(session, in, in_context, load); bad != CUDA_SUCCESS) return bad;
   if (!load->image) {
     call.out<wire::LoadImageReply>().setKnown(false);
     return CUDA_SUCCESS;
@@ -451,11 +506,17 @@ Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in
     result = driver.cuModuleGetFunction(&function, module, name.c_str());
     if (result == CUDA_SUCCESS) handle = session.objects().reveal(HandleKind::function, function, call, owner.value());
   } else if (CUlibrary library{}; session.objects().resolve(HandleKind::library, owner.value(), library)) {
+    if (auto later =
+            compile_aside(session, call, owner, [&driver, library, name] { return ask_about(driver, library, name); }))
+      return *later;
     CUkernel kernel{};
     result = driver.cuLibraryGetKernel(&kernel, library, name.c_str());
     if (result == CUDA_SUCCESS) handle = session.objects().reveal(HandleKind::kernel, kernel, call, owner.value());
   } else if (CUkernel kernel{}; session.objects().resolve(HandleKind::kernel, owner.value(), kernel)) {
     if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    const Handle library = session.objects().handles().root_of(owner);
+    if (auto later = compile_aside(session, call, library, [&driver, kernel] { return ask_about(driver, kernel); }))
+      return *later;
     CUfunction function{};
     result = driver.cuKernelGetFunction(&function, kernel);
     if (result == CUDA_SUCCESS) handle = session.objects().reveal(HandleKind::function, function, call, owner.value());
@@ -466,7 +527,7 @@ Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in
   const auto begin = Clock::now();
   result = describe(session, call.id(), handle, call.out<wire::FunctionReply>(), owner);
   const ImageHash* const image = session.objects().image_of(owner);
-  if (result == CUDA_SUCCESS && image && Clock::now() - begin < kernel_time_max)
+  if (result == CUDA_SUCCESS && image && Clock::now() - begin < kernel_time_max && !session.objects().slow(owner))
     session.code().images.note_found(*image, name);
   return result;
 }
@@ -491,9 +552,8 @@ Outcome describeFunction(Session& session, Call& call, wire::DescribeFunction::R
   if (CUkernel kernel{}; session.objects().resolve(HandleKind::kernel, handle.value(), kernel)) {
     CUlibrary library{};
     if (const CUresult bad = driver.cuKernelGetLibrary(&library, kernel); bad != CUDA_SUCCESS) return bad;
-    return describe(
-        session, call.id(), handle, call.out<wire::FunctionReply>(),
-        session.objects().handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(library), 0));
+    return describe(session, call.id(), handle, call.out<wire::FunctionReply>(),
+                    session.objects().reveal(HandleKind::library, library, call));
   }
   CUfunction function{};
   if (!session.objects().handles().find(HandleKind::function, handle)) return CUDA_ERROR_INVALID_HANDLE;
@@ -534,65 +594,28 @@ Outcome listFunctions(Session& session, Call& call, wire::ListFunctions::Reader 
 
 Outcome functionAttributes(Session& session, Call& call, wire::FunctionAttributes::Reader in) {
   auto out = call.out<wire::FunctionAttributesReply>();
-  if (CUkernel kernel{};
-      in.getDevice() >= 0 && session.objects().resolve(HandleKind::kernel, in.getFunction(), kernel)) {
-    const int device = session.contexts().driver_ordinal(in.getDevice());
-    if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
-    call.set_device(device);
-    return tell_attributes(session, kernel, device, out);
-  }
-  if (CUfunction function{}; session.objects().resolve(HandleKind::function, in.getFunction(), function)) {
-    if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    return tell_attributes(session, function, out);
-  }
-  return CUDA_ERROR_INVALID_HANDLE;
+  Attributed asked;
+  const CUresult bad = find(session, call, in.getFunction(), in.getDevice(), asked);
+  return bad == CUDA_SUCCESS ? tell_attributes(session, asked, out) : bad;
 }
 
-namespace {
-
 // Programs set it to what the next launch needs. Launches that are held back may need more.
-template <class Get, class Set>
-Outcome set_attribute(Session& session, Call& call, wire::SetFunctionAttribute::Reader in, CUfunction function,
-                      Get&& get, Set&& set) {
+Outcome setFunctionAttribute(Session& session, Call& call, wire::SetFunctionAttribute::Reader in) {
+  Attributed target;
+  if (const CUresult bad = find(session, call, in.getFunction(), in.getDevice(), target); bad != CUDA_SUCCESS)
+    return bad;
   const auto attribute = static_cast<CUfunction_attribute>(in.getAttribute());
   if (is_limit(attribute)) {
     int present = 0;
     const bool lowers = session.ordering().holding() && in.getValue() >= 0 &&
-                        get(&present, attribute) == CUDA_SUCCESS && in.getValue() < present;
-    if (const auto later = session.ordering().sets_limit(call, {function, attribute}, in.getValue(), lowers))
+                        target.get(session.driver(), &present, attribute) == CUDA_SUCCESS && in.getValue() < present;
+    if (const auto later = session.ordering().sets_limit(call, {target.function, attribute}, in.getValue(), lowers))
       return *later;
   }
   if (is_shape(attribute)) {
     if (const auto later = session.ordering().behind_all(call)) return *later;
   }
-  return set(attribute, in.getValue());
-}
-
-}  // namespace
-
-Outcome setFunctionAttribute(Session& session, Call& call, wire::SetFunctionAttribute::Reader in) {
-  DriverTable& driver = session.driver();
-  if (CUkernel kernel{};
-      in.getDevice() >= 0 && session.objects().resolve(HandleKind::kernel, in.getFunction(), kernel)) {
-    const int device = session.contexts().driver_ordinal(in.getDevice());
-    if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
-    call.set_device(device);
-    return set_attribute(
-        session, call, in, session.ordering().holding() ? function_of(session, kernel, device) : nullptr,
-        [&](int* value, CUfunction_attribute which) {
-          return driver.cuKernelGetAttribute(value, which, kernel, device);
-        },
-        [&](CUfunction_attribute which, int value) {
-          return driver.cuKernelSetAttribute(which, value, kernel, device);
-        });
-  }
-  CUfunction function{};
-  if (!session.objects().resolve(HandleKind::function, in.getFunction(), function)) return CUDA_ERROR_INVALID_HANDLE;
-  if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  return set_attribute(
-      session, call, in, function,
-      [&](int* value, CUfunction_attribute which) { return driver.cuFuncGetAttribute(value, which, function); },
-      [&](CUfunction_attribute which, int value) { return driver.cuFuncSetAttribute(function, which, value); });
+  return target.set(session.driver(), attribute, in.getValue());
 }
 
 Outcome findGlobal(Session& session, Call& call, wire::FindGlobal::Reader in) {
@@ -605,8 +628,17 @@ Outcome findGlobal(Session& session, Call& call, wire::FindGlobal::Reader in) {
   if (CUmodule module{}; session.objects().resolve(HandleKind::module, in.getOwner(), module)) {
     result = driver.cuModuleGetGlobal_v2(&address, &bytes, module, name.c_str());
   } else if (CUlibrary library{}; session.objects().resolve(HandleKind::library, in.getOwner(), library)) {
-    result = in.getManaged() ? driver.cuLibraryGetManaged(&address, &bytes, library, name.c_str())
-                             : driver.cuLibraryGetGlobal(&address, &bytes, library, name.c_str());
+    const auto look = [&driver, library, name, managed = in.getManaged()](CUdeviceptr& address, std::size_t& bytes) {
+      return managed ? driver.cuLibraryGetManaged(&address, &bytes, library, name.c_str())
+                     : driver.cuLibraryGetGlobal(&address, &bytes, library, name.c_str());
+    };
+    const auto ask = [look] {
+      CUdeviceptr there = 0;
+      std::size_t size = 0;
+      return look(there, size) == CUDA_SUCCESS;
+    };
+    if (auto later = compile_aside(session, call, Handle(in.getOwner()), ask)) return *later;
+    result = look(address, bytes);
   } else {
     return CUDA_ERROR_INVALID_HANDLE;
   }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "copy_sides.h"
+#include "protocol/launch_shape.h"
 #include "server/worker/graph/node_names.h"
 
 namespace fargpu::server {
@@ -113,13 +114,7 @@ CUresult NodeParameters::read_kernel(const Call& call, wire::KernelNode::Reader 
     kernel.kern = reinterpret_cast<CUkernel>(kernel.func);
     kernel.func = nullptr;
   }
-  kernel.gridDimX = in.getGridX();
-  kernel.gridDimY = in.getGridY();
-  kernel.gridDimZ = in.getGridZ();
-  kernel.blockDimX = in.getBlockX();
-  kernel.blockDimY = in.getBlockY();
-  kernel.blockDimZ = in.getBlockZ();
-  kernel.sharedMemBytes = in.getSharedBytes();
+  read_shape(in, kernel);
   kernel.kernelParams = arguments_.pointers();
   return node_context(session_, call, in.getContext(), kernel.ctx);
 }
@@ -222,13 +217,16 @@ CUresult check_memory(Session& session, Handle graph, const GraphMemory::Node& n
   return session.memory().holds(node.address, 1) ? session.graph_memory().check(graph, node) : CUDA_ERROR_INVALID_VALUE;
 }
 
+CUgraph outermost_of(Session& session, Handle object) {
+  CUgraph outermost{};
+  session.objects().resolve(HandleKind::graph, session.objects().handles().root_of(object).value(), outermost);
+  return outermost;
+}
+
 CUgraph keeper_of(Session& session, CUgraph graph) {
   const Handle handle = session.objects().known(HandleKind::graph, graph);
-  CUgraph keeper{};
-  return handle && session.objects().resolve(HandleKind::graph, session.objects().handles().root_of(handle).value(),
-                                             keeper)
-             ? keeper
-             : graph;
+  const CUgraph outermost = handle ? outermost_of(session, handle) : nullptr;
+  return outermost ? outermost : graph;
 }
 
 namespace {
@@ -316,13 +314,7 @@ CUresult write_kernel(Session& session, Call& call, CUgraphNode node, wire::Kern
   out.setAsKernel(!kernel.func);
   if (kernel.func && kernel.kern)
     out.setKernel(session.objects().reveal(HandleKind::kernel, kernel.kern, call).value());
-  out.setGridX(kernel.gridDimX);
-  out.setGridY(kernel.gridDimY);
-  out.setGridZ(kernel.gridDimZ);
-  out.setBlockX(kernel.blockDimX);
-  out.setBlockY(kernel.blockDimY);
-  out.setBlockZ(kernel.blockDimZ);
-  out.setSharedBytes(kernel.sharedMemBytes);
+  write_shape(kernel, out);
   out.setParameters(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(block.data()), block.size()));
   out.setContext(session.contexts().handle_of(kernel.ctx));
   return CUDA_SUCCESS;

@@ -30,7 +30,7 @@ class NodeParameters {
   /// Whether the worker must attend to launches of a graph with such a node.
   bool attended() const;
   bool has_parts() const { return !references_.empty(); }
-  /// Of an allocation or free node: what it does.
+  /// What an allocation or free node does.
   const std::optional<GraphMemory::Node>& memory() const { return memory_; }
 
   /// Gives the parts to a graph that shall keep them: done before the driver is told of the node, and undone if it
@@ -63,6 +63,8 @@ CUresult read_operations(Session& session, capnp::List<wire::MemoryOperation>::R
 /// Whether a graph may get this allocation or free node.
 CUresult check_memory(Session& session, Handle graph, const GraphMemory::Node& node);
 
+/// The outermost graph that a graph or a node lies in; null if the session no longer has it.
+CUgraph outermost_of(Session& session, Handle object);
 /// The graph that keeps the parts of this one's nodes: the one it is within, or itself.
 CUgraph keeper_of(Session& session, CUgraph graph);
 

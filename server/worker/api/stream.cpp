@@ -11,7 +11,7 @@
 namespace fargpu::server::hand {
 
 Outcome cuStreamDestroy_v2(Session& session, Call&, wire::CuStreamDestroyV2::Reader, StreamState& stream) {
-  if (stream.handle == 1) return Objects::invalid(HandleKind::stream);
+  if (stream.handle == legacy_stream) return Objects::invalid(HandleKind::stream);
   session.objects().forget(HandleKind::stream, stream.handle);
   return session.ordering().destroy_stream(stream);
 }
@@ -21,10 +21,7 @@ Outcome cuStreamSynchronize(Session& session, Call& call, wire::CuStreamSynchron
     session.ordering().take_all_for_done(stream);
     return CUDA_SUCCESS;
   }
-  session.waits().when_passed(stream, [&session, id = call.id()](CUresult result) {
-    session.deliveries().send_changes();
-    session.finish(id, result);
-  });
+  session.waits().when_passed(stream, session.answer(call.id()));
   return Outcome::later();
 }
 
@@ -32,10 +29,7 @@ Outcome cuStreamQuery(Session& session, Call& call, wire::CuStreamQuery::Reader,
   if (session.ordering().holding(stream)) return CUDA_ERROR_NOT_READY;
   if (session.driver().cuStreamQuery(stream.cuda) == CUDA_ERROR_NOT_READY) return CUDA_ERROR_NOT_READY;
   // Complete: answered like a synchronisation, so that what was to be delivered arrives first.
-  session.waits().when_passed(stream, [&session, id = call.id()](CUresult result) {
-    session.deliveries().send_changes();
-    session.finish(id, result);
-  });
+  session.waits().when_passed(stream, session.answer(call.id()));
   return Outcome::later();
 }
 
@@ -87,17 +81,18 @@ CUresult tell_when_passed(Session& session, const CallId& id, std::uint64_t hand
 }  // namespace
 
 Outcome cuEventQuery(Session& session, Call& call, wire::CuEventQuery::Reader, Known<HandleKind::event> event) {
-  if (!call.id().wants_reply) {  // the client waits for no answer, only to be told
-    tell_when_passed(session, call.id(), event.value());
-    return CUDA_SUCCESS;
-  }
-  // Of a record that is held back the driver does not know.
+  // The driver does not know of a record that is held back.
   if (session.ordering().record_held(event.value())) return tell_when_passed(session, call.id(), event.value());
   const CUresult result = session.driver().cuEventQuery(event.cuda());
   if (result == CUDA_ERROR_NOT_READY) return tell_when_passed(session, call.id(), event.value());
   if (result != CUDA_SUCCESS) return result;
   answer_after(session, call.id(), event.value(), event.cuda());
   return Outcome::later();
+}
+
+Outcome watchEvent(Session& session, Call& call, wire::WatchEvent::Reader, Known<HandleKind::event> event) {
+  tell_when_passed(session, call.id(), event.value());
+  return CUDA_SUCCESS;
 }
 
 namespace {
@@ -214,7 +209,9 @@ void reach(Session& session, const ClientFunction& function, std::uint64_t held,
   });
 }
 
-Outcome start_host_function(Session& session, Call& call, wire::HostFunction::Reader in) {
+}  // namespace
+
+Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in) {
   StreamState* const found = session.contexts().stream(in.getStream(), call.id().context);
   if (!found) return Objects::invalid(HandleKind::stream);
   StreamState& stream = *found;
@@ -230,14 +227,6 @@ Outcome start_host_function(Session& session, Call& call, wire::HostFunction::Re
       stream, Completions::Kind::signal,
       [&session, held, function = ClientFunction(in)](CUresult result) { reach(session, function, held, result); });
   return CUDA_SUCCESS;
-}
-
-}  // namespace
-
-Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in) {
-  const Outcome outcome = start_host_function(session, call, in);
-  if (!outcome.is_later() && outcome.result() != CUDA_SUCCESS) session.drop_call(call);
-  return outcome;
 }
 
 void drop_hostFunction(Session& session, Call& call) {
@@ -295,14 +284,15 @@ Outcome captureMemory(Session& session, Call& call, wire::CaptureMemory::Reader 
   DriverTable& driver = session.driver();
   return capture_node(session, params, stream.cuda, [&] {
     CUstreamCaptureStatus status{};
+    cuuint64_t id = 0;
     CUgraph graph{};
     const CUgraphNode* dependencies = nullptr;
     const CUgraphEdgeData* edges = nullptr;
     std::size_t count = 0;
     CUresult result =
-        driver.cuStreamGetCaptureInfo_v3(stream.cuda, &status, nullptr, &graph, &dependencies, &edges, &count);
+        driver.cuStreamGetCaptureInfo_v3(stream.cuda, &status, &id, &graph, &dependencies, &edges, &count);
     if (result != CUDA_SUCCESS) return result;
-    const Handle owner = session.captures().graph_of(stream, graph);
+    const Handle owner = session.captures().graph_of(id, graph);
     if (const CUresult bad = check_memory(session, owner, *params.memory()); bad != CUDA_SUCCESS) return bad;
     CUgraphNode node{};
     result = driver.cuGraphAddNode_v2(&node, graph, dependencies, edges, count, &params.params());
@@ -350,8 +340,8 @@ Outcome cuStreamEndCapture(Session& session, Call& call, wire::CuStreamEndCaptur
   const CUresult result = session.driver().cuStreamEndCapture(stream.cuda, &graph);
   session.captures().ended(stream.cuda, result);
   if (result != CUDA_SUCCESS) return result;
-  const Handle handle = session.objects().handles().reveal_made(
-      HandleKind::graph, reinterpret_cast<std::uint64_t>(graph), 0, [&] { session.driver().cuGraphDestroy(graph); });
+  const Handle handle = session.objects().reveal_made(HandleKind::graph, graph, call.id(),
+                                                      [&] { session.driver().cuGraphDestroy(graph); });
   call.out<wire::CuStreamEndCaptureReply>().setPhGraph(handle.value());
   return result;
 }
@@ -369,7 +359,7 @@ Outcome captureInfo(Session& session, Call& call, wire::CaptureInfo::Reader, Str
   auto out = call.out<wire::CaptureInfoReply>();
   out.setStatus(status);
   out.setId(id);
-  if (graph) out.setGraph(session.captures().graph_of(stream, graph).value());
+  if (graph) out.setGraph(session.captures().graph_of(id, graph).value());
   auto list = out.initDependencies(static_cast<unsigned>(count));
   for (unsigned i = 0; i < count; ++i)
     list.set(i, session.objects().reveal(HandleKind::node, dependencies[i], call, out.getGraph()).value());

@@ -60,7 +60,7 @@ class Call {
   /// Room that is kept for it, until it is settled.
   void set_credit(TakenCredit credit) { credit_ = std::move(credit); }
   TakenCredit take_credit() { return std::move(credit_); }
-  /// Of the driver, whose memory the call takes where that is not its context's device.
+  /// The driver's ordinal of the device that the call takes memory of, where that is not its context's.
   void set_device(int device) { device_ = device; }
   std::optional<int> device() const { return device_; }
   std::span<std::byte> bulk() const { return bulk_; }

@@ -33,7 +33,8 @@ struct Service {
   bool (*passes_functions)(Call&) = nullptr;
   /// All device memory that it uses; null: it may use any.
   std::vector<DeviceRange> (*memory)(Call&) = nullptr;
-  void (*drop)(Session&, Call&) = nullptr;  ///< of calls with which more comes than a frame: they are not carried out
+  /// Gives up what comes with a call besides its frame: after a refusal, and when the service fails at once.
+  void (*drop)(Session&, Call&) = nullptr;
   ContextNeed context = ContextNeed::current;
   bool after_held = false;   ///< must not overtake work that is held back
   bool needs_turn = false;   ///< gives work to the GPU

@@ -76,8 +76,8 @@ void Output::push(FrameHeader header, std::span<const std::byte> message, std::s
   if (copy && release) release();
 }
 
-// Of the first piece, when nothing of it has been sent. It takes the executor's time, at most some milliseconds for
-// each frame, and in automatic mode less than sending what it saves would take.
+// The piece is the first, and nothing of it has been sent. Packing takes the executor's time, at most some milliseconds
+// for each frame, and in automatic mode less than sending what it saves would take.
 void Output::compress(Piece& piece) {
   const auto packed = compressor_.pack(piece.bulk);
   if (packed.empty()) return;

@@ -17,8 +17,8 @@ namespace {
 
 using Names = std::set<std::string, std::less<>>;
 
-// Of one image, as anybody may make one: unpacked code that is looked at, the length of a name, and of all names that
-// are kept; of how many images.
+// Bounds for one image, as anybody may make one: unpacked code that is looked at, the length of a name, and of all
+// names that are kept; and how many images are kept.
 constexpr std::uint64_t code_bytes_max = 64u << 20;
 constexpr std::size_t name_bytes_max = 8192, names_bytes_max = 256u << 10;
 constexpr std::size_t images_max = 128;

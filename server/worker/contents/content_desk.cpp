@@ -16,7 +16,9 @@ namespace fargpu::server {
 namespace {
 
 constexpr unsigned threads_max = 16;
-constexpr std::size_t waiting_bytes_max = 128u << 20;
+// A load of weights brings them faster than they are kept while the processors have other work.
+constexpr std::size_t waiting_bytes_max = 1u << 30;
+constexpr std::size_t spare_bytes = 128u << 20;  // that the session may take besides
 constexpr int keeping_niceness = 10;
 
 }  // namespace
@@ -72,14 +74,15 @@ void ContentDesk::ask(const ContentName& name, std::uint64_t bytes, std::functio
 }
 
 void ContentDesk::keep(std::span<const std::byte> bytes) {
+  std::size_t waiting = 0;
   {
     const std::lock_guard lock(mutex_);
     if (ended_ || waiting_bytes_ + bytes.size() > waiting_bytes_max) return;
-    waiting_bytes_ += bytes.size();
+    waiting = waiting_bytes_ += bytes.size();
   }
   Kept kept{.size = bytes.size()};
   // Nothing that the program asks for is to be refused for this.
-  auto charge = budget_.has_plenty(waiting_bytes_max) ? HostCharge::try_take(budget_, bytes.size()) : std::nullopt;
+  auto charge = budget_.has_plenty(waiting + spare_bytes) ? HostCharge::try_take(budget_, bytes.size()) : std::nullopt;
   if (charge) kept.bytes.reset(new (std::nothrow) std::byte[bytes.size()]);
   if (kept.bytes) copy_wherever(kept.bytes.get(), bytes.data(), bytes.size());
   const std::lock_guard lock(mutex_);

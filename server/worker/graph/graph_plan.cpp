@@ -62,6 +62,13 @@ struct Layout {
   }
 };
 
+/// Whether the pieces have copies of the graph and of all graphs within it that are cut, which keep their parts.
+bool keep_parts(const Layout& layout) {
+  return std::any_of(layout.nodes.begin(), layout.nodes.end(), in_piece) &&
+         std::all_of(layout.nodes.begin(), layout.nodes.end(),
+                     [](const Node& node) { return !node.cut || keep_parts(*node.cut); });
+}
+
 }  // namespace
 
 class PlanMaker {
@@ -311,8 +318,8 @@ std::shared_ptr<GraphPlan> GraphPlan::make(const std::shared_ptr<DriverTable>& d
     return nullptr;
   }
   if (!maker.add_steps(layout, flags, *plan)) return nullptr;
-  if (own_graph || std::any_of(layout.nodes.begin(), layout.nodes.end(), in_piece)) return plan;
-  // No piece is a copy of this graph, which keeps the parts: they must stay for launches that are not over.
+  if (own_graph || keep_parts(layout)) return plan;
+  // Some graph keeps parts, and no piece is a copy of it: they must stay for launches that are not over.
   CUgraph copy{};
   if (driver->cuGraphClone(&copy, graph) != CUDA_SUCCESS) {
     maker.refuse(not_copied);

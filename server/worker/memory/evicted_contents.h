@@ -89,11 +89,11 @@ class EvictedContents {
   CUresult copy_out();
   CUresult copy_back();
 
-  /// Of which of so many parts what begins at an address is; nothing: of none, and it is not needed any more.
+  /// The part to which belongs what begins at an address; nothing: it belongs to none, and is not needed any more.
   using PartOf = std::function<std::optional<std::size_t>(CUdeviceptr)>;
   /// After copy_out(). Nothing is left here.
   std::vector<std::unique_ptr<EvictedContents>> divide(std::size_t parts, const PartOf& part_of);
-  /// Of the store, the part in which they lie: its offset and its bytes.
+  /// The part of the store in which they lie: its offset and its bytes.
   std::pair<std::uint64_t, std::uint64_t> range() const;
 
   /// Of the store, after copy_out().

@@ -41,7 +41,7 @@ HostBlocks::~HostBlocks() {
   for (auto& [address, block] : blocks_) drop(block);
 }
 
-// Of a block that could not be had yet its place is kept: a copy to it tells the program, and a later one tries again.
+// A block that could not be had yet keeps its place: a copy to it tells the program, and a later one tries again.
 CUresult HostBlocks::open(std::uint64_t address, std::uint64_t bytes, std::uint32_t context) {
   constexpr std::uint64_t about_itself = 512;
   if (bytes == 0 || address + bytes < address || blocks_.contains(address)) return CUDA_ERROR_INVALID_VALUE;

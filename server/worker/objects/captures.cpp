@@ -34,9 +34,17 @@ bool Captures::into(Handle graph) const {
   return found;
 }
 
+void Captures::begun(CUstream stream, bool own) {
+  CUstreamCaptureStatus status{};
+  Begun& capture = begun_[stream] = {.own = own};
+  driver_.cuStreamGetCaptureInfo_v3(stream, &status, &capture.capture, nullptr, nullptr, nullptr, nullptr);
+}
+
 void Captures::ended(CUstream stream, CUresult result) {
-  begun_.erase(stream);
-  const auto found = graphs_.find(stream);
+  const auto capture = begun_.find(stream);
+  if (capture == begun_.end()) return;
+  const auto found = graphs_.find(capture->second.capture);
+  begun_.erase(capture);
   if (found == graphs_.end()) return;
   if (result != CUDA_SUCCESS) handles_.forget(HandleKind::graph, found->second);
   graphs_.erase(found);
@@ -45,17 +53,17 @@ void Captures::ended(CUstream stream, CUresult result) {
 void Captures::abandon(CUstream stream) {
   const auto found = begun_.find(stream);
   if (found == begun_.end()) return;
-  const bool own = found->second;
+  const bool own = found->second.own;
   CUgraph graph{};
   const CUresult result = driver_.cuStreamEndCapture(stream, &graph);
   if (result == CUDA_SUCCESS && own) driver_.cuGraphDestroy(graph);
   ended(stream, own ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : result);
 }
 
-Handle Captures::graph_of(const StreamState& stream, CUgraph graph) {
+Handle Captures::graph_of(cuuint64_t capture, CUgraph graph) {
   const auto raw = reinterpret_cast<std::uint64_t>(graph);
   if (const Handle known = handles_.known(HandleKind::graph, raw)) return known;
-  return graphs_[stream.cuda] = handles_.reveal(HandleKind::graph, raw, 0);
+  return graphs_[capture] = handles_.reveal(HandleKind::graph, raw, 0);
 }
 
 }  // namespace fargpu::server

@@ -34,15 +34,15 @@ class Captures {
   bool into(Handle graph) const;
 
   /// `own`: the driver makes a graph for it.
-  void begun(CUstream stream, bool own) { begun_.emplace(stream, own); }
+  void begun(CUstream stream, bool own);
   /// What cuStreamEndCapture said; a capture that was broken has ended too.
   void ended(CUstream stream, CUresult result);
   /// The stream is about to be destroyed. What is captured from there comes to nothing, and other streams leave it,
   /// which only the end of a capture is sure to bring about.
   void abandon(CUstream stream);
-  /// The handle of a graph that the driver makes for a capture: forgotten if the capture fails, for the driver destroys
-  /// the graph then.
-  Handle graph_of(const StreamState& stream, CUgraph graph);
+  /// The handle of a graph that the driver makes for the capture of this id: forgotten if the capture fails, for the
+  /// driver destroys the graph then.
+  Handle graph_of(cuuint64_t capture, CUgraph graph);
 
   /// Where an event of the program was recorded last. A question to the driver about one that was recorded in a capture
   /// breaks that (CUDA Driver API, cuEventQuery: CUDA_ERROR_CAPTURED_EVENT).
@@ -57,8 +57,12 @@ class Captures {
  private:
   DriverTable& driver_;
   Handles& handles_;
-  std::map<CUstream, bool> begun_;  ///< the streams where captures began, and whether the graph is the capture's own
-  std::map<CUstream, Handle> graphs_;
+  struct Begun {
+    cuuint64_t capture = 0;  // the driver's id of it
+    bool own = true;         // the graph is the capture's own
+  };
+  std::map<CUstream, Begun> begun_;      // by the stream where it began
+  std::map<cuuint64_t, Handle> graphs_;  // by the capture, which other streams may join
   std::unordered_set<std::uint64_t> events_;
 };
 

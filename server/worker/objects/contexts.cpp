@@ -88,7 +88,7 @@ void Contexts::take(std::unique_ptr<ContextState> state, Handle handle, int devi
   state->legacy = std::make_unique<StreamState>();
   state->legacy->cuda = CU_STREAM_LEGACY;
   state->legacy->context = state.get();
-  state->legacy->handle = 1;
+  state->legacy->handle = legacy_stream;
   state->streams.push_back(state->legacy.get());
   opened = current_ = state.get();
   all_[handle.id()] = std::move(state);
@@ -167,7 +167,7 @@ bool Contexts::borrow() {
 }
 
 StreamState* Contexts::stream(std::uint64_t handle, std::uint32_t context) const {
-  if (handle == 1) {
+  if (handle == legacy_stream) {
     const ContextState* const owner = find(context);
     return owner ? owner->legacy.get() : nullptr;
   }
@@ -190,7 +190,7 @@ void Contexts::add_stream(std::uint64_t handle, CUstream cuda, ContextState& own
 }
 
 void Contexts::remove_stream(StreamState& stream) {
-  if (stream.handle == 1) return;
+  if (stream.handle == legacy_stream) return;
   std::erase(stream.context->streams, &stream);
   if (stream.handle != 0) streams_.erase(stream.handle);
   else retired_.erase(stream.retirement);

@@ -66,7 +66,7 @@ class Handles {
     return found == lingering_.end() ? nullptr : &found->second;
   }
 
-  /// Of an object that kernels see.
+  /// The entry of an object that kernels see, or null.
   Entry* find_visible(HandleKind kind, Handle handle, std::uint32_t context) {
     const auto found = visible_[number(kind)].find({context, handle.value()});
     return found == visible_[number(kind)].end() ? nullptr : &found->second;
@@ -119,7 +119,7 @@ class Handles {
     for (const Handle one : moved) give(one, owner);
   }
 
-  /// Of objects of a kind that have handles of the worker's at a time.
+  /// How many objects of a kind may have handles of the worker's at a time.
   static constexpr std::size_t worker_handles_max = Handle::index_max - Handle::worker_index_first + 1;
   /// Whether reveal() has a handle for one more object.
   bool has_room(HandleKind kind) const {
@@ -171,7 +171,7 @@ class Handles {
     known[value] = handle.id();
     return handle;
   }
-  /// Of an object that was made just now: calls `destroy()` before it throws.
+  /// As reveal(), for an object that was made just now: calls `destroy()` before it throws.
   template <class Destroy>
   Handle reveal_made(HandleKind kind, std::uint64_t value, std::uint32_t context, Destroy&& destroy) {
     try {

@@ -5,7 +5,7 @@
 namespace fargpu::server {
 
 bool Objects::resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& raw) {
-  if (kind == HandleKind::stream && value == 1) {
+  if (kind == HandleKind::stream && value == legacy_stream) {
     raw = reinterpret_cast<std::uint64_t>(CU_STREAM_LEGACY);
     return true;
   }
@@ -68,6 +68,7 @@ void Objects::forget(HandleKind kind, std::uint64_t value) {
 
 std::vector<std::shared_ptr<const void>> Objects::context_closes(std::uint32_t context) {
   std::vector<std::shared_ptr<const void>> kept;
+  for (auto& [handle, image] : loaded_images_) image.entered.erase(context);
   for (unsigned kind = 1; kind <= handle_kind_max; ++kind) {
     std::vector<Handle> gone;
     handles_.for_each(static_cast<HandleKind>(kind), [&](Handle handle, Handles::Entry& entry) {

@@ -35,8 +35,8 @@ class Objects {
 
   Handles& handles() { return handles_; }
 
-  /// The driver's object behind a handle; false if the handle is none of this session. Streams may be 1, functions may
-  /// be kernels.
+  /// The driver's object behind a handle; false if the handle is none of this session. A stream may be `legacy_stream`,
+  /// a function may be a kernel.
   template <class T>
   bool resolve(HandleKind kind, std::uint64_t value, T& object) {
     std::uint64_t raw = 0;
@@ -83,6 +83,11 @@ class Objects {
   template <class T>
   Handle reveal(HandleKind kind, T object, const Call& call, std::uint64_t source = 0) {
     return reveal(kind, object, call.id(), source);
+  }
+  /// As reveal(), for an object that was made just now and that kernels do not see: calls `destroy()` before it throws.
+  template <class T, class Destroy>
+  Handle reveal_made(HandleKind kind, T object, const CallId& call, Destroy&& destroy) {
+    return handles_.reveal_made(kind, raw_of(object), lives_with_context(kind) ? call.context : 0, destroy);
   }
   /// The handle of an object that was made just now: one that still means its place is of an object that went with a
   /// part of its owner.
@@ -136,7 +141,24 @@ class Objects {
   }
   /// `kept`: lives as long as what was loaded.
   void note_image(Handle loaded, const ImageHash& hash, std::shared_ptr<const void> kept) {
-    loaded_images_[loaded.value()] = {hash, std::move(kept)};
+    loaded_images_[loaded.value()] = {.hash = hash, .kept = std::move(kept)};
+  }
+  /// Whether the driver has loaded code of a library into a context, for which it may have to compile it. True for
+  /// handles that no image is known of.
+  bool entered(Handle library, std::uint32_t context) const {
+    const auto found = loaded_images_.find(library.value());
+    return found == loaded_images_.end() || found->second.entered.contains(context);
+  }
+  /// It has now. `slow`: that took long.
+  void note_entered(Handle library, std::uint32_t context, bool slow) {
+    const auto found = loaded_images_.find(library.value());
+    if (found == loaded_images_.end()) return;
+    found->second.entered.insert(context);
+    found->second.slow |= slow;
+  }
+  bool slow(Handle library) const {
+    const auto found = loaded_images_.find(library.value());
+    return found != loaded_images_.end() && found->second.slow;
   }
 
  private:
@@ -160,6 +182,8 @@ class Objects {
   struct LoadedImage {
     ImageHash hash{};
     std::shared_ptr<const void> kept;
+    std::set<std::uint32_t> entered;  // contexts
+    bool slow = false;
   };
   std::unordered_map<std::uint64_t, LoadedImage> loaded_images_;  // by handle of the library or module
 };

@@ -15,7 +15,7 @@
 namespace fargpu::server {
 
 class DriverMemory;
-class OvertakeEvent;
+class CopyMark;
 class Staging;
 struct ContextState;
 
@@ -29,7 +29,7 @@ struct BeforeCapture {
 struct StreamState {
   CUstream cuda = nullptr;
   ContextState* context = nullptr;
-  std::uint64_t handle = 0;      ///< 1 for a context's legacy stream, 0 for one that the client has destroyed
+  std::uint64_t handle = 0;      ///< `legacy_stream` for a context's own, 0 for one that the client has destroyed
   std::uint64_t retirement = 0;  ///< the number of that one (Contexts::retire_stream)
   bool blocking = true;          ///< synchronises with the legacy stream
   bool apart = false;            ///< does not wait for what all of its context waits for
@@ -39,7 +39,7 @@ struct StreamState {
   std::uint64_t looked_at = 0;  ///< as `submitted`, up to where its completion is being looked for
   std::uint64_t full = 0;  ///< holds back what comes (StreamOrder) while the driver has enough of it; 0 if it has not
   std::uint64_t last_item = 0;                    ///< the last work on it that is held back (StreamOrder); 0 for none
-  std::uint64_t overtake_seen = 0;                ///< see ContextState::overtake
+  std::uint64_t copy_mark_seen = 0;               ///< see ContextState::copy_marks_made
   std::shared_ptr<BeforeCapture> before_capture;  ///< of the last capture; null for none, or no work
   bool dirty() const { return submitted != passed; }
   std::uint64_t pending() const { return submitted - passed; }
@@ -64,13 +64,12 @@ struct ContextState {
   std::unique_ptr<StreamState> legacy;
   std::vector<StreamState*> streams;  ///< all of it, the legacy one first
   std::vector<CUevent> free_events;   ///< for completions
-  /// A copy in after which the client goes on as if it were done must not be overtaken by later work on any stream: its
-  /// number, the event behind it, and whether it was on the legacy stream, which blocking streams do not overtake
-  /// anyway.
-  std::uint64_t overtake = 0;
-  /// The last one; and earlier ones that somebody waits for.
-  std::vector<std::shared_ptr<OvertakeEvent>> overtake_events;
-  bool overtake_on_legacy = false;
+  /// A copy to the device that the program takes for done must not be overtaken by later work (TakenCopies).
+  /// Its number, and whether it was on the legacy stream, which blocking streams do not overtake anyway.
+  std::uint64_t copy_marks_made = 0;
+  /// What stands behind the last of them; and behind earlier ones that somebody waits for.
+  std::vector<std::shared_ptr<CopyMark>> copy_marks;
+  bool copy_mark_on_legacy = false;
   std::uint64_t last_wait = 0;  ///< the last wait of the whole context that is held back (StreamOrder); 0 for none
 };
 

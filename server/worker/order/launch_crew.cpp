@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "protocol/handle.h"
+
 namespace fargpu::server {
 namespace {
 
@@ -44,7 +46,7 @@ bool LaunchCrew::busy() const {
 }
 
 void LaunchCrew::wait_for(const StreamState& stream) {
-  if (stream.handle == 1) wait_for_all();
+  if (stream.handle == legacy_stream) wait_for_all();
   else if (size() > 0) member(stream).wait();
 }
 
@@ -53,7 +55,7 @@ void LaunchCrew::wait_for_all() {
 }
 
 Completions::Recorded LaunchCrew::record(const StreamState& stream, CUevent event) {
-  if (!busy(stream) || stream.handle == 1) {
+  if (!busy(stream) || stream.handle == legacy_stream) {
     wait_for(stream);
     return {driver_.cuEventRecord(event, stream.cuda), nullptr};
   }

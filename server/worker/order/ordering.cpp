@@ -266,7 +266,7 @@ std::optional<Outcome> Ordering::before_capture(Call& call, StreamState& stream)
   return std::nullopt;
 }
 
-// Of the legacy stream nothing may be asked either while a blocking one is captured.
+// The legacy stream may be asked nothing either while a blocking one is captured.
 void Ordering::look_before_capture(StreamState& stream) {
   look_at_work_of(stream);
   if (stream.blocking) look_at_work_of(*stream.context->legacy);
@@ -331,11 +331,11 @@ void Ordering::enqueue(StreamState& stream, GraphLaunch launch, Job job) {
 void Ordering::take_all_for_done(StreamState& stream) {
   if (captures_.capturing(stream)) return;
   const auto held = order_.any() ? order_.before(stream, 0) : std::vector<std::uint64_t>{};
-  if (held.empty()) return taken_copies_.forbid(stream);
+  if (held.empty()) return taken_copies_.mark(stream);
   const std::uint64_t item =
       order_.enqueue(held, nullptr, {}, [this, handle = stream.handle, context = stream.context->id] {
         StreamState* const target = contexts_.stream(handle, context);
-        if (target && contexts_.make_current(*target->context)) taken_copies_.forbid(*target);
+        if (target && contexts_.make_current(*target->context)) taken_copies_.mark(*target);
       });
   order_.hold_behind_copy(*stream.context, item);
 }
@@ -405,7 +405,9 @@ bool Ordering::empty_full() {
 
 // Until the driver has finished, waits for the stream, or for its context, go on as if the stream were there.
 CUresult Ordering::destroy_stream(StreamState& stream) {
-  if (!stream.dirty() || captures_.capturing(stream)) return end_stream(stream, CUDA_SUCCESS);
+  // A fence may wait for what a stream without work of its own comes behind.
+  const bool clean = !stream.dirty() && !completions_.follow(stream);
+  if (clean || captures_.capturing(stream)) return end_stream(stream, CUDA_SUCCESS);
   contexts_.make_current(*stream.context);
   completions_.after(stream, Completions::Kind::release,
                      [this, number = contexts_.retire_stream(stream)](CUresult result) {

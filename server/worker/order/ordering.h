@@ -179,7 +179,7 @@ class Ordering {
   void enqueue(StreamState& stream, GraphLaunch launch, Job job);
 
   /// The program takes for done what the stream was given: no later work comes before it, on whatever stream.
-  void take_for_done(StreamState& stream) { taken_copies_.forbid(stream); }
+  void take_for_done(StreamState& stream) { taken_copies_.mark(stream); }
   /// Takes for done also the held work that the stream will be given.
   void take_all_for_done(StreamState& stream);
 

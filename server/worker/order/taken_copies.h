@@ -11,22 +11,22 @@
 
 namespace fargpu::server {
 
-/// Stands for copies until it is recorded again. A wait for them may keep it longer than the context lives in which it
-/// was made.
-class OvertakeEvent {
+/// An event that stands for copies until it is recorded again. A wait for them may keep it longer than the context
+/// lives in which it was made.
+class CopyMark {
  public:
   /// Null if the driver makes none.
-  static std::shared_ptr<OvertakeEvent> make(DriverTable& driver);
-  ~OvertakeEvent() { end(); }
-  OvertakeEvent(const OvertakeEvent&) = delete;
-  OvertakeEvent& operator=(const OvertakeEvent&) = delete;
+  static std::shared_ptr<CopyMark> make(DriverTable& driver);
+  ~CopyMark() { end(); }
+  CopyMark(const CopyMark&) = delete;
+  CopyMark& operator=(const CopyMark&) = delete;
   /// The context closes, and with it all that the event stands for is over.
   void end();
   CUevent cuda() const { return cuda_; }
   bool over() const;
 
  private:
-  OvertakeEvent(DriverTable& driver, CUevent cuda) : driver_(driver), cuda_(cuda) {}
+  CopyMark(DriverTable& driver, CUevent cuda) : driver_(driver), cuda_(cuda) {}
 
   DriverTable& driver_;
   CUevent cuda_;
@@ -37,15 +37,15 @@ class TakenCopies {
  public:
   TakenCopies(DriverTable& driver, const Captures& captures) : driver_(driver), captures_(captures) {}
 
-  /// Later work on other streams must find what this stream was given until now.
-  void forbid(StreamState& stream);
-  /// Before work is given to a stream. One comparison while nothing was forbidden.
+  /// Marks what this stream was given until now: later work on other streams comes behind it.
+  void mark(StreamState& stream);
+  /// Before work is given to a stream. One comparison while there is no new mark.
   void catch_up(StreamState& stream);
-  /// What stands for all such copies of these contexts until now.
-  using Events = std::vector<std::shared_ptr<OvertakeEvent>>;
-  static Events forbidden_in(const std::vector<ContextState*>& contexts);
-  /// Whether some of them are still to be made. Takes out what has been made.
-  static bool forbidden(Events& events);
+  /// The marks of all such copies of these contexts until now.
+  using Marks = std::vector<std::shared_ptr<CopyMark>>;
+  static Marks marks_in(const std::vector<ContextState*>& contexts);
+  /// Whether some of the copies are still to be made. Takes out the marks of those that have been.
+  static bool any_open(Marks& marks);
   static void context_closes(ContextState& context);
 
  private:

@@ -26,12 +26,19 @@ class Gather {
 }  // namespace
 
 void Waits::when_passed(StreamState& stream, Completions::Done done) {
-  ordering_.after_stream(stream, [this, handle = stream.handle, id = stream.context->id, done = std::move(done)] {
+  when_passed(stream, std::move(done), /*for_new_work=*/false);
+}
+
+void Waits::when_free(StreamState& stream, Completions::Done done) {
+  when_passed(stream, std::move(done), /*for_new_work=*/true);
+}
+
+void Waits::when_passed(StreamState& stream, Completions::Done done, bool for_new_work) {
+  auto look = [this, handle = stream.handle, id = stream.context->id, done = std::move(done), for_new_work] {
     StreamState* const target = contexts_.stream(handle, id);
-    if (!target) {  // destroyed meanwhile
-      completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, done);
-    } else if (!target->dirty() && target->handle != 1) {
-      completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, done);
+    if (!target ||
+        (!target->dirty() && target->handle != legacy_stream && !(for_new_work && comes_behind_others(*target)))) {
+      completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, done);  // without a target: destroyed meanwhile
     } else if (captures_.capturing(*target)) {
       const auto refuse = [done, counted = behind_captures_](CUresult) { done(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); };
       const auto& before = target->before_capture;
@@ -39,9 +46,18 @@ void Waits::when_passed(StreamState& stream, Completions::Done done) {
       else completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, refuse);
     } else {
       contexts_.make_current(*target->context);
+      if (for_new_work) ordering_.catch_up(*target);
       completions_.after(*target, Completions::Kind::signal, done);
     }
-  });
+  };
+  ordering_.after_stream(stream, std::move(look));
+}
+
+// The driver puts what is recorded on a blocking stream behind the legacy stream's work.
+bool Waits::comes_behind_others(const StreamState& stream) {
+  const ContextState& context = *stream.context;
+  return (stream.blocking && context.legacy && context.legacy->dirty()) ||
+         stream.copy_mark_seen != context.copy_marks_made;
 }
 
 void Waits::when_passed(ContextState& context, Completions::Done done) {

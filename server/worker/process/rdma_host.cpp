@@ -15,6 +15,7 @@ RdmaHost::RdmaHost(const std::string& networks, const std::string& transports, b
     Opened& opened = opened_[one.interface];
     try {
       const rdma::ToOpen what = rdma::to_open(one.interface, by);
+      opened.names = what.devices;
       opened.devices = std::make_shared<rdma::OpenedDevices>(rdma::plugin(), what.devices, what.transports);
     } catch (const rdma::RdmaError& fault) {
       opened.why = fault.what();
@@ -33,6 +34,13 @@ void RdmaHost::open_for_gpus(Opened& opened, const std::string& interface, rdma:
   } catch (const rdma::RdmaError& fault) {
     opened.why_not_for_gpus = fault.what();
   }
+}
+
+std::vector<RdmaHost::Interface> RdmaHost::interfaces() const {
+  std::vector<Interface> all;
+  for (const auto& [name, opened] : opened_)
+    all.push_back({.name = name, .devices = opened.names, .why_none = opened.why});
+  return all;
 }
 
 GpuDirect::Options RdmaHost::direct_options(int connection) const {

@@ -21,6 +21,13 @@ class RdmaHost {
   /// not have. `gpus`: cards are opened once more, for memory of GPUs.
   RdmaHost(const std::string& networks, const std::string& transports, bool gpus);
 
+  /// What is offered on an interface, by devices as UCX names them; or why nothing is.
+  struct Interface {
+    std::string name, devices, why_none;
+  };
+  /// Those with an address in the networks, for the operator.
+  std::vector<Interface> interfaces() const;
+
   /// For the session on this connection.
   std::shared_ptr<RdmaOffer> offer(int connection) const;
   /// The devices that know memory of GPUs, on the same interface; the rest is the caller's.
@@ -29,6 +36,7 @@ class RdmaHost {
  private:
   /// Those of an interface; `why` there are none.
   struct Opened {
+    std::string names;
     std::shared_ptr<rdma::OpenedDevices> devices;
     std::string why;
     std::shared_ptr<rdma::OpenedDevices> for_gpus;

@@ -140,6 +140,13 @@ bool WorkerProcess::introduce() {
     write_facts(driver_, devices_, ready.initFacts());
     auto groups = ready.initSmGroups(static_cast<unsigned>(devices_.size()));
     for (unsigned i = 0; i < groups.size(); ++i) groups.set(i, count_sm_groups(driver_, devices_[i]));
+    const std::vector<RdmaHost::Interface> interfaces = rdma_->interfaces();
+    auto list = ready.initRdma(static_cast<unsigned>(interfaces.size()));
+    for (unsigned i = 0; i < list.size(); ++i) {
+      list[i].setName(interfaces[i].name);
+      list[i].setDevices(interfaces[i].devices);
+      list[i].setWhyNone(interfaces[i].why_none);
+    }
   });
   return introduced_;
 }
@@ -223,7 +230,7 @@ bool WorkerProcess::take_connection(wire::Session::Reader session, int descripto
   return true;
 }
 
-// Of one GPU: memory of one that a card reaches is of no use to others.
+// One GPU only: memory of one that a card reaches is of no use to others.
 std::shared_ptr<GpuDirect> WorkerProcess::gpu_direct() {
   if (options_.gpudirect == "off" || !attach_.rdma->devices) return nullptr;
   GpuDirect::Options options = rdma_->direct_options(channel_->descriptor());
@@ -290,6 +297,7 @@ void WorkerProcess::tell_usage(const SessionUsage& used) {
     usage.setKnownBytes(used.known_bytes);
     usage.setKeptBytes(used.kept_bytes);
     usage.setImagesNotKept(used.images_not_kept);
+    usage.setByRdma(attach_.rdma->taken);
   });
 }
 

@@ -96,9 +96,9 @@ class WorkerProcess {
   void want_room(const RoomWish& wish);
   void end(const std::string& why);
 
-  /// Of a thread of its own. Hears one message of the broker; false when the broker is gone.
+  /// Runs on a thread of its own. Hears one message of the broker; false when the broker is gone.
   bool hear_broker();
-  /// Of the same thread: waits for the next one, and tells it of the session. False if none can come.
+  /// Runs on that thread too: waits for the next broker, and tells it of the session. False if none can come.
   bool meet_next_broker();
   bool recount_to(int next) const;
   void hear(wire::WorkerMessage::Reader message, Descriptor descriptor);
@@ -110,7 +110,7 @@ class WorkerProcess {
   std::unique_ptr<Channel> paced(std::unique_ptr<Channel> lane, const LaneWish& wish);
   void tell_resuming(const Resumption::Break* what, const std::string& peer);
   void describe_absence(wire::Resuming::Builder told) const;
-  /// Of a thread of its own. Never returns.
+  /// Runs on a thread of its own. Never returns.
   [[noreturn]] void watch();
 
   const WorkerOptions options_;

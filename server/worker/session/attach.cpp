@@ -1,7 +1,5 @@
 #include "attach.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -69,7 +67,7 @@ class ReservedWindows {
         one_process_(one_process),
         device_(choose(attach.getDeviceWindows(), [this](const Window& window) { return reserve_device(window); })),
         host_(choose(attach.getHostWindows(),
-                     [this](const Window& window) { return one_process_ || reserve_host(window); })) {}
+                     [this](const Window& window) { return one_process_ || reserve_window(window); })) {}
   ReservedWindows(const ReservedWindows&) = delete;
   ReservedWindows& operator=(const ReservedWindows&) = delete;
   ~ReservedWindows() {
@@ -86,14 +84,6 @@ class ReservedWindows {
     if (driver_.cuMemAddressReserve(&got, window.bytes, 0, window.base, 0) != CUDA_SUCCESS) return false;
     if (got == window.base) return true;
     driver_.cuMemAddressFree(got, window.bytes);
-    return false;
-  }
-  static bool reserve_host(const Window& window) {
-    void* const wish = reinterpret_cast<void*>(window.base);
-    void* const got =
-        ::mmap(wish, window.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-    if (got == wish) return true;
-    if (got != MAP_FAILED) ::munmap(got, window.bytes);
     return false;
   }
 
@@ -237,38 +227,38 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     MessageReader reader(attach_message);
     const auto attach = reader.root<wire::Control>().getAttach();
     if (const auto refusal = check_versions(attach, driver)) return refuse(channel, *refusal);
-    SessionOptions& wanted = options.session;
-    const ReservedWindows windows(driver, attach, wanted.one_process);
+    SessionOptions& session_options = options.session;
+    const ReservedWindows windows(driver, attach, session_options.one_process);
     if (!windows.complete()) {
       return refuse(
           channel,
           {wire::Failure::Reason::HOST_ERROR,
            "no address range that the client offers is free in the worker; this is a fault of the host's set-up"});
     }
-    wanted.device_window = windows.device();
-    wanted.host_window = windows.host();
-    wanted.memory_limits.resize(wanted.devices.size());
+    session_options.device_window = windows.device();
+    session_options.host_window = windows.host();
+    session_options.memory_limits.resize(session_options.devices.size());
     const bool shares_memory = attach.getSharedMemory() && channel.passes_descriptors();
-    wanted.hears_notices = attach.getHearsNotices();
-    wanted.hears_returns = attach.getHearsReturns();
-    wanted.origin = attach.getOrigin() & Handle::origin_max;
-    if (!shares_memory) wanted.compression = compression_of(attach.getCompression());
+    session_options.hears_notices = attach.getHearsNotices();
+    session_options.hears_returns = attach.getHearsReturns();
+    session_options.origin = attach.getOrigin() & Handle::origin_max;
+    if (!shares_memory) session_options.compression = compression_of(attach.getCompression());
     std::optional<SharedRings> shared;
     if (shares_memory) shared.emplace(channel);
     ByRdma by_rdma(channel, attach.getRdma() && !shares_memory, options);
     // Between processes of one machine a connection ends with one of them.
-    if (!attach.getResumes() || shares_memory) wanted.resumption = nullptr;
+    if (!attach.getResumes() || shares_memory) session_options.resumption = nullptr;
     std::shared_ptr<Channel> line = by_rdma.channel;
     if (!line) line = std::shared_ptr<Channel>(shared ? shared->channel.get() : &channel, [](Channel*) {});
-    if (wanted.resumption) line = wanted.resumption->wrap(std::move(line), /*number=*/0);
+    if (session_options.resumption) line = session_options.resumption->wrap(std::move(line), /*number=*/0);
     Channel& frames = *line;
     // A channel by RDMA uses the connection until it is closed, and is kept for longer.
     const auto close = [](Channel* channel) { channel->close(); };
     const std::unique_ptr<Channel, decltype(close)> closing(by_rdma.channel ? &frames : nullptr, close);
-    auto session = std::make_unique<Session>(frames, driver, wanted);
+    auto session = std::make_unique<Session>(frames, driver, session_options);
     if (session->credit_bytes() == 0) return refuse(channel, no_room());
     welcome(channel, driver, options, *common_version(our_versions, versions_of(attach)), session->credit_bytes(),
-            shares_memory, wanted.resumption != nullptr, by_rdma.refusal);
+            shares_memory, session_options.resumption != nullptr, by_rdma.refusal);
     if (shared) shared->hand_over(channel);
     if (options.running) options.running(session.get());
     const std::string why = run_session(*session);
@@ -279,7 +269,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     session->finish_keeping();
     // A process of its own frees everything by its end, which nothing can hold up. The driver could: a kernel may never
     // end.
-    if (!wanted.one_process) {
+    if (!session_options.one_process) {
       (void)session.release();
       if (by_rdma.channel) (void)new std::shared_ptr<Channel>(by_rdma.channel);  // its threads may use it
     }

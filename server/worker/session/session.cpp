@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "full_texts.h"
 #include "operations.capnp.h"
 #include "protocol/errors.h"
 #include "protocol/program_memory.h"
@@ -52,12 +53,16 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
     : channel_(channel),
       driver_(driver),
       options_(std::move(options)),
-      host_budget_(options_.host_bytes_max, options_.account_place,
-                   [this](HostBudget::Bound bound) { tell_full(bound); }),
+      host_budget_(
+          options_.host_bytes_max, options_.account_place,
+          [this](HostBudget::Bound bound) {
+            const bool own = bound == HostBudget::Bound::session;
+            prints_.warn(full_text(bound, own ? options_.host_bytes_max : options_.account_place->account->host_max()));
+          }),
       reader_(channel, *this, /*frames_before=*/1),  // attach
       output_(channel, options_.compression, [this] { return lanes_.given(); }),
       ledger_(options_.memory_limits, options_.account_place,
-              [this](const Ledger::Refusal& refusal) { tell_full(refusal); }),
+              [this](const Ledger::Refusal& refusal) { prints_.warn(full_text(refusal)); }),
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
       sharing_(driver, memory_, options_.exchange),
       host_blocks_(driver, memory_, host_budget_, options_.host_window,
@@ -93,6 +98,8 @@ Session::~Session() {
   lanes_.close();
   peers_.close_all();
   attended_graphs_.end();
+  blocking_calls_.wait_for_all();
+  link_calls_.wait_for_all();
   for (ContextState* const context : contexts_.all()) close_context(*context);
 }
 
@@ -338,46 +345,6 @@ void Session::end(const std::string& why) {
   output_.pump();
 }
 
-// To the person who runs the program: the driver's error does not say which memory it is.
-void Session::tell_full(HostBudget::Bound bound) {
-  const bool own = bound == HostBudget::Bound::session;
-  const std::string who =
-      own ? "the session may take " + std::to_string(options_.host_bytes_max)
-          : "all sessions of the lease may take " + std::to_string(options_.account_place->account->host_max());
-  prints_.warn(who + " bytes of the GPU host's memory (" +
-               (own ? "host_bytes_max of its fargpud" : "host_memory of the tenant") +
-               (own ? ") and wants" : ") and want") + " more: CUDA_ERROR_OUT_OF_MEMORY");
-}
-
-void Session::tell_full(const Ledger::Refusal& refusal) {
-  using Bound = Ledger::Bound;
-  const std::string asked = bytes_text(refusal.asked) + " of device memory is asked for, ";
-  std::string bound, repair;
-  switch (refusal.bound) {
-    case Bound::lease:
-      bound = "the lease has " + bytes_text(refusal.left) + " of its " + bytes_text(refusal.limit) + " left";
-      repair = "ask for more (`fargpu run -m`, FARGPU_MEM)";
-      break;
-    case Bound::tenant:
-      bound = "the tenant has " + bytes_text(refusal.left) + " left of the " + bytes_text(refusal.limit) +
-              " for its leases without memory of their own (`memory` of the tenant)";
-      repair = "try later, or ask the administrator of the host for a larger quota";
-      break;
-    case Bound::device:
-      bound = "and device " + std::to_string(refusal.device) + " has no room for it, whatever the lease may hold";
-      repair =
-          "try later, ask for less or, where others hold it, for memory that is kept for the job (`fargpu run -m`)";
-      break;
-  }
-  prints_.warn(asked + bound + "; " + repair + ": CUDA_ERROR_OUT_OF_MEMORY");
-}
-
-// No handle is left for what a call made.
-void Session::tell_exhausted() {
-  prints_.warn("the session has more objects of one kind, such as nodes of graphs, than it may name (" +
-               std::to_string(Handles::worker_handles_max) + "): CUDA_ERROR_OUT_OF_MEMORY");
-}
-
 bool Session::tell_usage(bool now) {
   if (!options_.report) return true;
   if (!now && Clock::now() - told_at_ < usage_interval) return false;
@@ -480,9 +447,10 @@ void Session::execute(const Service& service, Call& call) {
   bool exhausted = false;
   try {
     outcome = service.serve(*this, call);
+    if (service.drop && !outcome.is_later() && outcome.result() != CUDA_SUCCESS) drop_call(call);
   } catch (const Handles::Exhausted&) {
     exhausted = true;
-    tell_exhausted();
+    prints_.warn(exhausted_text());
   }
   const bool no_room = !exhausted && !outcome.is_later() && outcome.result() == CUDA_ERROR_OUT_OF_MEMORY;
   // The driver's, and not a bound of the session.
@@ -506,6 +474,13 @@ void Session::finish(const CallId& call, CUresult result, std::span<const std::b
       error.setContext(call.context);
     });
   }
+}
+
+Completions::Done Session::answer(const CallId& call) {
+  return [this, call](CUresult result) {
+    deliveries_.send_changes();
+    finish(call, result);
+  };
 }
 
 void Session::finish_behind_deliveries(const CallId& call, CUresult result, std::vector<std::byte> reply) {
@@ -547,8 +522,6 @@ CUresult Session::close_green(ContextState& context, ContextState& heir) {
 
 CUresult Session::close_context(ContextState& context) {
   ordering_.wait_for_launches();
-  blocking_calls_.wait_for_all();  // it may be in this context
-  link_calls_.wait_for_all();
   if (context.green) return close_green(context, *contexts_.primary_of(context.device));
   for (ContextState* const green : contexts_.with_greens(context))
     if (green != &context) close_green(*green, context);
@@ -643,6 +616,7 @@ Outcome Session::aside_reply(Call& call, std::function<CUresult()> work,
   auto again = repeats == Repeats::call && residency_.may_wait() ? ordering_.keep(call) : nullptr;
   run_aside(std::make_shared<Aside>(Aside{.id = call.id(),
                                           .cuda = within ? contexts_.current()->cuda : nullptr,
+                                          .context = within ? contexts_.current()->id : 0,
                                           .device = within ? contexts_.current()->device : -1,
                                           .work = std::move(work),
                                           .settle = std::move(settle),
@@ -656,11 +630,54 @@ Outcome Session::on_link_thread(Call& call, std::function<CUresult()> work,
                                 std::function<CUresult(CUresult, MessageWriter&)> settle) {
   run_aside(std::make_shared<Aside>(Aside{.id = call.id(),
                                           .cuda = contexts_.current() ? contexts_.current()->cuda : nullptr,
+                                          .context = contexts_.current() ? contexts_.current()->id : 0,
                                           .device = -1,
                                           .work = std::move(work),
                                           .settle = std::move(settle),
                                           .threads = &link_calls_}));
   return Outcome::later();
+}
+
+std::optional<Outcome> Session::behind_asides(Call& call, ContextState& context) {
+  if (!asides_in(context)) return std::nullopt;
+  auto again = ordering_.keep(call);
+  if (!again) return CUDA_ERROR_OUT_OF_MEMORY;
+  retries_.add([this, id = context.id, again = std::move(again)] {
+    ContextState* const there = contexts_.find(id);
+    if (there && asides_in(*there)) return false;
+    again();
+    return true;
+  });
+  return Outcome::later();
+}
+
+// Work without a context may use the device's primary one.
+bool Session::asides_in(ContextState& context) {
+  const auto all = context.green ? std::vector{&context} : contexts_.with_greens(context);
+  return (context.primary && asides_.contains(0)) ||
+         std::any_of(all.begin(), all.end(), [&](const ContextState* one) { return asides_.contains(one->id); });
+}
+
+Outcome Session::first_aside(Call& call, ContextState& context, std::function<void()> work,
+                             std::function<void()> done) {
+  auto again = ordering_.keep(call);
+  if (!again) return CUDA_ERROR_OUT_OF_MEMORY;
+  blocking_calls_.run(
+      [this, cuda = context.cuda, work = std::move(work)] {
+        driver_.cuCtxSetCurrent(cuda);
+        work();
+      },
+      [this, beside = beside(context.id), done = std::move(done), again = std::move(again)] {
+        done();
+        taking_ = behind_first_ = true;
+        again();
+        taking_ = behind_first_ = false;
+      });
+  return Outcome::later();
+}
+
+std::shared_ptr<const void> Session::beside(std::uint32_t context) {
+  return {nullptr, [this, place = asides_.insert(context)](const void*) { asides_.erase(place); }};
 }
 
 void Session::run_aside(const std::shared_ptr<Aside>& aside) {
@@ -669,7 +686,7 @@ void Session::run_aside(const std::shared_ptr<Aside>& aside) {
         driver_.cuCtxSetCurrent(aside->cuda);
         aside->result = aside->work();
       },
-      [this, aside] {
+      [this, aside, beside = beside(aside->context)] {
         if (aside->result == CUDA_ERROR_OUT_OF_MEMORY && aside->repeats && aside->device >= 0 && residency_.may_wait())
           return residency_.wait_for_room(
               {contexts_.driver_ordinal(aside->device), room_for_the_driver},
@@ -694,7 +711,7 @@ void Session::settle_aside(const Aside& aside) {
   try {
     outcome = aside.settle(aside.result, writer);
   } catch (const Handles::Exhausted&) {
-    tell_exhausted();
+    prints_.warn(exhausted_text());
   }
   // Some of these calls, such as those that unload code, come back only when work is complete.
   const std::span<const std::byte> reply = writer.finish();

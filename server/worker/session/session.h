@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -159,20 +160,20 @@ class Session final : FrameHandler, Executor {
   /// For what passes beside the frames.
   Channel& channel() { return channel_; }
 
-  /// With all that is of it.
+  /// With all that is of it. No work beside the executor may use it (behind_asides).
   CUresult close_context(ContextState& context);
 
   /// A word of the broker about the session's turns. Any thread.
   void hear_turn(const scheduler::Turn& turn);
-  /// Of calls that have arrived.
+  /// Bytes of calls that have arrived.
   std::size_t unread_bytes() const { return reader_.waiting_bytes(); }
 
   void finish(const CallId& call, CUresult result, std::span<const std::byte> reply = {}) override;
+  /// Answers a call behind what the client is owed of the work that it waited for.
+  Completions::Done answer(const CallId& call);
   /// Answers a call that tells the program of complete work, on whatever stream: soon, behind what the client is owed
   /// of work that is complete by now.
   void finish_behind_deliveries(const CallId& call, CUresult result, std::vector<std::byte> reply = {});
-  /// What came with a call that is not carried out goes, and what comes for it yet.
-  void drop_call(Call& call);
   void give_bulk(Call& call) override;
 
   /// What is wanted of a device where nobody knows how much the driver takes: about a context. It is not wasted where
@@ -198,12 +199,23 @@ class Session final : FrameHandler, Executor {
   /// one thread, and a driver need not expect more.
   Outcome on_link_thread(Call& call, std::function<CUresult()> work,
                          std::function<CUresult(CUresult, MessageWriter&)> settle);
+  /// Runs `work` beside the executor in a context; then `done` on the executor, which carries out the call anew.
+  Outcome first_aside(Call& call, ContextState& context, std::function<void()> work, std::function<void()> done);
+  /// Whether the call is carried out anew behind first_aside().
+  bool behind_first() const { return behind_first_; }
+  /// Work beside the executor uses the context, 0 for one of its own, as long as this lives: it is not closed before.
+  /// Used by the executor.
+  std::shared_ptr<const void> beside(std::uint32_t context);
+  /// Nothing if no work beside the executor uses the context, or green ones of it. Otherwise the call is carried out
+  /// anew when that is so.
+  std::optional<Outcome> behind_asides(Call& call, ContextState& context);
 
  private:
   struct Aside {
     const CallId id;
     const CUcontext cuda;
-    const int device;  ///< -1 without a context
+    const std::uint32_t context;  ///< its id; 0 without one
+    const int device;             ///< -1 without a context
     const std::function<CUresult()> work;
     const std::function<CUresult(CUresult, MessageWriter&)> settle;
     bool repeats = false;
@@ -211,6 +223,7 @@ class Session final : FrameHandler, Executor {
     BlockingCalls* threads = nullptr;
     CUresult result = CUDA_ERROR_UNKNOWN;
   };
+  bool asides_in(ContextState& context);
   void run_aside(const std::shared_ptr<Aside>& aside);
   void repeat_aside(const std::shared_ptr<Aside>& aside);
   void settle_aside(const Aside& aside);
@@ -225,14 +238,13 @@ class Session final : FrameHandler, Executor {
   void on_control(std::span<const std::byte> message, std::span<std::byte> bulk);
   void execute(const Service& service, Call& call) override;
   void refuse(Call& call, CUresult result) override;
+  /// What came with a call that is not carried out goes, and what comes for it yet.
+  void drop_call(Call& call);
   /// As wait_for_room(), on the device of the call's context, for what the driver takes by itself. Later calls rely on
   /// this one: nothing of the program comes before it meanwhile. What had been held back fails.
   Outcome wait_in_order(Call& call);
   CUresult close_green(ContextState& context, ContextState& heir);
   void forgotten(HandleKind kind, std::uint64_t value);
-  void tell_full(HostBudget::Bound bound);
-  void tell_full(const Ledger::Refusal& refusal);
-  void tell_exhausted();
   bool tell_notice();
   void tell_returned(const ResidencyReturn& back);
   void tell_link_lost(std::uint32_t link, const std::string& why);
@@ -293,6 +305,7 @@ class Session final : FrameHandler, Executor {
   std::vector<std::byte> arriving_;       // bulk bytes of frames that are used up at once
   std::shared_ptr<Staging> arriving_in_;  // where those of another frame come, until it is taken
   Retries retries_;
+  std::multiset<std::uint32_t> asides_;  // contexts that work beside the executor uses
   ClientRequests client_{output_, host_budget_};
   Deliveries deliveries_{host_blocks_, client_};
   Waits waits_{ordering_, contexts_, captures_, completions_};
@@ -309,6 +322,7 @@ class Session final : FrameHandler, Executor {
   std::atomic<std::uint64_t> rounds_{0};
   bool taking_ = false;          // a call is carried out in the order in which it came
   bool waits_in_order_ = false;  // such a call waits for room
+  bool behind_first_ = false;    // a call is carried out anew behind first_aside()
   std::uint64_t calls_ = 0;
   std::uint64_t evict_at_ = 0;
   std::uint64_t confirmed_at_ = 0;

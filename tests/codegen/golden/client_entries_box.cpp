@@ -226,6 +226,8 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxList(CUbox * boxes, size_t * count) {
       for (std::size_t i = list.size(); i < room; ++i) boxes[i] = nullptr;
     }
     *count = static_cast<std::remove_pointer_t<decltype(count)>>(out.getCount());
+    // The program reads so many.
+    if (boxes) *count = std::min<std::size_t>(*count, countRoom);
     return result;
   }, [](Route&) {});
   if (stats::tracing) [[unlikely]] return traced(Symbol::cuBoxList, returned, boxes, count);
