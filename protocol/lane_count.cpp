@@ -13,7 +13,7 @@ constexpr std::uint64_t bytes_enough = 16u << 20;
 constexpr auto time_enough = 4ms;
 constexpr std::uint64_t bytes_least = 4u << 20;
 constexpr auto time_most = 60ms;
-/// Measurements whose median counts: others use the processors and the line too.
+/// So many measurements, of which the median counts: others use the processors and the line too.
 constexpr std::size_t measurements = 3;
 /// Fewer lanes are as good if they carry so much of what more do; more are better if they carry so much of what fewer
 /// do.

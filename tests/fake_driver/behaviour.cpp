@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <deque>
@@ -94,6 +95,7 @@ struct State {
   std::map<std::string, std::size_t> counts;
   std::map<std::string, std::vector<std::uint64_t>> last;
   std::map<std::string, std::deque<CUresult>> scripts;
+  std::set<std::string> held;
   std::size_t calls_since = 0, failing_call = 0;
   CUresult failing_result = CUDA_SUCCESS;
   const char* failed_call = "";
@@ -350,6 +352,7 @@ const Controls controls{
           state().counts.clear();
           state().last.clear();
           state().scripts.clear();
+          state().held.clear();
           state().launches.clear();
           state().paused = false;
           for (const ManagedVariable& variable : managed_variables) state().mappings.erase(variable.address);
@@ -368,6 +371,12 @@ const Controls controls{
         [](const char* name, CUresult result, int times) {
           const Lock lock(state().mutex);
           for (int i = 0; i < times; ++i) state().scripts[name].push_back(result);
+        },
+    .hold =
+        [](const char* name, bool held) {
+          const Lock lock(state().mutex);
+          if (held) state().held.insert(name);
+          else state().held.erase(name);
         },
     .pause =
         [](bool paused) {
@@ -457,8 +466,14 @@ bool stream_lives(CUstream stream) { return stream_of(stream) != nullptr; }
 // Of a library that strikes processes at a call (tests/system/programs/strike.cpp), where that is loaded.
 extern "C" void fargpu_test_driver_call() __attribute__((weak));
 
+bool held(const char* name) {
+  const Lock lock(state().mutex);
+  return state().held.contains(name);
+}
+
 void Recorded::enter(const char* name, std::vector<std::uint64_t> arguments) {
   if (fargpu_test_driver_call) fargpu_test_driver_call();
+  while (held(name)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   State& s = state();
   const Lock lock(s.mutex);
   ++s.counts[name];

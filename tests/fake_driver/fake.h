@@ -65,6 +65,8 @@ struct Controls {
   std::vector<std::uint64_t> (*last_arguments)(const char* name);
   /// The next `times` calls return this without doing anything.
   void (*script)(const char* name, CUresult result, int times);
+  /// Calls of a function wait while it is held.
+  void (*hold)(const char* name, bool held);
   /// While paused, nothing that is recorded or submitted completes.
   void (*pause)(bool paused);
   std::vector<Launch> (*launches)();

@@ -197,7 +197,8 @@ class Break(Rdma):
         self.program.says("is resumed after")
         self.assertNotIn("by TCP", self.program.errors())
         time.sleep(1)  # the last cut has been noticed
-        wait_until(lambda: len(self.host.logged("session resumed")) == len(self.host.logged("session resuming")),
+        # A client may be back before its worker has noticed that it was gone.
+        wait_until(lambda: len(self.host.logged("session resumed")) >= len(self.host.logged("session resuming")),
                    "a session that runs")
         self.assertEqual(self.program.finish(), 0)
         self.assertEqual(self.host.log("session ended")["reason"], "the client left")

@@ -406,6 +406,33 @@ TEST_CASE("libraries have kernels, and kernels functions in each context") {
   CHECK(cuLibraryGetKernel(&kernel, library, "fill32") == CUDA_ERROR_INVALID_HANDLE);
 }
 
+TEST_CASE("code that the driver compiles when it is first asked about holds the thread that asks, and its context") {
+  RemoteContext remote;
+  CUlibrary library = nullptr;
+  CUcontext its = nullptr, other = nullptr;
+  REQUIRE(cuLibraryLoadData(&library, test::kernels, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxCreate_v4(&its, nullptr, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxCreate_v4(&other, nullptr, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  remote.driver->hold("cuKernelGetParamInfo", true);
+  const auto beside = [](auto act) { return std::async(std::launch::async, act); };
+  auto found = beside([&] {
+    CUkernel kernel = nullptr;
+    const CUresult bad = cuCtxSetCurrent(its);
+    return bad != CUDA_SUCCESS ? bad : cuLibraryGetKernel(&kernel, library, "fill32");
+  });
+  CHECK(found.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
+  auto closed_other = beside([&] { return cuCtxDestroy_v2(other); });
+  CHECK(closed_other.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+  auto closed = beside([&] { return cuCtxDestroy_v2(its); });
+  CHECK(closed.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
+  remote.driver->hold("cuKernelGetParamInfo", false);
+  for (auto* const one : {&closed_other, &closed}) CHECK(one->get() == CUDA_SUCCESS);
+  const CUresult result = found.get();
+  CHECK((result == CUDA_SUCCESS || result == CUDA_ERROR_CONTEXT_IS_DESTROYED));
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
 TEST_CASE("a kernel is found before there is a context, with its parameters") {
   test::Remote remote;
   CUlibrary library = nullptr;

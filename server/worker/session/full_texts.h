@@ -1,6 +1,5 @@
 #pragma once
-// What the person who runs the program hears where the driver's error, CUDA_ERROR_OUT_OF_MEMORY, does not say what is
-// full.
+// Lines for the program's user where the driver's error, CUDA_ERROR_OUT_OF_MEMORY, does not say what is full.
 
 #include <cstdint>
 #include <string>
