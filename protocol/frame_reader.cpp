@@ -5,6 +5,7 @@
 
 #include "device_bytes.h"
 #include "errors.h"
+#include "program_memory.h"
 
 namespace fargpu {
 namespace {
@@ -38,11 +39,13 @@ bool FrameReader::pump(unsigned frames_max) {
       received = receive_missing();
       missing_ = missing_.subspan(received);
     } else if (padding_missing_ > 0) {
+      const OwnMemory own;
       asked = padding_missing_;
       received = channel_.receive_some(std::span(padding_).first(padding_missing_));
       padding_missing_ -= received;
     } else {
       if (begin_ > 0 && (begin_ == end_ || buffer_.size() - end_ < buffer_bytes / 4)) move_to_front();
+      const OwnMemory own;
       asked = buffer_.size() - end_;
       received = channel_.receive_some(std::span(buffer_).subspan(end_));
       end_ += received;

@@ -43,6 +43,7 @@ bool write_program_memory(const void* from, void* to, std::size_t bytes) {
 
 OwnMemory::OwnMemory() { ++own; }
 OwnMemory::~OwnMemory() { --own; }
+bool OwnMemory::in_effect() { return own > 0; }
 
 void bring_program_memory(const void* memory, std::size_t bytes) {
   constexpr std::uintptr_t page = 4096;

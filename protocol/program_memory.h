@@ -18,6 +18,8 @@ class OwnMemory {
   ~OwnMemory();
   OwnMemory(const OwnMemory&) = delete;
   OwnMemory& operator=(const OwnMemory&) = delete;
+  /// Whether one lives in this thread.
+  static bool in_effect();
 };
 
 /// Has the kernel bring pages of a file that are not there, many at once; by itself it reads them page by page, and

@@ -213,9 +213,8 @@ class RdmaChannel final : public Channel, public StraightSender {
       if (part.in_messages) from = bodies_.data();
     }
     const std::size_t straight = std::min(got, ring_bytes_ - begin);
-    // Asks the kernel also for memory of ours: where the process ends meanwhile, the ring goes with UCX.
-    if (!write_program_memory(from + begin, buffer.data(), straight) ||
-        (got > straight && !write_program_memory(from, buffer.data() + straight, got - straight))) {
+    if (!take(from + begin, buffer.first(straight)) ||
+        (got > straight && !take(from, buffer.subspan(straight, got - straight)))) {
       if (came) sleepers_.wake();
       throw_if_on_device(from);
       throw_if_on_device(buffer.data());
@@ -489,6 +488,13 @@ class RdmaChannel final : public Channel, public StraightSender {
     if (!lock) lock.lock();
     senders_.fetch_sub(1, std::memory_order_relaxed);
     return lock;
+  }
+
+  // Where the process ends meanwhile, the ring goes with UCX: a read of the plugin's says so, or the kernel.
+  bool take(const std::byte* from, std::span<std::byte> to) const {
+    if (!gpu_ring_ && OwnMemory::in_effect())
+      return rdma_.read(line_, static_cast<std::uint64_t>(from - in_ring_), to.data(), to.size());
+    return write_program_memory(from, to.data(), to.size());
   }
 
   static bool within(Bytes part, Bytes all) {

@@ -9,7 +9,7 @@
 
 namespace fargpu::rdma {
 
-inline constexpr std::uint32_t interface_version = 2;
+inline constexpr std::uint32_t interface_version = 3;
 inline constexpr std::size_t head_bytes_max = 64;       ///< of a message's head
 inline constexpr std::size_t message_bytes_max = 4096;  ///< of its body
 inline constexpr const char* gpu_transport = "cuda_copy";
@@ -60,6 +60,9 @@ struct Interface {
   void (*close_line)(Line* line);
   void (*end)(Line* line, End* end);
   void* (*ring)(Line* line);
+  /// Copies from the ring, at this offset, to memory that is surely there. False: the process ends, and the ring with
+  /// it.
+  bool (*read)(Line* line, std::uint64_t offset, void* to, std::size_t bytes);
   bool (*connect)(Line* line, const End* other, char* why);
 
   /// Sends a message, in order with others. The body stays as it is until the other end has had it. False: the line is

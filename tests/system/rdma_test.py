@@ -137,7 +137,7 @@ class Choice(Rdma):
             self.assertEqual(client.ask("init"), "SYSTEM_NOT_READY")
             client.says("the plugin libfargpu-ucx.so is missing; install the package fargpu-ucx")
             source = Path(folder, "other.c")
-            source.write_text('static const struct {unsigned version; const char* release;} other = {2, "0.0.1"};\n'
+            source.write_text('static const struct {unsigned version; const char* release;} other = {3, "0.0.1"};\n'
                               "const void* fargpu_rdma_interface(void) {return &other;}\n", encoding="ascii")
             subprocess.run(["cc", "-shared", "-fPIC", "-o", f"{folder}/libfargpu-ucx.so", source], check=True)
             client = self.client(self.broker(*BY_UCX), env={**RDMA, "LD_LIBRARY_PATH": folder})

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <random>
@@ -125,7 +126,6 @@ TEST_CASE("a wait for a blocking stream is none for copies of others that it doe
   test::RemoteContext remote(with_lanes(3));
   constexpr std::size_t large = 96u << 20;  // more than the worker has room for at a time
   const Pinned from(large), small(4096);
-  fill(from.memory, large, 90);  // equal blocks, such as zeros, travel once where contents are named
   const CUdeviceptr memory = allocate(large), other = allocate(4096);
   CUstream first{}, last{};
   REQUIRE(cuStreamCreate(&first, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
@@ -142,7 +142,9 @@ TEST_CASE("a wait for a blocking stream is none for copies of others that it doe
     const CUresult bad = cuCtxSetCurrent(remote.context);
     return bad != CUDA_SUCCESS ? bad : cuStreamSynchronize(first);
   });
-  CHECK(behind.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
+  // What is named is read ahead, however much it is.
+  if (!std::getenv("FARGPU_TEST_CONTENTS"))
+    CHECK(behind.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
   paused.end();
   CHECK(waiting.get() == CUDA_SUCCESS);
   CHECK(behind.get() == CUDA_SUCCESS);

@@ -366,6 +366,12 @@ void end(Line* line, End* end) {
 
 void* ring(Line* line) { return line->ring_begin; }
 
+bool read(Line* line, std::uint64_t offset, void* to, std::size_t bytes) {
+  const Inside inside(line->gate);
+  if (inside) std::memcpy(to, static_cast<const std::byte*>(line->ring_begin) + offset, bytes);
+  return static_cast<bool>(inside);
+}
+
 bool connect(Line* line, const End* other, char* why) {
   *said = 0;
   const Inside inside(line->gate);
@@ -555,9 +561,9 @@ void describe(Line* line, char* text, std::size_t bytes) {
 
 constexpr Interface interface {
   .version = interface_version, .release = FARGPU_VERSION, .library = library, .open = open, .close = close,
-  .open_line = open_line, .close_line = close_line, .end = end, .ring = ring, .connect = connect, .send = send,
-  .put = put, .flush = flush, .progress = progress, .descriptor = descriptor, .arm = arm, .knows_memory = knows_memory,
-  .know = know, .forget = forget, .describe = describe,
+  .open_line = open_line, .close_line = close_line, .end = end, .ring = ring, .read = read, .connect = connect,
+  .send = send, .put = put, .flush = flush, .progress = progress, .descriptor = descriptor, .arm = arm,
+  .knows_memory = knows_memory, .know = know, .forget = forget, .describe = describe,
 };
 
 }  // namespace fargpu::rdma
