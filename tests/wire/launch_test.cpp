@@ -351,6 +351,16 @@ TEST_CASE("code that finds no room on the device waits for it, and fails where n
       CHECK(cuModuleGetFunction(&function, module, "fill32") == CUDA_SUCCESS);
       CHECK(wishes == 3);
     }
+    // Code of a library is looked at beside the executor first.
+    remote.driver->reset();
+    CUlibrary library = nullptr;
+    CUkernel kernel = nullptr;
+    const std::string image = std::string(test::kernels) + (made ? "// one\n" : "// two\n");  // that nobody has loaded
+    REQUIRE(cuLibraryLoadData(&library, image.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+    wishes = 0;
+    remote.driver->script("cuLibraryGetKernel", CUDA_ERROR_OUT_OF_MEMORY, made ? 3 : 1000);
+    CHECK(cuLibraryGetKernel(&kernel, library, "crash") == (made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY));
+    CHECK(wishes == 1);
   }
   test::make_room = nullptr;
 }

@@ -112,6 +112,32 @@ TEST_CASE("a block freed on a blocking stream is not another's while the legacy 
   CHECK(third == first);
 }
 
+TEST_CASE("blocks freed on an idle stream are not others' before copies to them are made that have returned") {
+  RemoteContext remote;
+  const Streams streams;
+  CUdeviceptr first = 0, second = 0;
+  REQUIRE(cuMemAllocAsync(&first, 8 * mib, streams.a) == CUDA_SUCCESS);
+  REQUIRE(cuMemAllocAsync(&second, 8 * mib, streams.a) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  const std::vector<unsigned char> bytes(4096, 7);
+  remote.driver->pause(true);
+  for (const CUdeviceptr block : {first, second})
+    REQUIRE(cuMemcpyHtoD_v2(block, bytes.data(), bytes.size()) == CUDA_SUCCESS);
+  for (const CUdeviceptr block : {first, second}) REQUIRE(cuMemFreeAsync(block, streams.a) == CUDA_SUCCESS);
+  for (int i = 0; i < 20; ++i) {  // what the worker tells would have come by then
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    REQUIRE(cuStreamQuery(streams.b) == CUDA_SUCCESS);
+  }
+  for (int i = 0; i < 2; ++i) {
+    CUdeviceptr other = 0;
+    REQUIRE(cuMemAllocAsync(&other, 8 * mib, streams.b) == CUDA_SUCCESS);
+    CHECK(other != first);
+    CHECK(other != second);
+  }
+  remote.driver->pause(false);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
 TEST_CASE("a loop of allocating and freeing asks the worker once") {
   RemoteContext remote;
   const Streams streams;

@@ -94,6 +94,7 @@ struct Load {
   bool prints = false;   // its code may
   std::string name;      // of a library's kernel that an earlier session looked for; empty without a context, too
   bool entered = false;  // its code is in the context
+  bool slow = false;     // and that took long
   // Of a library's, until it is answered; empty if it is longer than any that is answered ahead.
   std::vector<std::byte> request;
 
@@ -116,7 +117,9 @@ struct Load {
         module ? driver.cuModuleLoadDataEx(&made_module, image, jit.count(), jit.kinds(), jit.values())
                : driver.cuLibraryLoadData(&made_library, image, jit.kinds(), jit.values(), jit.count(), library.data(),
                                           library_values.data(), static_cast<unsigned>(library.size()));
+    const auto begin = Clock::now();
     entered = result == CUDA_SUCCESS && !name.empty() && ask_about(driver, made_library, name);
+    slow = Clock::now() - begin > kernel_time_max;
   }
   /// What was made is of no use.
   void unload(DriverTable& driver) const {
@@ -245,7 +248,7 @@ CUresult describe(Session& session, const CallId& id, Handle handle, wire::Funct
 // first time that is done beside the executor, and the call is carried out behind it.
 std::optional<Outcome> compile_aside(Session& session, Call& call, Handle library, std::function<bool()> ask) {
   ContextState* const context = session.contexts().find(call.id().context);
-  if (!context || session.behind_first() || session.objects().entered(library, context->id)) return std::nullopt;
+  if (!context || session.tries_last() || session.objects().entered(library, context->id)) return std::nullopt;
   struct Asked {
     bool loaded = false;
     Clock::duration took{};
@@ -267,6 +270,7 @@ std::optional<Outcome> compile_aside(Session& session, Call& call, Handle librar
 void find_again(Session& session, const CallId& id, Handle owner, const Load& load, Clock::duration time,
                 wire::LoadImageReply::Builder out) {
   if (!session.contexts().find(id.context)) return;  // looking closer at kernels would make one
+  if (!load.module && !load.entered) return;         // and here have code compiled
   const auto end = Clock::now() + time;
   const HandleKind kind = load.module ? HandleKind::function : HandleKind::kernel;
   std::list<MessageWriter> found;
@@ -362,7 +366,7 @@ Handle tell(Session& session, const CallId& id, const std::shared_ptr<Load>& set
   out.setHandle(handle.value());
   // The driver may look at the image again, and at the wrapper.
   objects.note_image(handle, load.hash, load.containers.empty() ? load.held : settled);
-  if (load.entered) session.objects().note_entered(handle, id.context, /*slow=*/false);
+  if (load.entered) session.objects().note_entered(handle, id.context, load.slow);
   find_again(session, id, handle, load, time, out);
   return handle;
 }
@@ -450,8 +454,9 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
       call,
       [load, ahead, &driver = session.driver()] {
         load->make(driver);
-        if (load->result == CUDA_SUCCESS)
-          for (const auto& one : ahead) one->make(driver);
+        const auto end = Clock::now() + ahead_time;
+        for (const auto& one : ahead)
+          if (load->result == CUDA_SUCCESS && Clock::now() < end) one->make(driver);
         return load->result;
       },
       [load, ahead, &session, in_order, id = call.id()](CUresult result, MessageWriter& writer) {

@@ -82,7 +82,8 @@ void ContentDesk::keep(std::span<const std::byte> bytes) {
   }
   Kept kept{.size = bytes.size()};
   // Nothing that the program asks for is to be refused for this.
-  auto charge = budget_.has_plenty(waiting + spare_bytes) ? HostCharge::try_take(budget_, bytes.size()) : std::nullopt;
+  auto charge =
+      budget_.has_plenty(4 * waiting + spare_bytes) ? HostCharge::try_take(budget_, bytes.size()) : std::nullopt;
   if (charge) kept.bytes.reset(new (std::nothrow) std::byte[bytes.size()]);
   if (kept.bytes) copy_wherever(kept.bytes.get(), bytes.data(), bytes.size());
   const std::lock_guard lock(mutex_);

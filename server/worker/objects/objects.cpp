@@ -85,6 +85,7 @@ std::vector<std::shared_ptr<const void>> Objects::context_closes(std::uint32_t c
 }
 
 void Objects::green_closes(std::uint32_t context, std::uint32_t heir) {
+  for (auto& [handle, image] : loaded_images_) image.entered.erase(context);
   for (unsigned kind = 1; kind <= handle_kind_max; ++kind) {
     std::vector<Handle> streams;
     handles_.for_each(static_cast<HandleKind>(kind), [&](Handle handle, Handles::Entry& entry) {

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "taken_copies.h"
+
 namespace fargpu::server {
 namespace {
 
@@ -53,11 +55,12 @@ void Waits::when_passed(StreamState& stream, Completions::Done done, bool for_ne
   ordering_.after_stream(stream, std::move(look));
 }
 
-// The driver puts what is recorded on a blocking stream behind the legacy stream's work.
+// The driver puts what is recorded on a blocking stream behind the legacy stream's work. A stream that has seen the
+// mark of copies comes behind them until they are made.
 bool Waits::comes_behind_others(const StreamState& stream) {
   const ContextState& context = *stream.context;
   return (stream.blocking && context.legacy && context.legacy->dirty()) ||
-         stream.copy_mark_seen != context.copy_marks_made;
+         (!context.copy_marks.empty() && !context.copy_marks.back()->over());
 }
 
 void Waits::when_passed(ContextState& context, Completions::Done done) {

@@ -132,6 +132,8 @@ class Residency {
 
   /// Whether others may make room for memory that the driver has none for.
   bool may_wait() const { return options_.want && options_.others_leave && !no_room_; }
+  /// What waited for room tries for the last time now, because there is none.
+  bool last_try() const { return no_room_; }
   bool may_wait_for(const DeviceMemory::Shortage& shortage) const;
   /// Runs `job`, which tries again, when there may be room, and once more, when may_wait() is false, if there is none.
   void wait_for_room(const DeviceMemory::Shortage& shortage, std::function<void()> job);

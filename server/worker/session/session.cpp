@@ -394,7 +394,7 @@ void Session::take(const FrameHeader& header, std::span<const std::byte> message
 
 // What a host does not serve needs no memory.
 bool Session::holds(const FrameHeader& header, std::span<const std::byte> message) {
-  if (waits_in_order_) return true;
+  if (waits_in_order_ > 0) return true;
   const Service* const service = service_of(header.opcode);
   if (!service || service->asks) return false;
   Call call(header, message, {});
@@ -723,11 +723,11 @@ Outcome Session::wait_in_order(Call& call) {
   if (!context || !taking_ || ordering_.running() || !residency_.may_wait()) return CUDA_ERROR_OUT_OF_MEMORY;
   auto again = ordering_.keep(call);
   if (!again) return CUDA_ERROR_OUT_OF_MEMORY;
-  waits_in_order_ = true;
+  ++waits_in_order_;
   reader_.hold_calls(true);  // also of those that have come with it
   const int device = call.device().value_or(contexts_.driver_ordinal(context->device));
   residency_.wait_for_room({device, room_for_the_driver}, [this, again = std::move(again)] {
-    waits_in_order_ = false;
+    --waits_in_order_;
     taking_ = true;
     again();
     taking_ = false;

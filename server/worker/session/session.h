@@ -201,8 +201,8 @@ class Session final : FrameHandler, Executor {
                          std::function<CUresult(CUresult, MessageWriter&)> settle);
   /// Runs `work` beside the executor in a context; then `done` on the executor, which carries out the call anew.
   Outcome first_aside(Call& call, ContextState& context, std::function<void()> work, std::function<void()> done);
-  /// Whether the call is carried out anew behind first_aside().
-  bool behind_first() const { return behind_first_; }
+  /// Whether the call is carried out anew behind first_aside(), or for the last time, without room for it.
+  bool tries_last() const { return behind_first_ || residency_.last_try(); }
   /// Work beside the executor uses the context, 0 for one of its own, as long as this lives: it is not closed before.
   /// Used by the executor.
   std::shared_ptr<const void> beside(std::uint32_t context);
@@ -257,7 +257,7 @@ class Session final : FrameHandler, Executor {
   bool tell_settled(bool idle);
   bool look_for_completions(bool hurried);
   /// They wait for memory, and not for the GPU.
-  bool holds_calls() const { return waits_in_order_ || residency_.holds_calls(); }
+  bool holds_calls() const { return waits_in_order_ > 0 || residency_.holds_calls(); }
   void rest();
   bool looks_on(std::chrono::steady_clock::time_point now);
   bool send_rest();
@@ -321,7 +321,7 @@ class Session final : FrameHandler, Executor {
   std::string notice_;  // guarded by stop_mutex_
   std::atomic<std::uint64_t> rounds_{0};
   bool taking_ = false;          // a call is carried out in the order in which it came
-  bool waits_in_order_ = false;  // such a call waits for room
+  unsigned waits_in_order_ = 0;  // such calls that wait for room
   bool behind_first_ = false;    // a call is carried out anew behind first_aside()
   std::uint64_t calls_ = 0;
   std::uint64_t evict_at_ = 0;
