@@ -29,8 +29,7 @@ struct Stream {
   std::uint64_t id = 0;  ///< cuStreamGetId
 
   std::atomic<std::uint64_t> submitted{0};  ///< last call that gave it work
-  std::atomic<std::uint64_t> awaited{
-      0};  ///< the last of these that a wait waits for: not copies to the device that go by themselves
+  std::atomic<std::uint64_t> awaited{0};    ///< the last of these but for copies to the device that go by themselves
   std::atomic<std::uint64_t> completed{0};  ///< everything up to this call is done, or as good as done
   std::atomic<std::uint64_t> settled{0};    ///< and of this it is known that no copy is under way
   std::atomic<std::uint64_t> ordered{0};    ///< later work of the whole context comes behind this call

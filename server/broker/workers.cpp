@@ -535,7 +535,7 @@ void Workers::take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts,
   if (on_facts) on_facts();
 }
 
-// Each worker that is started for any client says the same, but for what the operator has changed meanwhile.
+// Every worker that is started for any client tells this. The operator may have changed something since the last one.
 void Workers::take_rdma(capnp::List<wire::RdmaInterface>::Reader interfaces) {
   std::map<std::string, std::string> offered;
   const bool wanted = settings_.rdma_networks != rdma::Networks::usual && settings_.rdma_networks != "none";

@@ -96,7 +96,7 @@ class WorkerProcess {
   void want_room(const RoomWish& wish);
   void end(const std::string& why);
 
-  /// Runs on a thread of its own. Hears one message of the broker; false when the broker is gone.
+  /// Runs on a thread of its own. Receives one message of the broker; false when the broker is gone.
   bool hear_broker();
   /// Runs on that thread too: waits for the next broker, and tells it of the session. False if none can come.
   bool meet_next_broker();
