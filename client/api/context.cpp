@@ -237,14 +237,14 @@ CUresult cuDevicePrimaryCtxRelease_v2(Thread& thread, CUdevice dev) {
   return context.active ? session.close_context(thread, context) : CUDA_SUCCESS;
 }
 
-// Destroys the context, however many times it is retained. The handle stays the same and stays current;
-// the next retain revives it.
+// Destroys the context, however many times it is retained. The handle stays the same and stays current; the next
+// retain revives it. The driver goes on to count the retains: each still wants its release.
 CUresult cuDevicePrimaryCtxReset_v2(Thread& thread, CUdevice dev) {
   if (!process().facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   Session& session = process().session_of_device(dev);
   const std::lock_guard lock(session.contexts.mutex());
   Context& context = session.contexts.primary(dev);
-  context.retained = 0;
+  context.retained -= static_cast<unsigned>(session.contexts.greens(context).size());  // they end, with their retains
   context.flags = 0;
   return context.active ? session.close_context(thread, context) : CUDA_SUCCESS;
 }

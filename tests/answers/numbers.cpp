@@ -59,6 +59,24 @@ class Taken {
   std::size_t free_ = 0, total_ = 0;
 };
 
+/// Returns when no other process has taken or returned memory of the device for a while: a server makes the context of
+/// its next session while the first calls of this program come.
+void wait_for_steady_memory() {
+  constexpr auto steady = std::chrono::seconds(1);
+  const auto begin = std::chrono::steady_clock::now();
+  std::size_t last = 0, total = 0;
+  for (auto since = begin;;) {
+    std::size_t free = 0;
+    MUST(cuMemGetInfo(&free, &total));
+    const auto now = std::chrono::steady_clock::now();
+    if (free != last) since = now;
+    last = free;
+    if (now - since >= steady) return;
+    if (now - begin >= 30 * steady) throw NoFixture("the device's free memory does not stay the same for a second");
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 void device_memory() {
   begin("device memory");
   const Taken taken;
@@ -473,6 +491,7 @@ int main(int count, char** arguments) {
     World w;
     w.get<CUfunction>("function");
     w.get<CUdeviceptr>("memory");
+    wait_for_steady_memory();
   } catch (const NoFixture& missing) {
     std::fprintf(stderr, "numbers: cannot begin: %s\n", missing.what());
     return 1;

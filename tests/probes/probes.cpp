@@ -199,6 +199,8 @@ PROBE(retain_no_device) { MUST(cuInit(0)); CUcontext c; return cuDevicePrimaryCt
 PROBE(retain_nowhere) { MUST(cuInit(0)); return cuDevicePrimaryCtxRetain(nullptr, 0); }
 PROBE(release_unretained) { MUST(cuInit(0)); return cuDevicePrimaryCtxRelease(0); }
 PROBE(release_too_often) { context(); MUST(cuDevicePrimaryCtxRelease(0)); return cuDevicePrimaryCtxRelease(0); }
+PROBE(release_after_reset) { context(); MUST(cuDevicePrimaryCtxReset(0)); return cuDevicePrimaryCtxRelease(0); }
+PROBE(release_after_reset_too_often) { context(); MUST(cuDevicePrimaryCtxReset(0)); MUST(cuDevicePrimaryCtxRelease(0)); return cuDevicePrimaryCtxRelease(0); }
 PROBE(state_nowhere) { MUST(cuInit(0)); return cuDevicePrimaryCtxGetState(0, nullptr, nullptr); }
 PROBE(flags_unknown) { MUST(cuInit(0)); return cuDevicePrimaryCtxSetFlags(0, 0x80000000); }
 PROBE(flags_two_schedules) { MUST(cuInit(0)); return cuDevicePrimaryCtxSetFlags(0, CU_CTX_SCHED_SPIN | CU_CTX_SCHED_YIELD); }

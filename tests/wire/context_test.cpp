@@ -83,6 +83,34 @@ TEST_CASE("threads that use a context while another one destroys it get an error
   }
 }
 
+TEST_CASE("a reset of the primary context leaves its retains to be released") {
+  Remote remote;
+  CUcontext context = nullptr;
+  const auto active = [] {
+    unsigned flags = 0;
+    int yes = 9;
+    CHECK(cuDevicePrimaryCtxGetState(0, &flags, &yes) == CUDA_SUCCESS);
+    return yes;
+  };
+  REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+  CHECK(active() == 0);
+  SECTION("which are two") {
+    CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+    CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+    CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_ERROR_INVALID_CONTEXT);
+  }
+  SECTION("and count with the one that revives it") {
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+    CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+    CHECK(active() == 1);
+    CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+    CHECK(active() == 0);
+  }
+}
+
 TEST_CASE("the primary context is counted, and what was made in it goes with it") {
   Remote remote;
   CUcontext first = nullptr, second = nullptr;

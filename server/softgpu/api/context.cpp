@@ -62,7 +62,6 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     const auto& context = Driver::get().device(device).primary_context();
     std::lock_guard lock(context->primary_mutex);
     context->destroy();
-    context->retain_count = 0;
   });
 }
 
