@@ -349,6 +349,28 @@ TEST_CASE("what graphs with memory nodes do not allow") {
   CHECK(attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 512);
 }
 
+TEST_CASE("a graph with memory nodes is instantiated again behind the end of its executable graph") {
+  Graphs g;
+  CUgraphNode node = nullptr;
+  const CUdeviceptr memory = g.allocate(512, node);
+  g.set(memory, 7, node);
+  CUgraphExec exec = g.instantiate();
+  test::Gate gate;
+  REQUIRE(cuLaunchHostFunc(g.stream, test::Gate::pass, &gate) == CUDA_SUCCESS);
+  REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  REQUIRE(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+  std::thread opens([&gate] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    gate.open();
+  });
+  CHECK(cuGraphInstantiateWithFlags(&exec, g.graph, 0) == CUDA_SUCCESS);
+  opens.join();
+  CHECK(g.word(memory) == 7);
+  CHECK(cuMemFreeAsync(memory, g.stream) == CUDA_SUCCESS);
+  CHECK(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(g.stream) == CUDA_SUCCESS);
+}
+
 TEST_CASE("a graph with memory nodes goes over to another one by being moved") {
   Graphs g;
   CUgraphNode allocated = nullptr, child = nullptr;

@@ -270,8 +270,11 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
     std::unique_ptr<AttendedGraph> attended;
     std::string refusal;
   };
-  if (session.graph_memory().any(graph.handle()) && session.graph_memory().instantiated(graph.handle()))
+  if (session.graph_memory().any(graph.handle()) && session.graph_memory().instantiated(graph.handle())) {
+    // The end of that executable graph may be among what is held back.
+    if (const auto later = session.ordering().behind_all(call)) return *later;
     return CUDA_ERROR_NOT_SUPPORTED;
+  }
   session.objects().handles().require_room(HandleKind::exec);
   auto made = std::make_shared<Made>();
   made->params.flags = in.getFlags();
