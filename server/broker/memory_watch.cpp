@@ -61,8 +61,7 @@ asio::awaitable<void> MemoryWatch::look() {
       if (worker.state != Worker::State::session) continue;
       const Lease& lease = worker.lease->lease();
       worker.driver_bytes.resize(lease.devices.size());
-      for (std::size_t d = 0; d < lease.devices.size(); ++d)
-        use(worker, lease, lease.account->slot(worker.lease->slot()), d);
+      for (std::size_t d = 0; d < lease.devices.size(); ++d) use(worker, lease, worker.slot(), d);
     }
   };
   each([&](const Worker& worker, const Lease&, AccountSlot& slot, std::size_t d) {

@@ -134,7 +134,7 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
       ++sessions;
       if (worker.resuming_since != 0) ++resuming;
       if (workers_.evictions().view(worker.session).away != 0) ++evicted;
-      moved += worker.lease->lease().account->slot(worker.lease->slot()).moved;
+      moved += worker.slot().moved;
       host_bytes += private_bytes(worker.process);
     }
     text.add("fargpu_sessions", "gauge", "Sessions that run.", labels, static_cast<double>(sessions));
@@ -226,7 +226,7 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
     TenantAccount& account = *lease.account;
     text.add("fargpu_session_network_bytes_total", "counter",
              "Bytes that a session has sent and received over the network.", labels,
-             static_cast<double>(account.slot(worker.lease->slot()).moved));
+             static_cast<double>(worker.slot().moved));
     if (account.bandwidth() != TenantAccount::no_limit)
       text.add("fargpu_session_network_limit_bytes_per_second", "gauge",
                "What the sessions of its lease may move together.", labels, static_cast<double>(account.bandwidth()));

@@ -108,6 +108,13 @@ std::string end_of(int status) {
   return "exit code " + std::to_string(WEXITSTATUS(status));
 }
 
+// The one among `workers` that serves this session; their end if none does.
+template <class List>
+auto by_session(List& workers, std::uint64_t session) {
+  return std::find_if(workers.begin(), workers.end(),
+                      [&](const Worker& w) { return w.state == Worker::State::session && w.session == session; });
+}
+
 }  // namespace
 
 std::optional<std::size_t> Worker::number_of(unsigned place) const {
@@ -564,7 +571,7 @@ void Workers::end_session(Worker& worker, const std::string& reason, SessionEnd 
   worker.state = Worker::State::ending;
   TenantTotals& totals = totals_[worker.lease->lease().tenant];
   ++totals.ended_by(end);
-  totals.moved += worker.lease->lease().account->slot(worker.lease->slot()).moved;
+  totals.moved += worker.slot().moved;
   worker.end_deadline = std::make_unique<asio::steady_timer>(io_, end_patience);
   worker.end_deadline->async_wait([this, process = worker.process](const asio::error_code& error) {
     const auto late = by_process(process);
@@ -603,7 +610,7 @@ void Workers::look() {
   const std::uint64_t looks_max = settings_.silence_seconds + settings_.handshake_seconds;
   for (Worker& worker : workers_) {
     if (worker.state != Worker::State::session) continue;
-    const std::uint64_t alive = worker.lease->lease().account->slot(worker.lease->slot()).alive;
+    const std::uint64_t alive = worker.slot().alive;
     worker.still = std::exchange(worker.alive, alive) == alive ? worker.still + 1 : 0;
     if (worker.still <= looks_max) continue;
     ++faults_;
@@ -712,7 +719,7 @@ bool Workers::lend(Worker& worker, const Asked& asked) {
 void Workers::charge(pid_t heir, int device, std::uint64_t bytes, bool pays) {
   const auto found = by_process(heir);
   if (found == workers_.end() || !found->lease) return;
-  auto& inherited = found->lease->lease().account->slot(found->lease->slot()).inherited[device];
+  auto& inherited = found->slot().inherited[device];
   if (pays) inherited += bytes;
   else inherited -= bytes;
 }
@@ -841,8 +848,7 @@ bool Workers::giving_back(const std::function<std::uint64_t(const Lease& lease, 
     if (worker.state != Worker::State::ending || !worker.lease) return false;
     const Lease& lease = worker.lease->lease();
     for (std::size_t d = 0; d < lease.devices.size(); ++d) {
-      const std::uint64_t held =
-          std::max<std::uint64_t>(lease.memory_bytes, lease.account->slot(worker.lease->slot()).charged[d]);
+      const std::uint64_t held = std::max<std::uint64_t>(lease.memory_bytes, worker.slot().charged[d]);
       if (held >= least(lease, lease.devices[d])) return true;
     }
     return false;
@@ -854,27 +860,24 @@ Workers::LaneVerdict Workers::judge_lane(std::uint64_t session, std::span<const 
     if (name_only) known = known.first(std::min(known.size(), limits::lane_name_bytes));
     return same_secret(known, key);
   };
-  for (const Worker& worker : workers_)
-    if (worker.state == Worker::State::session && worker.session == session)
-      return fits(worker.lane_key) || std::any_of(worker.link_keys.begin(), worker.link_keys.end(), fits)
-                 ? LaneVerdict::rightly
-                 : LaneVerdict::by_stranger;
+  if (const auto worker = by_session(workers_, session); worker != workers_.end())
+    return fits(worker->lane_key) || std::any_of(worker->link_keys.begin(), worker->link_keys.end(), fits)
+               ? LaneVerdict::rightly
+               : LaneVerdict::by_stranger;
   for (const auto& [ended, known] : ended_lane_keys_)
     if (ended == session) return fits(known) ? LaneVerdict::too_late : LaneVerdict::by_stranger;
   return LaneVerdict::by_stranger;
 }
 
 void Workers::add_lane(std::uint64_t session, int descriptor, std::span<const std::byte> lane_message) {
-  for (const Worker& worker : workers_) {
-    if (worker.state != Worker::State::session || worker.session != session) continue;
+  if (const auto worker = by_session(workers_, session); worker != workers_.end())
     send_link(
-        worker.link->native_handle(),
+        worker->link->native_handle(),
         [&](wire::WorkerMessage::Builder message) {
           message.setLane(
               capnp::Data::Reader(reinterpret_cast<const kj::byte*>(lane_message.data()), lane_message.size()));
         },
         descriptor);
-  }
   close_aside(descriptor);
 }
 
@@ -919,17 +922,13 @@ void Workers::stop(Worker& worker, const std::string& why) {
 }
 
 bool Workers::end(std::uint64_t session, const std::string& why) {
-  const auto find = [this, session] {
-    return std::find_if(workers_.begin(), workers_.end(),
-                        [&](const Worker& w) { return w.state == Worker::State::session && w.session == session; });
-  };
-  const auto found = find();
+  const auto found = by_session(workers_, session);
   if (found == workers_.end()) return false;
   stop(*found, why);
   if (found->state != Worker::State::session) return true;
   found->end_deadline = std::make_unique<asio::steady_timer>(io_, end_patience);
-  found->end_deadline->async_wait([this, find, why](const asio::error_code& error) {
-    const auto late = find();
+  found->end_deadline->async_wait([this, session, why](const asio::error_code& error) {
+    const auto late = by_session(workers_, session);
     if (!error && late != workers_.end()) stop(*late, why);
   });
   return true;
@@ -1066,10 +1065,7 @@ void Workers::take_over(Worker& worker, wire::WorkerMessage::Reader told, Descri
   }
 }
 
-bool Workers::serves(std::uint64_t session) const {
-  return std::any_of(workers_.begin(), workers_.end(),
-                     [&](const Worker& w) { return w.state == Worker::State::session && w.session == session; });
-}
+bool Workers::serves(std::uint64_t session) const { return by_session(workers_, session) != workers_.end(); }
 
 std::size_t Workers::sessions() const {
   return static_cast<std::size_t>(std::count_if(workers_.begin(), workers_.end(),
