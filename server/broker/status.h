@@ -77,6 +77,11 @@ class HostStatus {
   void write_residency(const Worker& worker, wire::SessionStatus::Builder to) const;
   void write_state(const Lease& lease, wire::LeaseStatus::Builder to) const;
   void write_leases(wire::Status::Builder status, const Viewer& viewer, const std::vector<unsigned>& places) const;
+  // The parts of `metrics`; `host` is the host's name.
+  void add_host(MetricsText& text, const std::string& host, const ServiceFacts& service) const;
+  void add_devices(MetricsText& text, const std::string& host) const;
+  void add_tenants(MetricsText& text, const std::string& host) const;
+  void add_sessions(MetricsText& text, const std::string& host) const;
 
   const Settings& settings_;
   const Leases& leases_;

@@ -27,6 +27,17 @@ constexpr wire::Failure::Reason reasons[] = {wire::Failure::Reason::NO_CAPACITY,
 
 double seconds_of(std::uint64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e9; }
 
+std::string uuid_of(wire::HostFacts::Reader facts, unsigned place) {
+  std::string uuid = "GPU";
+  unsigned i = 0;
+  for (const auto byte : facts.getDevices()[place].getUuid()) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) uuid += '-';
+    uuid += fmt::format("{:02x}", byte);
+    ++i;
+  }
+  return uuid;
+}
+
 }  // namespace
 
 void Admissions::waited(std::chrono::steady_clock::duration time) {
@@ -36,13 +47,18 @@ void Admissions::waited(std::chrono::steady_clock::duration time) {
                                    wait_bounds.begin())];
 }
 
-// Series by session cost the monitoring system storage; where there are many, only those by tenant are told.
 std::string HostStatus::metrics(const ServiceFacts& service) const {
-  constexpr std::size_t by_session_max = 64;
   MetricsText text;
   char name[256] = {};
   ::gethostname(name, sizeof(name) - 1);
-  const std::string host = name;
+  add_host(text, name, service);
+  add_devices(text, name);
+  add_tenants(text, name);
+  add_sessions(text, name);
+  return text.text();
+}
+
+void HostStatus::add_host(MetricsText& text, const std::string& host, const ServiceFacts& service) const {
   const auto now = std::chrono::system_clock::now();
   const MetricsText::Labels of_host{{"Hostname", host}};
   text.add("fargpu_build_info", "gauge", "What runs here; always 1.", {{"Hostname", host}, {"version", FARGPU_VERSION}},
@@ -68,13 +84,14 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
 
   if (service.pool) service.pool(text);
   const Admissions& admissions = service.admissions;
-  text.add("fargpu_admissions_total", "counter", "Requests for sessions, by result and, of refused ones, reason.",
-           {{"Hostname", host}, {"result", "granted"}, {"reason", ""}}, static_cast<double>(admissions.granted));
+  const auto add_admissions = [&](const char* result, const char* reason, std::uint64_t count) {
+    text.add("fargpu_admissions_total", "counter", "Requests for sessions, by result and, of refused ones, reason.",
+             {{"Hostname", host}, {"result", result}, {"reason", reason}}, static_cast<double>(count));
+  };
+  add_admissions("granted", "", admissions.granted);
   for (const wire::Failure::Reason reason : reasons) {
     const auto found = admissions.refused.find(reason);
-    text.add("fargpu_admissions_total", "counter", "Requests for sessions, by result and, of refused ones, reason.",
-             {{"Hostname", host}, {"result", "refused"}, {"reason", text_of(reason)}},
-             found == admissions.refused.end() ? 0 : static_cast<double>(found->second));
+    add_admissions("refused", text_of(reason), found == admissions.refused.end() ? 0 : found->second);
   }
   text.add_histogram("fargpu_lease_wait_seconds", "Seconds from a request for a lease until it was granted.", of_host,
                      Admissions::wait_bounds, admissions.waits, admissions.waited_seconds);
@@ -98,31 +115,25 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
            })));
   text.add("fargpu_sessions_max", "gauge", "Sessions that the host runs at once at most.", of_host,
            static_cast<double>(settings_.sessions_max));
+}
 
+void HostStatus::add_devices(MetricsText& text, const std::string& host) const {
   const auto facts = workers_.facts();
-  const auto uuid_of = [&](unsigned place) {
-    std::string uuid = "GPU";
-    unsigned i = 0;
-    for (const auto byte : facts->getDevices()[place].getUuid()) {
-      if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) uuid += '-';
-      uuid += fmt::format("{:02x}", byte);
-      ++i;
-    }
-    return uuid;
-  };
-  if (facts) {
-    for (unsigned place = 0; place < facts->getDevices().size(); ++place) {
-      std::uint64_t used = 0;
-      for (const Worker& worker : workers_.all())
-        if (worker.state == Worker::State::session) used += worker.there_bytes(place);
-      const MetricsText::Labels labels{{"Hostname", host}, {"gpu", std::to_string(place)}, {"UUID", uuid_of(place)}};
-      text.add("fargpu_device_memory_bytes", "gauge", "Memory that the device has.", labels,
-               static_cast<double>(facts->getDevices()[place].getMemoryBytes()));
-      text.add("fargpu_device_memory_used_bytes", "gauge", "Memory that sessions hold there.", labels,
-               static_cast<double>(used));
-    }
+  if (!facts) return;
+  for (unsigned place = 0; place < facts->getDevices().size(); ++place) {
+    std::uint64_t used = 0;
+    for (const Worker& worker : workers_.all())
+      if (worker.state == Worker::State::session) used += worker.there_bytes(place);
+    const MetricsText::Labels labels{
+        {"Hostname", host}, {"gpu", std::to_string(place)}, {"UUID", uuid_of(*facts, place)}};
+    text.add("fargpu_device_memory_bytes", "gauge", "Memory that the device has.", labels,
+             static_cast<double>(facts->getDevices()[place].getMemoryBytes()));
+    text.add("fargpu_device_memory_used_bytes", "gauge", "Memory that sessions hold there.", labels,
+             static_cast<double>(used));
   }
+}
 
+void HostStatus::add_tenants(MetricsText& text, const std::string& host) const {
   for (const auto& [tenant_name, tenant] : leases_.tenants().all()) {
     const MetricsText::Labels labels{{"Hostname", host}, {"tenant", tenant_name}};
     const TenantUse use = leases_.use_of(tenant_name);
@@ -193,8 +204,13 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
     text.add("fargpu_tenant_network_bytes_total", "counter", "Bytes that the tenant's sessions have sent and received.",
              labels, static_cast<double>(moved));
   }
+}
 
-  if (!facts || workers_.sessions() > by_session_max) return text.text();
+// Series by session cost the monitoring system storage; where there are many, only those by tenant are told.
+void HostStatus::add_sessions(MetricsText& text, const std::string& host) const {
+  constexpr std::size_t by_session_max = 64;
+  const auto facts = workers_.facts();
+  if (!facts || workers_.sessions() > by_session_max) return;
   for (const Worker& worker : workers_.all()) {
     if (worker.state != Worker::State::session) continue;
     const Lease& lease = worker.lease->lease();
@@ -205,7 +221,7 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
     for (std::size_t i = 0; i < lease.devices.size(); ++i) {
       MetricsText::Labels on = labels;
       on.emplace_back("gpu", std::to_string(lease.devices[i]));
-      on.emplace_back("UUID", uuid_of(lease.devices[i]));
+      on.emplace_back("UUID", uuid_of(*facts, lease.devices[i]));
       text.add("fargpu_session_memory_bytes", "gauge", "Device memory that a session holds.", on,
                static_cast<double>(worker.used_bytes(lease.devices[i])));
       if (lease.memory_bytes != 0)
@@ -233,7 +249,6 @@ std::string HostStatus::metrics(const ServiceFacts& service) const {
     text.add("fargpu_session_throttled_seconds_total", "counter", "Seconds for which a session had work and no turn.",
              labels, seconds_of(worker.waited_ns));
   }
-  return text.text();
 }
 
 }  // namespace fargpu::server
