@@ -189,6 +189,9 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       expire_after(handshake_time());
       if (transport_ == Transport::tls && !co_await open_tls()) co_return;
       bool welcome = false;
+      const auto require_hello = [&] {
+        if (!welcome) throw ProtocolError("a request before hello");
+      };
       while (co_await read_frame()) {
         MessageReader reader(message_);
         const auto control = reader.root<wire::Control>();
@@ -200,40 +203,26 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
             if (!welcome) co_return;
             break;
           case wire::Control::LEASE_REQUEST:
-            if (!welcome || !pending_)
-              throw ProtocolError(welcome ? "a second request for a session" : "a request before hello");
+            require_hello();
+            if (!pending_) throw ProtocolError("a second request for a session");
             stop_calling();
             if (!co_await on_lease(control.getLeaseRequest())) co_return;
             break;
           case wire::Control::GIVE_UP:
-            if (!welcome) throw ProtocolError("a request before hello");
+            require_hello();
             if (broker_.pool_) broker_.pool_->give_up(printable(control.getGiveUp().cStr()), client_.tenant);
             co_await send([](wire::Control::Builder answer) { answer.setGivenUp(); });
             break;
           case wire::Control::STATUS_REQUEST:
-            if (!welcome) throw ProtocolError("a request before hello");
-            co_await broker_.device_watch_.refresh(broker_.workers_.device_uuids());
-            {
-              // A job is told of its host alone.
-              const bool of_pool = broker_.pool_ && !job_;
-              // Not `? co_await :`, by which g++ 12 destroys what it waits for twice.
-              std::shared_ptr<const pool::PoolView> pool;
-              if (of_pool) pool = co_await broker_.pool_->view();
-              const std::shared_ptr<const Lease> seen = broker_.lease_of(client_, job_);
-              const Viewer viewer{client_.tenant, administers(), seen.get(), known_by_};
-              co_await send([&](wire::Control::Builder answer) {
-                auto status = answer.initStatus();
-                broker_.status_.write(status, viewer, broker_.state_);
-                if (of_pool && !seen) write_pool(*broker_.pool_, pool.get(), viewer, status.initPool());
-              });
-            }
+            require_hello();
+            co_await on_status();
             break;
           case wire::Control::ADMINISTRATION_REQUEST:
-            if (!welcome) throw ProtocolError("a request before hello");
+            require_hello();
             co_await on_administration(control.getAdministrationRequest());
             break;
           case wire::Control::CONTENTS_REQUEST:
-            if (!welcome) throw ProtocolError("a request before hello");
+            require_hello();
             co_await on_contents(control.getContentsRequest());
             break;
           case wire::Control::ATTACH:
@@ -259,6 +248,22 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       // The peer went away, or was too slow.
       EventLog::debug("connection lost", {{"peer", client_.peer}, {"reason", error.what()}});
     }
+  }
+
+  asio::awaitable<void> on_status() {
+    co_await broker_.device_watch_.refresh(broker_.workers_.device_uuids());
+    // A job is told of its host alone.
+    const bool of_pool = broker_.pool_ && !job_;
+    // Not `? co_await :`, by which g++ 12 destroys what it waits for twice.
+    std::shared_ptr<const pool::PoolView> pool;
+    if (of_pool) pool = co_await broker_.pool_->view();
+    const std::shared_ptr<const Lease> seen = broker_.lease_of(client_, job_);
+    const Viewer viewer{client_.tenant, administers(), seen.get(), known_by_};
+    co_await send([&](wire::Control::Builder answer) {
+      auto status = answer.initStatus();
+      broker_.status_.write(status, viewer, broker_.state_);
+      if (of_pool && !seen) write_pool(*broker_.pool_, pool.get(), viewer, status.initPool());
+    });
   }
 
   bool administers() const { return keeper_ || broker_.may_administer(client_.tenant, here_); }
@@ -554,8 +559,8 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     deadline_.cancel();
     std::shared_ptr<Waiter> place;  // in the queue
     const auto begin = std::chrono::steady_clock::now();
-    // A job that asks for nothing in particular counts on what is there:
-    // it is not much less for what is being given back.
+    // A job that asks for nothing in particular counts on what is there: it is not much less for what is being given
+    // back.
     const bool first = !job || !broker_.leases_.find(client_.tenant, *job);
     const bool of_pool = broker_.pool_ && (first || request.getPlacement().size() > 0);
     while (first && !(of_pool && hold) && wish.memory_bytes == 0 && broker_.much_is_given_back(client_.tenant) &&
@@ -599,24 +604,34 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     // The processes of a job come to the lease that their starter has waited for.
     if (first) broker_.admissions_.waited(std::chrono::steady_clock::now() - begin);
     if (hold) {
-      expire_after(handshake_time());
-      co_await send([&](wire::Control::Builder control) {
-        auto answer = control.initLeaseAnswer();
-        write_lease(*lease, answer);
-        const auto facts = wants_facts ? broker_.workers_.facts() : std::nullopt;
-        if (facts) copy_facts(*facts, lease->devices, lease->memory_bytes, answer.initFacts());
-      });
-      log_grant(*lease, EventLog::Level::info);
-      lease_ = std::move(lease);
-      granted_ = std::chrono::steady_clock::now();
-      ++lease_->holders;
-      lease_->left.reset();
+      co_await hold_lease(std::move(lease), wants_facts);
       co_return true;
     }
     counted_ = {};
+    co_return co_await promise_worker(std::move(environment), std::move(lease), std::move(session));
+  }
 
-    // There is news in any case: a worker becomes ready in its time, or fails. It is waited for by a timer that the
-    // news cancels. A client that has gone leaves the worker to the next one, which may be itself again.
+  // Answers with a lease that this connection holds from then on.
+  asio::awaitable<void> hold_lease(std::shared_ptr<Lease> lease, bool wants_facts) {
+    expire_after(handshake_time());
+    co_await send([&](wire::Control::Builder control) {
+      auto answer = control.initLeaseAnswer();
+      write_lease(*lease, answer);
+      const auto facts = wants_facts ? broker_.workers_.facts() : std::nullopt;
+      if (facts) copy_facts(*facts, lease->devices, lease->memory_bytes, answer.initFacts());
+    });
+    log_grant(*lease, EventLog::Level::info);
+    lease_ = std::move(lease);
+    granted_ = std::chrono::steady_clock::now();
+    ++lease_->holders;
+    lease_->left.reset();
+  }
+
+  // Answers with the ticket of a worker for a session of the lease. False if the answer is a refusal, or the client has
+  // gone. There is news in any case: a worker becomes ready in its time, or fails. It is waited for by a timer that the
+  // news cancels. A client that has gone leaves the worker to the next one, which may be itself again.
+  asio::awaitable<bool> promise_worker(Environment environment, std::shared_ptr<Lease> lease,
+                                       std::unique_ptr<LeaseSession> session) {
     std::string failure;
     bool news = false;
     asio::steady_timer wake(broker_.io_);
