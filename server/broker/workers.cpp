@@ -33,7 +33,8 @@ namespace {
 constexpr auto retry_after_failure = std::chrono::seconds(5);
 constexpr auto end_patience = std::chrono::seconds(5);
 constexpr std::size_t ended_lane_keys_max = 1024;
-constexpr int exit_unknown_option = 109;  // CLI11's, of a worker that is told what it does not know
+constexpr int link_descriptor = 3, door_descriptor = 4;  // of a worker
+constexpr int exit_unknown_option = 109;                 // CLI11's, of a worker that is told what it does not know
 
 // Of our own environment, what a process needs and what NVIDIA's driver, RDMA's libraries, sanitizers and the software
 // GPU read. Not what a client may have an opinion on (CUDA_*), and nothing else: the service may have been started with
@@ -62,6 +63,33 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   for (std::string& text : texts) result.push_back(text.data());
   result.push_back(nullptr);
   return result;
+}
+
+// As posix_spawn: 0, or the error. The process has `link` and, unless it is negative, `door` under a worker's numbers
+// for them, and no other descriptor of ours.
+int spawn(pid_t& process, std::vector<std::string> arguments, std::vector<std::string> variables, int link, int door) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  // In this order: the door's number here is higher than both.
+  posix_spawn_file_actions_adddup2(&actions, link, link_descriptor);
+  if (door >= 0) posix_spawn_file_actions_adddup2(&actions, door, door_descriptor);
+  // Nothing else of ours: neither the listening sockets, which would outlive us in it, nor the connections of other
+  // clients.
+  posix_spawn_file_actions_addclosefrom_np(&actions, (door >= 0 ? door_descriptor : link_descriptor) + 1);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  // A group of its own: a Ctrl-C at our terminal is for us alone.
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+  const int error = ::posix_spawn(&process, arguments.front().c_str(), &actions, &attributes,
+                                  pointers(arguments).data(), pointers(variables).data());
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  return error;
 }
 
 std::size_t descriptor_limit() {
@@ -210,16 +238,7 @@ Environment Workers::environment_of(const WorkerProfile& profile) const {
   return environment;
 }
 
-Worker& Workers::start(const WorkerProfile& profile, bool warm) {
-  Succession::Door door;
-  try {
-    door = succession_.make_door();
-  } catch (const SystemError& error) {  // the session is worth more than its succession
-    EventLog::warn("no door", {{"reason", error.what()},
-                               {"meaning", "the host's next fargpud will not take over the session of this worker"}});
-  }
-  const auto [ours, theirs] = make_link();
-  constexpr int link_descriptor = 3, door_descriptor = 4;
+std::vector<std::string> Workers::arguments_of(const WorkerProfile& profile, bool warm, bool has_door) const {
   std::vector<std::string> arguments{settings_.worker,
                                      "--driver",
                                      settings_.driver,
@@ -240,37 +259,28 @@ Worker& Workers::start(const WorkerProfile& profile, bool warm) {
   if (const std::string devices = devices_argument(profile); !devices.empty())
     arguments.insert(arguments.end(), {"--devices", devices});
   if (!profile.sm_groups.empty()) arguments.insert(arguments.end(), {"--sm-groups", text_of(profile.sm_groups)});
-  const bool has_door = door.socket.number() >= 0;
   if (has_door) arguments.insert(arguments.end(), {"--door", std::to_string(door_descriptor)});
   if (settings_.sandbox) arguments.emplace_back("--sandbox");
   arguments.insert(arguments.end(), {"--rdma-networks", settings_.rdma_networks, "--rdma-transports",
                                      settings_.rdma_transports, "--gpudirect", settings_.gpudirect});
   if (!settings_.worker_user.empty()) arguments.insert(arguments.end(), {"--user", settings_.worker_user});
   if (settings_.warm_context && warm) arguments.emplace_back("--warm-context");
-  std::vector<std::string> variables = compose(environment_of(profile));
+  return arguments;
+}
 
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  // In this order: the door's number here is higher than both.
-  posix_spawn_file_actions_adddup2(&actions, theirs, link_descriptor);
-  if (has_door) posix_spawn_file_actions_adddup2(&actions, door.socket.number(), door_descriptor);
-  // Nothing else of ours: neither the listening sockets, which would outlive us in it, nor the connections of other
-  // clients.
-  posix_spawn_file_actions_addclosefrom_np(&actions, (has_door ? door_descriptor : link_descriptor) + 1);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none;
-  sigemptyset(&none);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  // A group of its own: a Ctrl-C at our terminal is for us alone.
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+Worker& Workers::start(const WorkerProfile& profile, bool warm) {
+  Succession::Door door;
+  try {
+    door = succession_.make_door();
+  } catch (const SystemError& error) {  // the session is worth more than its succession
+    EventLog::warn("no door", {{"reason", error.what()},
+                               {"meaning", "the host's next fargpud will not take over the session of this worker"}});
+  }
+  const auto [ours, theirs] = make_link();
+  const bool has_door = door.socket.number() >= 0;
   pid_t process = -1;
-  const int error = ::posix_spawn(&process, settings_.worker.c_str(), &actions, &attributes, pointers(arguments).data(),
-                                  pointers(variables).data());
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
+  const int error = spawn(process, arguments_of(profile, warm, has_door), compose(environment_of(profile)), theirs,
+                          door.socket.number());
   ::close(theirs);
   if (error != 0) {
     ::close(ours);
@@ -372,33 +382,10 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
   };
   if (worker.state == Worker::State::ending) return;  // of no interest any more
   switch (message.which()) {
-    case wire::WorkerMessage::READY: {
+    case wire::WorkerMessage::READY:
       require(Worker::State::starting, message.getReady().getFacts().getDevices().size());
-      if (const std::string release = printable(message.getReady().getRelease().cStr()); release != our_release)
-        throw ProtocolError(fmt::format("{} is of fargpu {}, fargpud of {}; install both from the same package",
-                                        settings_.worker, release.empty() ? "before 0.2.0" : release, our_release));
-      if (worker.profile.devices.empty()) {
-        auto facts = std::make_unique<capnp::MallocMessageBuilder>();
-        copy_facts(message.getReady().getFacts(), facts->initRoot<wire::HostFacts>());
-        const std::string refused = refuse_facts ? refuse_facts(facts->getRoot<wire::HostFacts>()) : "";
-        if (!refused.empty()) throw ProtocolError(refused);
-        // What one sees that was started for a client (under its variables, with a part of the multiprocessors) is that
-        // client's affair.
-        if (worker.profile.standard()) {
-          take_facts(std::move(facts), message.getReady().getSmGroups());
-          take_rdma(message.getReady().getRdma());
-        }
-      }
-      worker.start_deadline->cancel();
-      EventLog::debug("worker ready", {{"worker", worker.process}});
-      if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) {
-        worker.state = Worker::State::reserved;
-        when_ready(&worker, "");
-      } else {
-        become_ready(worker);
-      }
+      take_ready(worker, message.getReady());
       return;
-    }
     case wire::WorkerMessage::FAILED:
       require(Worker::State::starting);
       fail(worker, printable(message.getFailed().cStr(), 512));
@@ -467,6 +454,32 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
                   worker.told_to_stop ? SessionEnd::stopped : SessionEnd::client);
       return;
     default: throw ProtocolError("the worker sent a message that only the broker sends");
+  }
+}
+
+void Workers::take_ready(Worker& worker, wire::Ready::Reader ready) {
+  if (const std::string release = printable(ready.getRelease().cStr()); release != our_release)
+    throw ProtocolError(fmt::format("{} is of fargpu {}, fargpud of {}; install both from the same package",
+                                    settings_.worker, release.empty() ? "before 0.2.0" : release, our_release));
+  if (worker.profile.devices.empty()) {
+    auto facts = std::make_unique<capnp::MallocMessageBuilder>();
+    copy_facts(ready.getFacts(), facts->initRoot<wire::HostFacts>());
+    const std::string refused = refuse_facts ? refuse_facts(facts->getRoot<wire::HostFacts>()) : "";
+    if (!refused.empty()) throw ProtocolError(refused);
+    // What one sees that was started for a client (under its variables, with a part of the multiprocessors) is that
+    // client's affair.
+    if (worker.profile.standard()) {
+      take_facts(std::move(facts), ready.getSmGroups());
+      take_rdma(ready.getRdma());
+    }
+  }
+  worker.start_deadline->cancel();
+  EventLog::debug("worker ready", {{"worker", worker.process}});
+  if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) {
+    worker.state = Worker::State::reserved;
+    when_ready(&worker, "");
+  } else {
+    become_ready(worker);
   }
 }
 

@@ -198,6 +198,7 @@ class Workers {
   Rooms::Bytes on_devices(std::uint64_t session) const;
   void begin_turns(const Worker& worker, bool taken_over);
   Worker& start(const WorkerProfile& profile, bool warm);
+  std::vector<std::string> arguments_of(const WorkerProfile& profile, bool warm, bool has_door) const;
   std::string devices_argument(const WorkerProfile& profile) const;
   std::string image_folder(const Worker& worker) const;
   static bool may_share(const Worker& one, const Worker& other);
@@ -217,6 +218,7 @@ class Workers {
   void note(std::uint64_t session, EventLog::Level level, const char* event, std::vector<Field> fields);
   void take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts, capnp::List<std::uint32_t>::Reader sm_groups);
   void take_rdma(capnp::List<wire::RdmaInterface>::Reader interfaces);
+  void take_ready(Worker& worker, wire::Ready::Reader ready);
   void take_usage(Worker& worker, wire::Usage::Reader usage);
   void take_resuming(Worker& worker, wire::Resuming::Reader told);
   void end_session(Worker& worker, const std::string& reason, SessionEnd end);
