@@ -20,6 +20,7 @@
 #include "protocol/channel_tls.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
+#include "protocol/host_name.h"
 #include "protocol/message.h"
 #include "protocol/text.h"
 #include "protocol/version.h"
@@ -54,12 +55,6 @@ std::vector<std::byte> bytes_of(capnp::Data::Reader data) {
 }
 
 }  // namespace
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof(name) - 1);
-  return name;
-}
 
 // A broker that is reached by its own socket keeps the name that the user gave it.
 std::string address_text(const PoolHost& host) {

@@ -129,9 +129,6 @@ class ControlConnection {
 /// Throws DialError unless FARGPU_POOL names at least one host.
 void require_pool(const Config& config);
 
-/// This machine, as brokers are told.
-std::string host_name();
-
 /// The host's address, for messages.
 std::string address_text(const PoolHost& host);
 

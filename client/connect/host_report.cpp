@@ -9,6 +9,7 @@
 #include "pci_domains.h"
 #include "pool_contacts.h"
 #include "client/base/uuid.h"
+#include "protocol/host_name.h"
 
 namespace fargpu::client::report {
 namespace {

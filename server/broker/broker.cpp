@@ -12,6 +12,7 @@
 #include "pool_address.h"
 #include "pool_registry.h"
 #include "pool_status.h"
+#include "protocol/host_name.h"
 #include "protocol/text.h"
 #include "take_over.h"
 
@@ -23,12 +24,6 @@ constexpr auto stop_look = std::chrono::milliseconds(200);
 constexpr auto leave_patience = std::chrono::seconds(1);
 constexpr auto leave_look = std::chrono::milliseconds(2);
 constexpr auto pool_leave_max = std::chrono::seconds(2);
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof(name) - 1);
-  return name;
-}
 
 }  // namespace
 

@@ -2,7 +2,6 @@
 
 #include <netinet/tcp.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -17,6 +16,7 @@
 #include "protocol/driver_variables.h"
 #include "protocol/errors.h"
 #include "protocol/frame.h"
+#include "protocol/host_name.h"
 #include "protocol/limits.h"
 #include "protocol/message.h"
 #include "protocol/text.h"
@@ -426,9 +426,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       auto answer = control.initHelloAnswer();
       answer.setProtocolVersion(version.value_or(our_versions.newest));
       answer.setVersion(FARGPU_VERSION);
-      char name[256] = {};
-      ::gethostname(name, sizeof(name) - 1);
-      answer.setHostName(name);
+      answer.setHostName(host_name());
       answer.setTenant(client_.tenant);
       if (broker_.pool_) answer.setPool(broker_.pool_->name());
       answer.setHost(broker_.host_identity());

@@ -1,11 +1,10 @@
 #include "pool_status.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <set>
 
+#include "protocol/host_name.h"
 #include "protocol/text.h"
 
 namespace fargpu::server {
@@ -150,8 +149,7 @@ void write_pool(const PoolHost& host, const pool::PoolView* view, const Viewer& 
 }
 
 void write_pool(PoolHost& host, MetricsText& text) {
-  char name[256] = {};
-  ::gethostname(name, sizeof(name) - 1);
+  const std::string name = host_name();
   const MetricsText::Labels labels{{"Hostname", name}, {"pool", host.name()}};
   text.add("fargpu_pool_registry_up", "gauge", "1 while the host is a member of its pool and the registry answers.",
            labels, host.member().in_touch() ? 1 : 0);

@@ -16,6 +16,7 @@
 #include <set>
 #include <variant>
 
+#include "protocol/host_name.h"
 #include "protocol/limits.h"
 #include "protocol/own_executable.h"
 #include "protocol/rdma/devices.h"
@@ -112,13 +113,11 @@ const std::vector<Entry>& entries() {
       {"image_bytes_max", &Settings::image_bytes_max, "8589934592", "Bytes kept in that folder"},
       {"content_folder", &Settings::content_folder, "",
        "Folder for contents of memory that programs have sent, so that they need not send them again; may be on a "
-       "tmpfs, "
-       "to be kept in memory only. Empty: below image_folder, and none without that",
+       "tmpfs, to be kept in memory only. Empty: below image_folder, and none without that",
        Entry::Names::path},
       {"content_bytes_max", &Settings::content_bytes_max, "34359738368",
        "Bytes kept there of each tenant; those used longest ago go first, and a tenth of the disk stays free. 0: "
-       "nothing "
-       "is kept"},
+       "nothing is kept"},
       {"host_bytes_max", &Settings::host_bytes_max, "0",
        "Bytes of this host's memory that a session may take, for work that waits, GPU code and copies of pinned "
        "memory. 0 means half of the memory of the host"},
@@ -188,10 +187,8 @@ const std::vector<Entry>& entries() {
        "loopback alone connects there in any case"},
       {"rdma_networks", &Settings::rdma_networks, rdma::Networks::usual,
        "Networks on which clients may use RDMA, which is not encrypted: addresses such as 10.1.0.0/16,fd00:1::/32, "
-       "none "
-       "or all. Machines that can listen there can read all calls and memory. Needs the plugin fargpu-ucx, and a card "
-       "in an "
-       "interface with an address in one of them"},
+       "none or all. Machines that can listen there can read all calls and memory. Needs the plugin fargpu-ucx, and a "
+       "card in an interface with an address in one of them"},
       {"rdma_transports", &Settings::rdma_transports, "cards",
        "What RDMA goes by: cards, or, to try it without, tcp or memory, by UCX itself. These two need sockets or "
        "shared memory that the sandbox forbids"},
@@ -468,9 +465,14 @@ std::string port_of(const std::string& listen) {
   return "8470";
 }
 
+void require_one_of(const std::string& name, const std::string& value, const std::vector<std::string>& choices) {
+  if (std::ranges::find(choices, value) != choices.end()) return;
+  const std::vector<std::string> first(choices.begin(), choices.end() - 1);
+  throw SettingsError(fmt::format("{} is '{}'; use {} or {}", name, value, fmt::join(first, ", "), choices.back()));
+}
+
 void check_pool(const Settings& settings) {
-  if (settings.pool_outage != "refuse" && settings.pool_outage != "local")
-    throw SettingsError("pool_outage is '" + settings.pool_outage + "'; use refuse or local");
+  require_one_of("pool_outage", settings.pool_outage, {"refuse", "local"});
   if (settings.pool.empty()) {
     if (!settings.pool_registry.empty())
       throw SettingsError("pool_registry is set, and pool is not; give the pool a name, the same at all its hosts");
@@ -501,11 +503,8 @@ void check_pool(const Settings& settings) {
 }
 
 void check(const Settings& settings) {
-  const std::set<std::string> levels{"error", "warn", "info", "debug"};
-  if (!levels.contains(settings.log_level))
-    throw SettingsError("log_level is '" + settings.log_level + "'; use error, warn, info or debug");
-  if (settings.log_format != "text" && settings.log_format != "json")
-    throw SettingsError("log_format is '" + settings.log_format + "'; use text or json");
+  require_one_of("log_level", settings.log_level, {"error", "warn", "info", "debug"});
+  require_one_of("log_format", settings.log_format, {"text", "json"});
   const auto require = [](const char* name, std::uint64_t value, std::uint64_t least, std::uint64_t most) {
     if (value < least || value > most) {
       throw SettingsError(std::string(name) + " is " + std::to_string(value) + "; give a number from " +
@@ -537,11 +536,8 @@ void check(const Settings& settings) {
                         "needs memory of this host, or its disk");
   if (settings.evicted_folder.empty() != (settings.evicted_disk_bytes_max == 0))
     throw SettingsError("evicted_folder and evicted_disk_bytes_max go together: set both, or none of them");
-  if (settings.scrub != "tenants" && settings.scrub != "always" && settings.scrub != "never")
-    throw SettingsError("scrub is '" + settings.scrub + "'; use tenants, always or never");
-  const auto& policies = scheduler::policies();
-  if (std::find(policies.begin(), policies.end(), settings.policy) == policies.end())
-    throw SettingsError("policy is '" + settings.policy + "'; use free, fair, fixed or exclusive");
+  require_one_of("scrub", settings.scrub, {"tenants", "always", "never"});
+  require_one_of("policy", settings.policy, scheduler::policies());
   rdma::Networks networks;
   if (std::string error; !rdma::Networks::parse(settings.rdma_networks, networks, error))
     throw SettingsError("rdma_networks is '" + settings.rdma_networks + "': " + error);
@@ -554,8 +550,7 @@ void check(const Settings& settings) {
     throw SettingsError(
         "rdma_transports is '" + settings.rdma_transports +
         "', which is for trials and which the sandbox of workers forbids; set sandbox to false for one");
-  if (settings.gpudirect != "auto" && settings.gpudirect != "on" && settings.gpudirect != "off")
-    throw SettingsError("gpudirect is '" + settings.gpudirect + "'; use auto, on or off");
+  require_one_of("gpudirect", settings.gpudirect, {"auto", "on", "off"});
   parse_listen(settings.listen);
   if (!settings.metrics_listen.empty()) parse_listen(settings.metrics_listen, "metrics_listen");
   parse_devices(settings.devices);
@@ -564,12 +559,7 @@ void check(const Settings& settings) {
 
 }  // namespace
 
-std::string Settings::name_in_pool() const {
-  if (!pool_host.empty()) return pool_host;
-  char name[256] = {};
-  ::gethostname(name, sizeof(name) - 1);
-  return name;
-}
+std::string Settings::name_in_pool() const { return pool_host.empty() ? host_name() : pool_host; }
 
 std::string settings_text(const Settings& settings) {
   std::string text;

@@ -72,7 +72,7 @@ struct Settings {
   struct Origin {
     std::string name;
     std::string value;
-    std::string from;  ///< "flag", "environment", "file", "default"
+    std::string from;  ///< "flag --x", "environment variable X", "file PATH" or "default"
   };
   std::string file;                            ///< the settings file; empty if there is none
   std::vector<std::string> arguments;          ///< of the command line, to read all of it again

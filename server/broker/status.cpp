@@ -1,25 +1,19 @@
 #include "status.h"
 
 #include <cuda.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <numeric>
 
 #include "pci.h"
 #include "process_memory.h"
+#include "protocol/host_name.h"
 
 namespace fargpu::server {
 namespace {
 
 std::uint64_t unix_time(std::chrono::system_clock::time_point time) {
   return static_cast<std::uint64_t>(std::chrono::system_clock::to_time_t(time));
-}
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof(name) - 1);
-  return name;
 }
 
 }  // namespace

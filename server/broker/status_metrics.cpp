@@ -1,11 +1,11 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 
 #include "contents.h"
 #include "metrics.h"
 #include "process_memory.h"
+#include "protocol/host_name.h"
 #include "status.h"
 
 namespace fargpu::server {
@@ -49,12 +49,11 @@ void Admissions::waited(std::chrono::steady_clock::duration time) {
 
 std::string HostStatus::metrics(const ServiceFacts& service) const {
   MetricsText text;
-  char name[256] = {};
-  ::gethostname(name, sizeof(name) - 1);
-  add_host(text, name, service);
-  add_devices(text, name);
-  add_tenants(text, name);
-  add_sessions(text, name);
+  const std::string host = host_name();
+  add_host(text, host, service);
+  add_devices(text, host);
+  add_tenants(text, host);
+  add_sessions(text, host);
   return text.text();
 }
 
