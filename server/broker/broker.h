@@ -74,8 +74,7 @@ class Broker {
   class Connection;
   friend class Connection;
   /// Sessions that have ended give their memory back by the end of their processes, which the driver may take its time
-  /// for. A
-  /// client that asks meanwhile is not refused for the want of it before this.
+  /// for. A client that asks meanwhile is not refused for the want of it before this.
   static constexpr auto giving_back_max = std::chrono::seconds(3);
 
   void warn_of_tenants();

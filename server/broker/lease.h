@@ -123,8 +123,7 @@ class Leases {
   explicit Leases(std::size_t account_slots) : account_slots_(account_slots) {}
 
   /// The host's devices, their memory, and into how many groups of multiprocessors each can be divided. Until they are
-  /// known nothing is granted.
-  /// `oversubscription`: how many times a device's memory leases may have of it together.
+  /// known nothing is granted. `oversubscription`: how many times a device's memory leases may have of it together.
   void set_devices(std::vector<std::uint64_t> memory_bytes, std::vector<unsigned> sm_groups = {},
                    double oversubscription = 1) {
     capacity_ = std::move(memory_bytes);
@@ -138,8 +137,7 @@ class Leases {
   const Tenants& tenants() const { return tenants_; }
 
   /// A place in the queue, while the result lives. What becomes free is kept for the earlier places that lack it. A job
-  /// that
-  /// can do with the rest need not wait. First comes each tenant's first, then each one's second, and so on.
+  /// that can do with the rest need not wait. First comes each tenant's first, then each one's second, and so on.
   std::shared_ptr<Waiter> wait(const Tenant& tenant, const LeaseWish& wish);
   /// All that wait, in the order in which they came.
   const std::list<Waiter*>& waiting() const { return queue_; }

@@ -147,8 +147,7 @@ std::string PoolHost::why_no_leases() const {
       options_.pool, member_.trouble());
 }
 
-// --- what is told of the host
-// -----------------------------------------------------------------------------------------
+// --- what is told of the host ---------------------------------------------------------------------------------------
 
 pool::HostRecord PoolHost::describe() const {
   pool::HostRecord record;
@@ -191,8 +190,7 @@ pool::RoomRecord PoolHost::room() const {
   return record;
 }
 
-// --- leases
-// -----------------------------------------------------------------------------------------------------------
+// --- leases ---------------------------------------------------------------------------------------------------------
 
 void PoolHost::enter(const std::string& id, const pool::LeaseRecord& record, const std::shared_ptr<Lease>& lease) {
   Entry entry{record, lease, nullptr, {}};
@@ -330,8 +328,7 @@ asio::awaitable<std::string> PoolHost::find(std::string placement, std::string t
   co_return "";
 }
 
-// --- from time to time
-// ------------------------------------------------------------------------------------------------
+// --- from time to time ----------------------------------------------------------------------------------------------
 
 void PoolHost::look() {
   const auto now = Clock::now();

@@ -100,8 +100,7 @@ struct EtcdRegistry::Link {
   }
 };
 
-// --- calls
-// ------------------------------------------------------------------------------------------------------------
+// --- calls ----------------------------------------------------------------------------------------------------------
 
 class EtcdRegistry::Call : public std::enable_shared_from_this<Call> {
  public:
@@ -142,8 +141,7 @@ class EtcdRegistry::Call : public std::enable_shared_from_this<Call> {
   std::optional<Result> result_;
 };
 
-// --- lifetimes
-// --------------------------------------------------------------------------------------------------------
+// --- lifetimes ------------------------------------------------------------------------------------------------------
 
 class EtcdRegistry::OwnLifetime final : public Lifetime {
  public:
@@ -174,8 +172,7 @@ class EtcdRegistry::OwnLifetime final : public Lifetime {
   etcd::Keeper* keeper_ = nullptr;
 };
 
-// --- watches
-// ----------------------------------------------------------------------------------------------------------
+// --- watches --------------------------------------------------------------------------------------------------------
 
 class EtcdRegistry::OwnWatch final : public Watch {
  public:
@@ -256,8 +253,7 @@ class EtcdRegistry::OwnWatch final : public Watch {
   etcd::Watch* watch_ = nullptr;
 };
 
-// --- the registry
-// -----------------------------------------------------------------------------------------------------
+// --- the registry ---------------------------------------------------------------------------------------------------
 
 EtcdRegistry::EtcdRegistry(asio::io_context& io, const EtcdOptions& options)
     : io_(io), link_(new Link{load(options.plugin.empty() ? find_plugin() : std::filesystem::path(options.plugin))}) {

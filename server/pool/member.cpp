@@ -225,8 +225,7 @@ class Member::State : public std::enable_shared_from_this<State> {
   std::exception_ptr view_failure_;
 };
 
-// --- requests
-// ---------------------------------------------------------------------------------------------------------
+// --- requests -------------------------------------------------------------------------------------------------------
 
 class Member::State::OwnRequest final : public Request {
  public:
@@ -284,8 +283,7 @@ void Member::State::withdraw_requests(std::function<void()> done) {
   if (!stay_) told_withdrawn();
 }
 
-// --- stays
-// ------------------------------------------------------------------------------------------------------------
+// --- stays ----------------------------------------------------------------------------------------------------------
 
 asio::awaitable<void> Member::State::wait(std::chrono::milliseconds time) {
   asio::steady_timer timer(io_, time);
@@ -489,8 +487,7 @@ asio::awaitable<std::int64_t> Member::State::join(StayPointer stay) {
   co_return entered.revision;
 }
 
-// --- what concerns this host
-// ------------------------------------------------------------------------------------------
+// --- what concerns this host ----------------------------------------------------------------------------------------
 
 asio::awaitable<void> Member::State::watch_own(StayPointer stay, std::int64_t after) {
   const std::unique_ptr<Watch> watch = registry_.watch(at_, after);
@@ -554,8 +551,7 @@ void Member::State::on_answer(const std::string& id, const Change& change) {
   else request->take(record->parts);
 }
 
-// --- writing
-// ----------------------------------------------------------------------------------------------------------
+// --- writing --------------------------------------------------------------------------------------------------------
 
 asio::awaitable<void> Member::State::write_out(StayPointer stay) {
   Clock::time_point told{};
@@ -619,8 +615,7 @@ asio::awaitable<void> Member::State::shown() {
   if (in_touch()) co_await wait(view_age_max);
 }
 
-// --- the placer
-// -------------------------------------------------------------------------------------------------------
+// --- the placer -----------------------------------------------------------------------------------------------------
 
 asio::awaitable<void> Member::State::watch_placer(StayPointer stay, std::int64_t after) {
   std::vector<std::string> prefix{keys_.placer()};
@@ -675,8 +670,7 @@ asio::awaitable<void> Member::State::campaign(StayPointer stay) {
   });
 }
 
-// --- looking
-// ----------------------------------------------------------------------------------------------------------
+// --- looking --------------------------------------------------------------------------------------------------------
 
 asio::awaitable<std::optional<LeaseRecord>> Member::State::find(std::string id) {
   if (!is_name(id)) co_return std::nullopt;
@@ -777,8 +771,7 @@ asio::awaitable<void> Member::State::set_tenant(std::string tenant, std::optiona
   if (failure) throw RegistryError(*failure);
 }
 
-// --- the member
-// -------------------------------------------------------------------------------------------------------
+// --- the member -----------------------------------------------------------------------------------------------------
 
 Member::Member(asio::io_context& io, Registry& registry, MemberOptions options, HostDuties duties)
     : options_(std::move(options)), state_(std::make_shared<State>(io, registry, options_, std::move(duties))) {}

@@ -47,8 +47,7 @@ std::string limits_text(const Limits& limits) {
 
 }  // namespace
 
-// --- what the registry says
-// -------------------------------------------------------------------------------------------
+// --- what the registry says -----------------------------------------------------------------------------------------
 
 void Placement::set_host(const std::string& name, HostRecord record, std::int64_t lifetime) {
   fresh_ = true;
@@ -210,8 +209,7 @@ std::int64_t Placement::lifetime_of(const std::string& host) const {
   return place == hosts_.end() ? 0 : place->second.lifetime;
 }
 
-// --- hosts
-// ------------------------------------------------------------------------------------------------------------
+// --- hosts ----------------------------------------------------------------------------------------------------------
 
 bool Placement::serves(const Host& host, const std::string& tenant) {
   return host.there && !host.doubted && host.room && host.room->state == RoomRecord::State::serving &&
@@ -376,8 +374,7 @@ bool Placement::suits(const std::string& name, const RequestRecord& wish) const 
   return lacks(wish.avoid) && lacks(wish.unreached);
 }
 
-// --- deciding
-// ---------------------------------------------------------------------------------------------------------
+// --- deciding -------------------------------------------------------------------------------------------------------
 
 // One host before several, the least loaded before others, and before hosts that this client may not reach.
 bool Placement::choose(const RequestRecord& wish, Taken taken, Verdict& verdict) {

@@ -80,8 +80,7 @@ asio::awaitable<void> Placer::run() {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-// --- what the registry says
-// -------------------------------------------------------------------------------------------
+// --- what the registry says -----------------------------------------------------------------------------------------
 
 asio::awaitable<void> Placer::follow(std::int64_t after) {
   const std::unique_ptr<Watch> watch = registry_.watch(keys_.root(), after);
@@ -171,8 +170,7 @@ void Placer::forget(const std::string& key) {
     if (const auto place = lease_of(*rest)) placement_.erase_lease(place->host, place->id);
 }
 
-// --- deciding
-// ---------------------------------------------------------------------------------------------------------
+// --- deciding -------------------------------------------------------------------------------------------------------
 
 asio::awaitable<void> Placer::decide() {
   constexpr std::size_t most = transaction_max / operations_of(1);

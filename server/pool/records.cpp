@@ -132,8 +132,7 @@ bool take(const Json& json, Type& value, std::size_t most) {
   }
 }
 
-// --- what each record has: for writing and for reading
-// ----------------------------------------------------------------
+// --- what each record has: for writing and for reading --------------------------------------------------------------
 
 template <class Visitor>
 void fields(Visitor& visit, std::type_identity<Limits>) {
@@ -227,8 +226,7 @@ void fields(Visitor& visit, std::type_identity<AnswerRecord>) {
   visit("text", &AnswerRecord::text);
 }
 
-// --- what must hold of a record beyond its form
-// -----------------------------------------------------------------------
+// --- what must hold of a record beyond its form ---------------------------------------------------------------------
 
 bool is_job(const std::string& text) {
   return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string::npos;

@@ -26,7 +26,7 @@ extern "C" void __sanitizer_set_death_callback(void (*callback)()) __attribute__
 
 namespace {
 
-// --- where the target has been: pairs of places, one behind the other, and roughly how often
+// --- where the target has been: pairs of places, one behind the other, and roughly how often ------------------------
 
 constexpr std::size_t places = 1u << 16;
 std::array<std::uint8_t, places> visited;
@@ -120,7 +120,7 @@ Input contents_of(const std::string& file) {
   return Input(std::istreambuf_iterator<char>(in), {});
 }
 
-// --- changes
+// --- changes --------------------------------------------------------------------------------------------------------
 
 class Changes {
  public:

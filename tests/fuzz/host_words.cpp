@@ -53,7 +53,7 @@ bool pretending = false;  // an input is under way; else seeds are recorded, bef
 // Sessions are lost by the thousand. Before anything of the client looks where its log is to go.
 __attribute__((constructor(101))) void say_nothing() { ::setenv("FARGPU_LOG_FILE", "/dev/null", 0); }
 
-// --- the client's threads
+// --- the client's threads -------------------------------------------------------------------------------------------
 
 struct JobsEnd {};
 std::function<void()> service, callbacks, answers;
@@ -82,7 +82,7 @@ void run_jobs() {
   run_jobs(answers, session.answers);
 }
 
-// --- memory
+// --- memory ---------------------------------------------------------------------------------------------------------
 
 constexpr std::size_t allocation_bytes_max = 32u << 20;  // in one piece: a few times the longest frame
 constexpr std::size_t memory_bytes_max = 256u << 20;     // in all, beyond what there was before the input
@@ -105,7 +105,7 @@ void given(const volatile void* at) {
   if (at) allocated -= ::malloc_usable_size(const_cast<void*>(at));
 }
 
-// --- memory files of the client, which lives as long as its process and closes none
+// --- memory files of the client, which lives as long as its process and closes none ---------------------------------
 
 std::vector<int> files;
 std::vector<std::pair<void*, std::size_t>> mappings;
@@ -125,7 +125,7 @@ void close_files() {
   for (const int file : std::exchange(files, {})) ::close(file);
 }
 
-// --- the session
+// --- the session ----------------------------------------------------------------------------------------------------
 
 std::vector<std::byte>& right_answer() {
   static std::vector<std::byte> frame;
@@ -192,7 +192,7 @@ void run_program(client::Session* session, std::span<const std::uint8_t> calls) 
   memory.all_over();
 }
 
-// --- a host that is asked for a session
+// --- a host that is asked for a session -----------------------------------------------------------------------------
 
 struct Line {
   std::vector<std::uint8_t> bytes;
@@ -277,7 +277,7 @@ void ask_for_session(Bytes input) {
   close_files();
 }
 
-// --- inputs
+// --- inputs ---------------------------------------------------------------------------------------------------------
 
 enum Way : std::uint8_t { calls, attach, dial, ways };
 
@@ -468,7 +468,7 @@ std::vector<Input> seeds() {
 
 }  // namespace fargpu::fuzz
 
-// --- in the client's and the C library's places
+// --- in the client's and the C library's places ---------------------------------------------------------------------
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__clang__)
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*taken)(const volatile void*, std::size_t),

@@ -41,8 +41,7 @@ namespace {
 constexpr unsigned message_id = 1;
 constexpr unsigned lost_max = 16;  // lines of a context on which UCX may have given up
 
-// --- what UCX says of its failures
-// -------------------------------------------------------------------------------------
+// --- what UCX says of its failures ----------------------------------------------------------------------------------
 
 ucs_log_func_rc_t keep_log(const char*, unsigned, const char*, ucs_log_level_t level, const ucs_log_component_config_t*,
                            const char* message, va_list arguments) {
@@ -153,8 +152,7 @@ void on_flushed(void* request, ucs_status_t status, void* line_pointer) {
   ucp_request_free(request);
 }
 
-// --- contexts
-// ----------------------------------------------------------------------------------------------------------
+// --- contexts -------------------------------------------------------------------------------------------------------
 
 const char* library() {
   static const std::string text = std::string("UCX ") + ucp_get_version_string();
@@ -244,8 +242,7 @@ void close(Context* context) {
   delete context;
 }
 
-// --- lines
-// -------------------------------------------------------------------------------------------------------------
+// --- lines ----------------------------------------------------------------------------------------------------------
 
 void wait_for(Line* line, ucs_status_ptr_t request) {
   if (request == nullptr || UCS_PTR_IS_ERR(request)) return;
@@ -476,8 +473,7 @@ bool arm(Line* line) {
   return armed;
 }
 
-// --- known memory
-// ------------------------------------------------------------------------------------------------------
+// --- known memory ---------------------------------------------------------------------------------------------------
 
 Memory* know(Context* context, void* address, std::size_t bytes, MemoryKind kind, char* why) {
   *said = 0;
@@ -508,8 +504,7 @@ void forget(Context* context, Memory* memory) {
   delete memory;
 }
 
-// --- for people
-// --------------------------------------------------------------------------------------------------------
+// --- for people -----------------------------------------------------------------------------------------------------
 
 // UCX tells it in lines such as "lane[0]:  5:tcp/lo.0 md[4] -> md[4]/tcp am am_bw".
 void describe(Line* line, char* text, std::size_t bytes) {
@@ -538,8 +533,7 @@ void describe(Line* line, char* text, std::size_t bytes) {
   std::snprintf(text, bytes, "%s", found.c_str());
 }
 
-// --- the end of the process
-// --------------------------------------------------------------------------------------------------------
+// --- the end of the process -----------------------------------------------------------------------------------------
 
 // Runs before UCX's libraries end, since this one needs them. They are to find nothing of ours: they free what UCX's
 // own thread and ours would use. A thread that stays inside, such as one of which a callback ends the process, is left

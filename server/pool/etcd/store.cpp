@@ -58,8 +58,7 @@ std::chrono::system_clock::time_point from_now(std::chrono::milliseconds time) {
 
 }  // namespace
 
-// --- tags
-// -------------------------------------------------------------------------------------------------------------
+// --- tags -----------------------------------------------------------------------------------------------------------
 
 struct Store::Wake final : Tag {
   explicit Wake(Store& store) : store(store) {}
@@ -104,8 +103,7 @@ struct Store::Unary final : Tag {
   std::function<void(const grpc::Status&, Response&)> then;
 };
 
-// --- its thread
-// -------------------------------------------------------------------------------------------------------
+// --- its thread -----------------------------------------------------------------------------------------------------
 
 Store::Store(std::vector<Address> addresses, const Settings& settings)
     : ca_(settings.ca ? settings.ca : ""),
@@ -215,8 +213,7 @@ void Store::tick() {
   if (!waiting_.empty() || !keepers_.empty() || !watches_.empty() || connecting_) set_tick();
 }
 
-// --- the endpoint in use
-// ----------------------------------------------------------------------------------------------
+// --- the endpoint in use --------------------------------------------------------------------------------------------
 
 std::shared_ptr<grpc::Channel> Store::new_channel(const Address& address, std::string& why) const {
   grpc::ChannelArguments arguments;
@@ -350,8 +347,7 @@ Trouble Store::trouble() const {
   return all;
 }
 
-// --- calls
-// ------------------------------------------------------------------------------------------------------------
+// --- calls ----------------------------------------------------------------------------------------------------------
 
 template <class Stub, class Request, class Response>
 void Store::ask(std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> (Stub::*function)(grpc::ClientContext*,
@@ -598,8 +594,7 @@ void Store::end_lifetime(std::int64_t id) {
   ask(&pb::Lease::Stub::AsyncLeaseRevoke, *lease_, request, then);
 }
 
-// --- lifetimes and watches
-// --------------------------------------------------------------------------------------------
+// --- lifetimes and watches ------------------------------------------------------------------------------------------
 
 void Store::open_streams() {
   if (!joined_) return;

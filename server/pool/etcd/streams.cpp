@@ -19,8 +19,7 @@ std::string range_end(std::string prefix) {
 
 }  // namespace
 
-// --- lifetimes
-// --------------------------------------------------------------------------------------------------------
+// --- lifetimes ------------------------------------------------------------------------------------------------------
 
 KeepStream::KeepStream(StreamOwner& store, pb::Lease::Stub& stub, std::shared_ptr<grpc::Channel> channel,
                        std::uint64_t joining)
@@ -52,8 +51,7 @@ void KeepStream::on_response() {
   }
 }
 
-// --- watches
-// ----------------------------------------------------------------------------------------------------------
+// --- watches --------------------------------------------------------------------------------------------------------
 
 WatchStream::WatchStream(StreamOwner& store, pb::Watch::Stub& stub, std::shared_ptr<grpc::Channel> channel,
                          std::uint64_t joining)
