@@ -114,6 +114,7 @@ CUresult cuStreamBeginCaptureToGraph(Thread& thread, CUstream stream, CUgraph gr
   in.setHStream(use.wire());
   in.setHGraph(handle_of(graph).value());
   const unsigned n = element_count(count);
+  if (n != count) return CUDA_ERROR_INVALID_VALUE;
   auto list = in.initDependencies(n);
   for (unsigned i = 0; i < n; ++i) list.set(i, handle_of(dependencies[i]).value());
   in.setHasDependencyData(edges != nullptr);

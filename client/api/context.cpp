@@ -3,6 +3,7 @@
 #include "client/objects/context.h"
 
 #include "calls_context.capnp.h"
+#include "client/session/arguments.h"
 #include "client/session/entry.h"
 #include "narrow.h"
 #include "client/call/remote_call.h"
@@ -16,11 +17,13 @@ namespace {
 constexpr unsigned known_flags = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX |
                                  CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE | CU_CTX_SYNC_MEMOPS;
 
-bool flags_valid(unsigned flags) {
-  if (flags & ~known_flags) return false;
+CUresult check_flags(unsigned flags) {
   const unsigned schedule = flags & CU_CTX_SCHED_MASK;
-  return schedule == CU_CTX_SCHED_AUTO || schedule == CU_CTX_SCHED_SPIN || schedule == CU_CTX_SCHED_YIELD ||
-         schedule == CU_CTX_SCHED_BLOCKING_SYNC;
+  if ((flags & ~known_flags) || !is_one_of<unsigned>(schedule, {CU_CTX_SCHED_AUTO, CU_CTX_SCHED_SPIN,
+                                                                CU_CTX_SCHED_YIELD, CU_CTX_SCHED_BLOCKING_SYNC}))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (flags & (CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE)) return refuse_use("a context with core dumps");
+  return CUDA_SUCCESS;
 }
 
 // The current context or an explicit one; null if there is none.
@@ -29,7 +32,8 @@ Context* chosen(Thread& thread, CUcontext context) {
 }
 
 CUresult create(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev, unsigned api_version = wide_api_version) {
-  if (!out || !flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = check_flags(flags); bad != CUDA_SUCCESS) return bad;
   if (!process().facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   Session& session = process().session_of_device(dev);
   const std::lock_guard lock(session.contexts.mutex());
@@ -140,7 +144,7 @@ CUresult cuCtxSetSharedMemConfig(Thread& thread, CUsharedconfig config) {
 }
 
 CUresult cuCtxSetFlags(Thread& thread, unsigned flags) {
-  if (!flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = check_flags(flags); bad != CUDA_SUCCESS) return bad;
   RemoteCall<wire::CuCtxSetFlags> call(thread);
   call.in().setFlags(flags);
   const CUresult result = call.wait();
@@ -250,7 +254,7 @@ CUresult cuDevicePrimaryCtxReset_v2(Thread& thread, CUdevice dev) {
 }
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(Thread&, CUdevice dev, unsigned flags) {
-  if (!flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = check_flags(flags); bad != CUDA_SUCCESS) return bad;
   if (!process().facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   Session& session = process().session_of_device(dev);
   // How a waiting thread waits is the client's own affair, so an active context needs no word to the worker.

@@ -128,6 +128,7 @@ CUresult cuMemPrefetchBatchAsync(Thread& thread, CUdeviceptr* addresses, std::si
                                  unsigned long long flags, CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
+  if (use->legacy()) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = check_ranges(thread, addresses, bytes, count); bad != CUDA_SUCCESS) return bad;
   if (!locations || !first_of_location || location_count == 0 || location_count > count || first_of_location[0] != 0 ||
       flags != 0)
@@ -146,6 +147,7 @@ CUresult cuMemDiscardBatchAsync(Thread& thread, CUdeviceptr* addresses, std::siz
                                 unsigned long long flags, CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
+  if (use->legacy()) return CUDA_ERROR_INVALID_VALUE;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return check_ranges(thread, addresses, bytes, count);
 }

@@ -4,6 +4,7 @@
 #include "client/memory/memory_pool.h"
 
 #include <cstring>
+#include <span>
 
 #include "client/session/arguments.h"
 #include "client/session/entry.h"
@@ -87,6 +88,18 @@ CUresult allocate(Thread& thread, CUdeviceptr* dptr, std::size_t bytes, const st
                                      : memory_of(thread).allocate(thread, *use->context, bytes, address, pool, &*use);
   if (result == CUDA_SUCCESS) *dptr = address;
   return result;
+}
+
+CUresult check_access(Thread& thread, const MemoryPool& pool, const CUmemAccessDesc& wish) {
+  const auto& [location, flags] = wish;
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  if (!known(thread, location.id)) return CUDA_ERROR_INVALID_DEVICE;
+  if (flags == CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_NOT_SUPPORTED;
+  if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+    return CUDA_ERROR_INVALID_VALUE;
+  // The owner's access cannot be taken away.
+  const bool own = !pool.host && location.id == pool.device;
+  return own && flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -228,16 +241,12 @@ CUresult cuMemPoolGetAccess(Thread& thread, CUmemAccess_flags* flags, CUmemoryPo
 CUresult cuMemPoolSetAccess(Thread& thread, CUmemoryPool handle, const CUmemAccessDesc* access, std::size_t count) {
   const auto pool = pools_of(thread).find(handle);
   if (!pool || !access || count == 0) return CUDA_ERROR_INVALID_VALUE;
-  for (std::size_t i = 0; i < count; ++i) {
-    const CUmemLocation& location = access[i].location;
-    if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
-    if (!known(thread, location.id)) return CUDA_ERROR_INVALID_DEVICE;
-    if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_NOT_SUPPORTED;
-    const bool wanted = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    if (pool->host) continue;  // every device reaches pinned memory
-    if (location.id == pool->device && !wanted)
-      return CUDA_ERROR_INVALID_DEVICE;  // the owner's access cannot be taken away
+  for (const CUmemAccessDesc& wish : std::span(access, count))
+    if (const CUresult bad = check_access(thread, *pool, wish); bad != CUDA_SUCCESS) return bad;
+  if (pool->host) return CUDA_SUCCESS;  // every device reaches pinned memory
+  for (const auto& [location, flags] : std::span(access, count)) {
     if (location.id == pool->device) continue;
+    const bool wanted = flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     if (const CUresult bad = session_of(thread).peers.set(thread, *pool, location.id, wanted); bad != CUDA_SUCCESS)
       return bad;
   }

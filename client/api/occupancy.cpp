@@ -7,6 +7,7 @@
 #include <string>
 
 #include "calls_module.capnp.h"
+#include "client/session/arguments.h"
 #include "client/session/entry.h"
 #include "client/code/launch_attributes.h"
 #include "client/code/launch_class.h"
@@ -96,13 +97,16 @@ CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaun
   if (!value || !f || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
   Function* const function = session_of(thread).functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  RemoteCall<wire::ClusterOccupancy> call(thread);
+  const StreamUse stream(thread, config->hStream);
+  if (!stream) return stream.error();
+  Context& context = *stream->context;
+  RemoteCall<wire::ClusterOccupancy> call(thread, &context);
   if (const CUresult bad = call.refusal(); bad != CUDA_SUCCESS) return bad;
-  const ClusterQuestion question(*thread.context(), *config, potential);
+  const ClusterQuestion question(context, *config, potential);
   std::uint64_t changes = 0;
   const auto take = [&](int answer) {
     *value = answer;
-    if (!potential && answer > 0) learn_fit(*function, changes, *thread.context(), *config);
+    if (!potential && answer > 0) learn_fit(*function, changes, context, *config);
     return CUDA_SUCCESS;
   };
   std::optional<int> known;

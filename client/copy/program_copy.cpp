@@ -101,8 +101,8 @@ CUresult element_of(Thread& thread, Context& context, const CUDA_MEMCPY3D_BATCH_
   return CUDA_SUCCESS;
 }
 
-// What a program may ask for at all: products of such numbers stay within 64 bits.
-constexpr std::size_t extent_max = std::size_t{1} << 20;
+// What a program may ask for at all: a product of such a number and of an element's bytes stays within 64 bits.
+constexpr std::size_t extent_max = std::size_t{1} << 40;
 
 CUresult read_operand(const CUmemcpy3DOperand& operand, std::size_t element, CopySide& side) {
   if (operand.type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
@@ -116,8 +116,7 @@ CUresult read_operand(const CUmemcpy3DOperand& operand, std::size_t element, Cop
     return CUDA_SUCCESS;
   }
   const auto& pointer = operand.op.ptr;
-  if (pointer.rowLength > std::size_t{1} << 40 || pointer.layerHeight > std::size_t{1} << 20)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (pointer.rowLength > extent_max || pointer.layerHeight > extent_max) return CUDA_ERROR_INVALID_VALUE;
   side = {.kind = CopySide::Kind::unified,
           .place = pointer.ptr,
           .pitch = pointer.rowLength * element,
@@ -129,7 +128,7 @@ CUresult read_operand(const CUmemcpy3DOperand& operand, std::size_t element, Cop
 
 CUresult read_copy(Thread& thread, Context& context, const CUDA_MEMCPY3D_BATCH_OP& p, Copy& copy) {
   if (p.extent.width == 0 || p.extent.height == 0 || p.extent.depth == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (p.extent.width > std::size_t{1} << 40 || p.extent.height > extent_max || p.extent.depth > extent_max)
+  if (p.extent.width > extent_max || p.extent.height > extent_max || p.extent.depth > extent_max)
     return CUDA_ERROR_INVALID_VALUE;
   std::size_t element = 1;
   if (const CUresult bad = element_of(thread, context, p, element); bad != CUDA_SUCCESS) return bad;

@@ -469,6 +469,14 @@ CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS* o
   *out = {n->memset.dst, n->memset.pitch, n->memset.value, n->memset.elementSize, n->memset.width, n->memset.height};
   return CUDA_SUCCESS;
 }
+CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params) {
+  const Lock lock(mutex());
+  Node* const n = live<Node>(node);
+  if (!n || n->type != CU_GRAPH_NODE_TYPE_MEMSET || !params) return CUDA_ERROR_INVALID_VALUE;
+  n->memset = {params->dst,   params->pitch,  params->value, params->elementSize,
+               params->width, params->height, n->memset.ctx};
+  return CUDA_SUCCESS;
+}
 CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS* out) {
   const Lock lock(mutex());
   const Node* const n = node_of(node, CU_GRAPH_NODE_TYPE_HOST, out);

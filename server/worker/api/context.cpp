@@ -121,6 +121,10 @@ Outcome cuCtxWaitEvent(Session& session, Call&, wire::CuCtxWaitEvent::Reader, Kn
   return CUDA_SUCCESS;
 }
 
+Outcome cuCtxSetFlags(Session& session, Call&, wire::CuCtxSetFlags::Reader in) {
+  return session.driver().cuCtxSetFlags(Contexts::driver_flags(in.getFlags()));
+}
+
 Outcome cuCtxSynchronize(Session& session, Call& call, wire::CuCtxSynchronize::Reader) {
   session.waits().when_passed(*session.contexts().find(call.id().context), session.answer(call.id()));
   return Outcome::later();

@@ -121,7 +121,7 @@ Outcome set_in_graph(Session& session, const Call& call, wire::NodeParameters::R
     return CUDA_ERROR_INVALID_VALUE;
   const std::vector<std::uint64_t> before = parts_kept_for(session, graph, node.cuda());
   if (const CUresult bad = params.keep_in(graph); bad != CUDA_SUCCESS) return bad;
-  const CUresult result = session.driver().cuGraphNodeSetParams(node.cuda(), &params.params());
+  const CUresult result = params.give_to(node.cuda());
   if (result != CUDA_SUCCESS) {
     params.take_back();
     return result;

@@ -12,16 +12,6 @@ namespace {
 constexpr std::uint64_t part_bytes_max = std::uint64_t{1} << 47;
 constexpr unsigned memory_operations_max = 256;  // as the driver has it
 
-// The context a node runs in: the one it names, or the call's.
-CUresult node_context(Session& session, const Call& call, std::uint64_t named, CUcontext& context) {
-  if (named != 0)
-    return session.objects().resolve(HandleKind::context, named, context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-  ContextState* const current = session.contexts().find(call.id().context);
-  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
-  context = current->cuda;
-  return CUDA_SUCCESS;
-}
-
 }  // namespace
 
 NodeParameters::~NodeParameters() {
@@ -31,6 +21,30 @@ NodeParameters::~NodeParameters() {
 bool NodeParameters::attended() const {
   return has_parts() || params_.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD ||
          params_.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+}
+
+// The context that a node runs in: the one it names, or the call's.
+CUresult NodeParameters::node_context(const Call& call, std::uint64_t named, CUcontext& context) {
+  context_named_ = named != 0;
+  if (context_named_)
+    return session_.objects().resolve(HandleKind::context, named, context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  ContextState* const current = session_.contexts().find(call.id().context);
+  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
+  context = current->cuda;
+  return CUDA_SUCCESS;
+}
+
+CUresult NodeParameters::give_to(CUgraphNode node) {
+  DriverTable& driver = session_.driver();
+  if (!context_named_ && params_.type == CU_GRAPH_NODE_TYPE_MEMSET) {
+    const auto& memset = params_.memset;
+    const CUDA_MEMSET_NODE_PARAMS given{memset.dst,         memset.pitch, memset.value,
+                                        memset.elementSize, memset.width, memset.height};
+    return driver.cuGraphMemsetNodeSetParams(node, &given);
+  }
+  if (!context_named_ && params_.type == CU_GRAPH_NODE_TYPE_MEMCPY)
+    return driver.cuGraphMemcpyNodeSetParams(node, &copy());
+  return driver.cuGraphNodeSetParams(node, &params_);
 }
 
 CUresult NodeParameters::add_part(const Call& call, std::uint64_t number, const CopyShape& shape) {
@@ -116,7 +130,7 @@ CUresult NodeParameters::read_kernel(const Call& call, wire::KernelNode::Reader 
   }
   read_shape(in, kernel);
   kernel.kernelParams = arguments_.pointers();
-  return node_context(session_, call, in.getContext(), kernel.ctx);
+  return node_context(call, in.getContext(), kernel.ctx);
 }
 
 CUresult NodeParameters::read_memset(const Call& call, wire::MemsetNode::Reader in) {
@@ -135,7 +149,7 @@ CUresult NodeParameters::read_memset(const Call& call, wire::MemsetNode::Reader 
   memset.elementSize = in.getElementBytes();
   memset.width = in.getWidth();
   memset.height = in.getHeight();
-  return node_context(session_, call, in.getContext(), memset.ctx);
+  return node_context(call, in.getContext(), memset.ctx);
 }
 
 CUresult NodeParameters::read_copy(const Call& call, wire::Copy::Reader in, std::uint64_t context) {
@@ -146,7 +160,7 @@ CUresult NodeParameters::read_copy(const Call& call, wire::Copy::Reader in, std:
   for (CopySide* const side : {&source, &target})
     if (const CUresult bad = resolve_side(call, shape, *side); bad != CUDA_SUCCESS) return bad;
   copy() = cuda_copy<CUDA_MEMCPY3D>(shape, source, target);
-  return node_context(session_, call, context, params_.memcpy.copyCtx);
+  return node_context(call, context, params_.memcpy.copyCtx);
 }
 
 // One side: memory of the session, an array, or the staging memory of a part, in which the rows lie packed.
@@ -194,7 +208,7 @@ CUresult NodeParameters::read_memory(const Call& call, wire::MemoryOperations::R
   params_.memOp.count = static_cast<unsigned>(operations_.size());
   params_.memOp.paramArray = operations_.data();
   params_.memOp.flags = in.getFlags();
-  return node_context(session_, call, in.getContext(), params_.memOp.ctx);
+  return node_context(call, in.getContext(), params_.memOp.ctx);
 }
 
 CUresult NodeParameters::read_allocation(const Call& call, wire::AllocationNode::Reader in) {
@@ -210,7 +224,7 @@ CUresult NodeParameters::read_conditional(const Call& call, wire::ConditionalNod
   params_.conditional.handle = in.getHandle();
   params_.conditional.type = static_cast<CUgraphConditionalNodeType>(in.getType());
   params_.conditional.size = in.getSize();
-  return node_context(session_, call, in.getContext(), params_.conditional.ctx);
+  return node_context(call, in.getContext(), params_.conditional.ctx);
 }
 
 CUresult check_memory(Session& session, Handle graph, const GraphMemory::Node& node) {

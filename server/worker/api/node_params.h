@@ -30,6 +30,8 @@ class NodeParameters {
   /// Whether the worker must attend to launches of a graph with such a node.
   bool attended() const;
   bool has_parts() const { return !references_.empty(); }
+  /// Gives a node of a graph these parameters. A memset or copy for which no context is named stays in the node's own.
+  CUresult give_to(CUgraphNode node);
   /// What an allocation or free node does.
   const std::optional<GraphMemory::Node>& memory() const { return memory_; }
 
@@ -46,6 +48,7 @@ class NodeParameters {
   CUresult read_conditional(const Call& call, wire::ConditionalNode::Reader in);
   CUresult resolve_side(const Call& call, const CopyShape& shape, CopySide& side);
   CUresult add_part(const Call& call, std::uint64_t number, const CopyShape& shape);
+  CUresult node_context(const Call& call, std::uint64_t named, CUcontext& context);
 
   Session& session_;
   CUgraphNodeParams params_;
@@ -54,6 +57,7 @@ class NodeParameters {
   std::vector<CUuserObject> references_;
   std::optional<GraphMemory::Node> memory_;
   CUgraph keeper_ = nullptr;
+  bool context_named_ = false;
 };
 
 /// Memory operations on memory of the session.

@@ -34,8 +34,7 @@ CUresult Contexts::open(Handle handle, int device, bool primary, unsigned flags,
   if (!primary && part) return CUDA_ERROR_NOT_SUPPORTED;                       // it would be of the whole device
   if (primary && part && primary_of(device)) return CUDA_ERROR_INVALID_VALUE;  // it would be gone with the first
   auto state = std::make_unique<ContextState>();
-  // Waiting is done by polling events here, so how the driver would wait does not matter; spinning in it never happens.
-  const unsigned kept = flags & ~static_cast<unsigned>(CU_CTX_SCHED_MASK);
+  const unsigned kept = driver_flags(flags);
   CUresult result;
   if (primary) {
     driver_.cuDevicePrimaryCtxSetFlags_v2(ordinal, kept);  // fails, harmlessly, on an active one

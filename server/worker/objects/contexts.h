@@ -31,6 +31,12 @@ class Contexts {
   /// The session's part of a device, by its number in the session; null where it has all of it.
   Partition* partition(int device);
 
+  /// The flags of a program's context that its host's driver is told. Waiting is done by polling events here, so how
+  /// the driver would wait does not matter; spinning in it never happens. A core dump would hold memory of this
+  /// process.
+  static unsigned driver_flags(unsigned flags) {
+    return flags & ~unsigned{CU_CTX_SCHED_MASK | CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE};
+  }
   CUresult open(Handle handle, int device, bool primary, unsigned flags, ContextState*& opened);
   /// A green context of the device's primary context.
   CUresult open_green(Handle handle, int device, CUdevResourceDesc resources, ContextState*& opened);
