@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bitset>
 #include <set>
 
 #include "client/base/log.h"
@@ -172,6 +173,91 @@ class OfferedWindows {
   std::set<std::uint64_t> kept_;
 };
 
+void write_attach(wire::Attach::Builder attach, std::span<const std::byte> ticket, const Config& config,
+                  const Channel& channel, bool resumes, const RdmaChoice& rdma, const Place& place,
+                  const OfferedWindows& offered) {
+  attach.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket.data()), ticket.size()));
+  write_versions(attach);
+  attach.setDriverVersion(static_cast<std::uint32_t>(config.driver_version));
+  attach.setCompression(static_cast<wire::Compression>(config.compression));
+  attach.setHearsNotices(true);
+  attach.setHearsReturns(trace::enabled);
+  attach.setResumes(resumes);
+  attach.setOrigin(static_cast<std::uint8_t>(place.origin));
+  attach.setSharedMemory(channel.passes_descriptors() && config.transport != Transport::tcp && !rdma.required);
+  attach.setRdma(rdma.devices != nullptr);
+  write_windows(offered.device, attach.initDeviceWindows(static_cast<unsigned>(offered.device.size())));
+  write_windows(offered.host, attach.initHostWindows(static_cast<unsigned>(offered.host.size())));
+}
+
+std::vector<std::byte> copy_of(capnp::Data::Reader bytes) {
+  const auto* const begin = reinterpret_cast<const std::byte*>(bytes.begin());
+  return std::vector<std::byte>(begin, begin + bytes.size());
+}
+
+// Null if the session ends with its connection.
+std::shared_ptr<Resumption> begin_resumption(const Connect& connect, wire::AttachAnswer::Reader answer,
+                                             const Config& config, const std::string& host, const RdmaChoice& rdma,
+                                             bool by_rdma) {
+  if (!answer.hasResumeSecret()) return nullptr;
+  decltype(Resumption::Terms::meet) meet;
+  if (by_rdma)
+    meet = [rdma, config, host](Channel& connection, wire::RdmaEnd::Reader heard) {
+      return meet_by_rdma(connection, heard, rdma, config, host);
+    };
+  return std::make_shared<Resumption>(connect,
+                                      Resumption::Terms{.session = answer.getSessionId(),
+                                                        .lane_key = copy_of(answer.getLaneKey()),
+                                                        .secret = copy_of(answer.getResumeSecret()),
+                                                        .host = host,
+                                                        .time = std::chrono::milliseconds(answer.getResumeMs()),
+                                                        .meet = std::move(meet)});
+}
+
+// `resumption`, `devices`: null where lanes do not come back, and where they do not go by RDMA.
+decltype(Terms::open_lane) lane_opener(Connect connect, wire::AttachAnswer::Reader answer, const std::string& host,
+                                       std::shared_ptr<Resumption> resumption,
+                                       std::shared_ptr<rdma::OpenedDevices> devices) {
+  return [connect = std::move(connect), session = answer.getSessionId(), key = copy_of(answer.getLaneKey()), host,
+          resumption = std::move(resumption), devices = std::move(devices)]() -> std::shared_ptr<Channel> {
+    const std::uint32_t number = resumption ? resumption->next_lane() : 0;
+    auto lane = open_lane(connect, {.session = session, .key = key, .channel = number}, host, devices);
+    return resumption ? resumption->wrap(std::move(lane), number) : std::move(lane);
+  };
+}
+
+// The band in which the host's driver places its variables, which must lie at the same addresses here. Throws
+// DialError.
+Window reserve_driver_band(wire::Range::Reader named, const Place& place, const std::string& host,
+                           OfferedWindows& offered) {
+  Window band{named.getBase(), named.getBytes()};
+  // Pages of ours are put over parts of it later, so it must be of a shape that cannot reach beyond what is reserved
+  // here.
+  constexpr std::uint64_t unit = 1u << 30, most = 1ull << 40;
+  if (band.base % unit != 0 || band.bytes % unit != 0 || band.bytes > most)
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                    host + " names addresses for its driver's variables that no host of ours has");
+  if (!place.devices.empty() && band.bytes > band_of_several) {
+    band.base += band.bytes - band_of_several;
+    band.bytes = band_of_several;
+  }
+  if (band.bytes > 0 && !reserve_window(band)) {
+    throw BandTaken(
+        fmt::format("the addresses {:#x} to {:#x}, where the GPU host's driver places its variables, are in use "
+                    "in this process; start it again, or without what maps memory there",
+                    band.base, band.base + band.bytes));
+  }
+  if (band.bytes > 0) offered.band.push_back(band);
+  return band;
+}
+
+std::bitset<opcode_max + 1> read_opcodes(wire::AttachAnswer::Reader answer) {
+  std::bitset<opcode_max + 1> served;
+  const auto opcodes = answer.getOpcodes();
+  for (unsigned i = 0; i <= opcode_max && i / 8 < opcodes.size(); ++i) served.set(i, opcodes[i / 8] >> i % 8 & 1);
+  return served;
+}
+
 bool wants_rdma(const Config& config, const PoolHost& host) {
   return config.transport == Transport::rdma || host.transport == PoolHost::Transport::rdma;
 }
@@ -215,19 +301,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
                     "`ulimit -v`?)");
   }
   send_control(*channel, 1, [&](wire::Control::Builder control) {
-    auto attach = control.initAttach();
-    attach.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket.data()), ticket.size()));
-    write_versions(attach);
-    attach.setDriverVersion(static_cast<std::uint32_t>(config.driver_version));
-    attach.setCompression(static_cast<wire::Compression>(config.compression));
-    attach.setHearsNotices(true);
-    attach.setHearsReturns(trace::enabled);
-    attach.setResumes(connect != nullptr);
-    attach.setOrigin(static_cast<std::uint8_t>(place.origin));
-    attach.setSharedMemory(channel->passes_descriptors() && config.transport != Transport::tcp && !rdma.required);
-    attach.setRdma(rdma.devices != nullptr);
-    write_windows(offered.device, attach.initDeviceWindows(static_cast<unsigned>(offered.device.size())));
-    write_windows(offered.host, attach.initHostWindows(static_cast<unsigned>(offered.host.size())));
+    write_attach(control.initAttach(), ticket, config, *channel, connect != nullptr, rdma, place, offered);
   });
   auto message = receive_control(*channel, limits::lease_timeout);
   rdma::HandedOver by_rdma;
@@ -274,31 +348,10 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   terms.one_process = config.one_process;
   std::shared_ptr<Resumption> resumption;
   if (connect && answer.hasLaneKey() && !shares_memory) {
-    const auto copy_of = [](capnp::Data::Reader bytes) {
-      const auto* const begin = reinterpret_cast<const std::byte*>(bytes.begin());
-      return std::vector<std::byte>(begin, begin + bytes.size());
-    };
-    std::vector<std::byte> key = copy_of(answer.getLaneKey());
-    decltype(Resumption::Terms::meet) meet;
-    if (by_rdma.end)
-      meet = [rdma, config, host_name](Channel& connection, wire::RdmaEnd::Reader heard) {
-        return meet_by_rdma(connection, heard, rdma, config, host_name);
-      };
-    if (answer.hasResumeSecret())
-      resumption = std::make_shared<Resumption>(
-          connect, Resumption::Terms{.session = terms.session_id,
-                                     .lane_key = key,
-                                     .secret = copy_of(answer.getResumeSecret()),
-                                     .host = host_name,
-                                     .time = std::chrono::milliseconds(answer.getResumeMs()),
-                                     .meet = std::move(meet)});
+    resumption = begin_resumption(connect, answer, config, host_name, rdma, by_rdma.end.has_value());
     terms.resumes = resumption != nullptr;
-    terms.open_lane = [connect = std::move(connect), session = terms.session_id, key = std::move(key), host_name,
-                       resumption, devices = by_rdma.end ? rdma.devices : nullptr]() -> std::shared_ptr<Channel> {
-      const std::uint32_t number = resumption ? resumption->next_lane() : 0;
-      auto lane = open_lane(connect, {.session = session, .key = key, .channel = number}, host_name, devices);
-      return resumption ? resumption->wrap(std::move(lane), number) : std::move(lane);
-    };
+    terms.open_lane =
+        lane_opener(std::move(connect), answer, host_name, resumption, by_rdma.end ? rdma.devices : nullptr);
   }
   terms.credit_bytes = answer.getCreditBytes();
   if (terms.credit_bytes < limits::credit_bytes_min)
@@ -306,30 +359,11 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   if (answer.getSilenceMs() > 0) terms.silence = std::chrono::milliseconds(answer.getSilenceMs());
   terms.device_window = window_taken(offered.device, answer.getDeviceWindow(), host_name);
   terms.host_window = window_taken(offered.host, answer.getHostWindow(), host_name);
-  terms.driver_band = {answer.getDriverBand().getBase(), answer.getDriverBand().getBytes()};
-  // Pages of ours are put over parts of it later, so it must be of a shape that cannot reach beyond what is reserved
-  // here.
-  constexpr std::uint64_t unit = 1u << 30, most = 1ull << 40;
-  if (terms.driver_band.base % unit != 0 || terms.driver_band.bytes % unit != 0 || terms.driver_band.bytes > most)
-    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
-                    host_name + " names addresses for its driver's variables that no host of ours has");
-  if (!place.devices.empty() && terms.driver_band.bytes > band_of_several) {
-    terms.driver_band.base += terms.driver_band.bytes - band_of_several;
-    terms.driver_band.bytes = band_of_several;
-  }
-  if (terms.driver_band.bytes > 0 && !reserve_window(terms.driver_band)) {
-    throw BandTaken(
-        fmt::format("the addresses {:#x} to {:#x}, where the GPU host's driver places its variables, are in use "
-                    "in this process; start it again, or without what maps memory there",
-                    terms.driver_band.base, terms.driver_band.base + terms.driver_band.bytes));
-  }
-  if (terms.driver_band.bytes > 0) offered.band.push_back(terms.driver_band);
+  terms.driver_band = reserve_driver_band(answer.getDriverBand(), place, host_name, offered);
   terms.facts = read_facts(answer.getFacts());
   if (!place.devices.empty()) terms.facts.devices = as_told(terms.facts.devices, place.devices, host_name);
   else if (config.visible_set) select_devices(terms.facts, config.visible_devices);
-  const auto opcodes = answer.getOpcodes();
-  for (unsigned i = 0; i <= opcode_max && i / 8 < opcodes.size(); ++i)
-    terms.worker_opcodes.set(i, opcodes[i / 8] >> i % 8 & 1);
+  terms.worker_opcodes = read_opcodes(answer);
   if (terms.facts.driver_version < config.driver_version) {
     throw DialError(
         CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
@@ -337,14 +371,11 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
                     "or update the driver there",
                     host_name, terms.facts.driver_version, config.driver_version, terms.facts.driver_version));
   }
-  if (by_rdma.end) {
-    channel = std::move(by_rdma).go_on(std::move(channel));
-    if (config.wrap_shared) channel = config.wrap_shared(std::move(channel));
-  }
-  if (shares_memory) {
-    channel = share_memory(std::move(channel), answer.getRingBytes());
-    if (config.wrap_shared) channel = config.wrap_shared(std::move(channel));
-  }
+  const auto go_on_by = [&](std::unique_ptr<Channel> other) {
+    channel = config.wrap_shared ? config.wrap_shared(std::move(other)) : std::move(other);
+  };
+  if (by_rdma.end) go_on_by(std::move(by_rdma).go_on(std::move(channel)));
+  if (shares_memory) go_on_by(share_memory(std::move(channel), answer.getRingBytes()));
   std::shared_ptr<Channel> line = std::move(channel);
   if (resumption) line = resumption->wrap(std::move(line), 0);
   auto session = std::make_unique<Session>(std::move(line), std::move(terms), config.spin);
