@@ -15,6 +15,7 @@
 #include "client/objects/contexts.h"
 #include "client/objects/graph_parts.h"
 #include "client/stream/fences.h"
+#include "client/stream/pending_writers.h"
 #include "client/stream/settler.h"
 #include "client/stream/whole_system_work.h"
 #include "copy_job.h"

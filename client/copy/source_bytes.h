@@ -5,32 +5,10 @@
 #include <optional>
 
 #include "client/memory/host_memory.h"
-#include "client/objects/graphs.h"
-#include "client/stream/callbacks.h"
-#include "client/stream/stream_waits.h"
-#include "client/stream/whole_system_work.h"
+#include "client/stream/pending_writers.h"
 #include "program_copy.h"
 
 namespace fargpu::client {
-
-/// What of this process may still write its memory: host functions, values that the GPU waits for, graphs that are
-/// launched; and the program itself, for which a kernel with operations of the whole system may be waiting.
-class PendingWriters {
- public:
-  PendingWriters(const Callbacks& callbacks, const StreamWaits& waits, const Graphs& graphs,
-                 const WholeSystemWork& kernels)
-      : callbacks_(callbacks), waits_(waits), graphs_(graphs), kernels_(kernels) {}
-  bool functions() const { return callbacks_.any_waiting() || waits_.any(); }
-  bool graphs() const { return graphs_.any_launched(); }
-  bool kernels() const { return kernels_.under_way(); }
-  bool any() const { return functions() || graphs(); }
-
- private:
-  const Callbacks& callbacks_;
-  const StreamWaits& waits_;
-  const Graphs& graphs_;
-  const WholeSystemWork& kernels_;
-};
 
 /// Where the bytes are that a copy is to read, which counts when its stream gets there, unless the copy says otherwise.
 enum class Newest {

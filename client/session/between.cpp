@@ -212,10 +212,7 @@ bool Between::has_its_time(const Session& own, const CopySide& side, bool writte
   const auto region = owner->map.find(side.begin());
   if (!region || !region->on_host()) return false;
   if (written || owner->host_memory.expects_any() || owner->host_memory.mapped(side.begin())) return true;
-  const auto writes = [](const Session& session) {
-    return session.callbacks.any_waiting() || session.stream_waits.any() || session.graphs.any_launched();
-  };
-  return writes(own) || writes(*owner);
+  return own.copy_parts.writers.any() || owner->copy_parts.writers.any();
 }
 
 // The context in which a side is copied.

@@ -11,13 +11,13 @@
 
 #include "client/call/calls.h"
 #include "client/call/client_lanes.h"
-#include "client/copy/source_bytes.h"
 #include "client/memory/device_memory.h"
 #include "client/memory/host_memory.h"
 #include "client/memory/managed_memory.h"
 #include "client/memory/shared_memory.h"
 #include "client/objects/capture.h"
 #include "client/objects/contexts.h"
+#include "client/stream/pending_writers.h"
 #include "client/stream/settler.h"
 #include "client/stream/streams.h"
 
