@@ -32,7 +32,7 @@ bool goes_between(const Stream& stream, Copy& copy, Between::Sides& sides) {
   };
   sides = {.source = place(copy.source), .target = place(copy.target)};
   if ((sides.source && sides.source != own) || (sides.target && sides.target != own)) return true;
-  if (copy.synchronous || stream.capture.load()) return false;
+  if (copy.done_on_return || stream.capture.load()) return false;
   const auto has_its_time = [&](const Session* holder, const CopySide& side, bool written) {
     return !holder && !side.in_array() && pool->between.has_its_time(*own, side, written);
   };
@@ -57,8 +57,8 @@ CUresult copy_between_now(Thread& thread, Stream& stream, const Copy& copy, Betw
 CUresult run_on(Thread& thread, const StreamUse& use, Copy copy) {
   if (Between::Sides sides; goes_between(*use, copy, sides)) [[unlikely]] {
     copy.flatten();
-    return copy.synchronous ? copy_between_now(thread, *use, copy, sides)
-                            : process().pool()->between.copy(thread, *use, copy, sides);
+    return copy.done_on_return ? copy_between_now(thread, *use, copy, sides)
+                               : process().pool()->between.copy(thread, *use, copy, sides);
   }
   return Copier(use->context->session->copy_parts, thread, use, copy).run();
 }
@@ -73,10 +73,10 @@ CUresult run_copy(Thread& thread, CUstream stream, const Copy& copy) {
 namespace {
 
 template <class Params>
-CUresult copy_shaped(Thread& thread, const Params* params, CUstream stream, bool synchronous) {
+CUresult copy_shaped(Thread& thread, const Params* params, CUstream stream, bool done_on_return) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   Copy copy;
-  copy.synchronous = synchronous;
+  copy.done_on_return = done_on_return;
   if (const CUresult bad = read_copy(*params, copy); bad != CUDA_SUCCESS) return bad;
   return run_copy(thread, stream, copy);
 }
@@ -130,7 +130,7 @@ CUresult copy_async(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream) 
 
 CUresult cuMemcpyPeer(Thread& thread, CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context,
                       std::size_t bytes, CUstream default_stream) {
-  Copy copy{.shape = {bytes}, .target = on_device(dst), .source = on_device(src), .synchronous = true};
+  Copy copy{.shape = {bytes}, .target = on_device(dst), .source = on_device(src), .done_on_return = true};
   if (!name_contexts(thread, dst_context, src_context, copy)) return CUDA_ERROR_INVALID_CONTEXT;
   return run_between(thread, copy, default_stream);
 }
@@ -142,7 +142,7 @@ CUresult cuMemcpyPeerAsync(Thread& thread, CUdeviceptr dst, CUcontext dst_contex
 }
 CUresult cuMemcpy3DPeer(Thread& thread, const CUDA_MEMCPY3D_PEER* params, CUstream default_stream) {
   Copy copy;
-  copy.synchronous = true;
+  copy.done_on_return = true;
   const CUresult bad = read_between(thread, params, copy);
   return bad == CUDA_SUCCESS ? run_between(thread, copy, default_stream) : bad;
 }

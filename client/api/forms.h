@@ -47,7 +47,7 @@ CUresult run_copy(Thread& thread, CUstream stream, const Copy& copy);
 /// struct, or its two sides, say what is copied.
 inline CUresult copy_now(Thread& thread, const CopySide& target, const CopySide& source, std::size_t bytes,
                          CUstream stream) {
-  return run_copy(thread, stream, {.shape = {bytes}, .target = target, .source = source, .synchronous = true});
+  return run_copy(thread, stream, {.shape = {bytes}, .target = target, .source = source, .done_on_return = true});
 }
 CUresult copy_now(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream stream);
 CUresult copy_now(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream);

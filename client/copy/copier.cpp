@@ -30,7 +30,7 @@ CUresult Copier::check() {
 
 CUresult Copier::run() {
   Copy& copy = job_.copy;
-  if (copy.synchronous) {
+  if (copy.done_on_return) {
     // What a copy on the legacy stream does to captures is told first. It harms none that the stream does not disturb.
     if (const CUresult bad = parts_.captures.check_submission(job_.stream); bad != CUDA_SUCCESS) return bad;
   }
@@ -59,7 +59,7 @@ CUresult Copier::run() {
   if (captured) return capture(source, target);
   if (target == Memory::device) return to_device(source);
   if (source != Memory::device) return within_host();
-  const bool awaited = target != Memory::pinned || copy.done_on_return();
+  const bool awaited = target != Memory::pinned || copy.done_on_return;
   const CUresult result = to_host(target, awaited);
   if (awaited) parts_.waits.after_work(job_.thread);
   return result;
@@ -163,7 +163,7 @@ CUresult Copier::within_device() {
   if (copy.source_context) in.setSourceContext(copy.source_context->handle.value());
   if (job_.host_sees_target) call.host_visible();
   const CUresult result = call.post(job_.stream);
-  const bool waits = copy.done_on_return() &&
+  const bool waits = copy.done_on_return &&
                      (job_.host_sees_target || source_.seen_by_host() || synchronizing(source_.region, target_.region));
   return result == CUDA_SUCCESS && waits ? parts_.waits.settle(job_.thread, job_.stream) : result;
 }
@@ -213,7 +213,7 @@ CUresult Copier::to_device(Memory memory) {
   // What the copy comes behind may write its source, in this process or by copies to it. When that is over, nothing
   // that still may is ordered before the copy.
   const bool pinned = memory == Memory::pinned;
-  const bool settled = copy.done_on_return() &&
+  const bool settled = copy.done_on_return &&
                        (parts_.writers.any() ||
                         (pinned && parts_.host_memory.expects(copy.source.begin(), copy.source.extent(copy.shape))));
   if (settled) {
@@ -231,7 +231,7 @@ CUresult Copier::to_device(Memory memory) {
   // what the program writes from now on.
   const bool read_later = source.pinned() && !source.all_here(copy.source, copy.shape);
   const CUresult result = send(source);
-  if (result != CUDA_SUCCESS || !copy.done_on_return()) return result;
+  if (result != CUDA_SUCCESS || !copy.done_on_return) return result;
   // A synchronous copy is also a wait for what the stream still has to do, where the host would notice.
   const Context& context = *job_.stream.context;
   const bool noticed = read_later || synchronizing(source_.region, target_.region) ||
@@ -249,7 +249,7 @@ bool Copier::send_by_lanes(const SourceBytes& source, CUresult& result) {
   // Pageable memory that this thread may have to write before its stream gets there must not be waited for.
   if (!source.pinned() && (newest != Newest::here || parts_.writers.functions())) return false;
   if (!newest || newest == Newest::at_worker) return false;
-  const bool awaited = !source.pinned() || copy.done_on_return();
+  const bool awaited = !source.pinned() || copy.done_on_return;
   if ((awaited && newest == Newest::later) || !goes_by_lanes(awaited, /*to_worker=*/true)) return false;
   const bool of_no_file = source_.region && source_.region->kind == Region::Kind::host;  // HostMemory has made it
   const bool in_order = newest == Newest::later;

@@ -8,7 +8,7 @@ CUresult copy_in(const CopyJob& job, const CopyShape& shape, const CopySide& tar
   auto in = call.in();
   in.setStream(job.stream.wire());
   encode(shape, source, target, in.initCopy());
-  in.setTakenForDone(job.copy.done_on_return());
+  in.setTakenForDone(job.copy.done_on_return);
   if (job.host_sees_target) call.host_visible();
   if (sending == Sending::with_call) call.taken();
   call.bulk(frame);

@@ -18,7 +18,7 @@ struct Copy {
   CopySide source;
   Context* target_context = nullptr;  ///< of device memory or an array, where the program named it
   Context* source_context = nullptr;
-  bool synchronous = false;
+  bool done_on_return = false;  ///< the program takes the copy for done when its call returns
   /// When memory of the host is read.
   enum class SourceOrder {
     usual,   ///< pageable memory during the call, pinned memory when the stream gets there
@@ -28,11 +28,9 @@ struct Copy {
   };
   SourceOrder source_order = SourceOrder::usual;
 
-  /// The program takes the copy for done when its call returns.
-  bool done_on_return() const { return synchronous; }
   /// Pinned memory is read when the stream gets there, and not before.
   bool reads_pinned_in_order() const {
-    return !synchronous && source_order != SourceOrder::early && source_order != SourceOrder::any;
+    return !done_on_return && source_order != SourceOrder::early && source_order != SourceOrder::any;
   }
   /// Pageable memory is, too.
   bool reads_pageable_in_order() const { return source_order == SourceOrder::stream; }

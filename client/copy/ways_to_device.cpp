@@ -37,7 +37,7 @@ bool LaneBytes::send(const CopyPart& part, CUresult& result) {
     auto in = copy.in();
     in.setStream(job.stream.wire());
     encode(part.shape, {.kind = CopySide::Kind::lanes, .place = transfer}, part.target, in.initCopy());
-    in.setTakenForDone(job.copy.done_on_return());
+    in.setTakenForDone(job.copy.done_on_return);
     in.setEarly(early);
     in.setInOrder(in_order);
     if (job.host_sees_target) copy.host_visible();
