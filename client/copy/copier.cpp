@@ -191,12 +191,13 @@ bool Copier::goes_by_lanes(bool awaited, bool to_worker) const {
 // returned.
 bool Copier::unsure(const Known& host) const { return host.region && host.region->kind == Region::Kind::registered; }
 
+// One after the other, until the outcome of one is not CUDA_SUCCESS.
 template <class Step>
-CUresult Copier::for_slices(Step&& step) const {
+std::invoke_result_t<Step, const CopyPart&> Copier::for_slices(Step&& step) const {
   const Copy& copy = job_.copy;
   for (std::uint64_t z = 0; z < copy.shape.depth; ++z) {
     const CopyPart slice{{copy.shape.width, copy.shape.height}, copy.target.from(0, 0, z), copy.source.from(0, 0, z)};
-    if (const CUresult result = step(slice); result != CUDA_SUCCESS) return result;
+    if (const auto result = step(slice); result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
 }
@@ -242,32 +243,31 @@ CUresult Copier::to_device(Memory memory) {
   return result;
 }
 
-// False if the copy goes by another way.
-bool Copier::send_by_lanes(const SourceBytes& source, CUresult& result) {
+// Nothing if the copy goes by another way.
+std::optional<CUresult> Copier::send_by_lanes(const SourceBytes& source) {
   const Copy& copy = job_.copy;
   const auto newest = source.all(copy.source, copy.shape);
   // Pageable memory that this thread may have to write before its stream gets there must not be waited for.
-  if (!source.pinned() && (newest != Newest::here || parts_.writers.functions())) return false;
-  if (!newest || newest == Newest::at_worker) return false;
+  if (!source.pinned() && (newest != Newest::here || parts_.writers.functions())) return std::nullopt;
+  if (!newest || newest == Newest::at_worker) return std::nullopt;
   const bool awaited = !source.pinned() || copy.done_on_return;
-  if ((awaited && newest == Newest::later) || !goes_by_lanes(awaited, /*to_worker=*/true)) return false;
+  if ((awaited && newest == Newest::later) || !goes_by_lanes(awaited, /*to_worker=*/true)) return std::nullopt;
   const bool of_no_file = source_.region && source_.region->kind == Region::Kind::host;  // HostMemory has made it
   const bool in_order = newest == Newest::later;
   LaneBytes way{job_, parts_.lanes, parts_.calls.commands, awaited, in_order, unsure(source_), of_no_file};
   bool readable = true;
-  result = for_slices([&](const CopyPart& slice) {
-    CUresult sent = CUDA_SUCCESS;
-    readable = way.send(slice, sent) && readable;
-    return sent;
+  const CUresult result = for_slices([&](const CopyPart& slice) {
+    const std::optional<CUresult> sent = way.send(slice);
+    if (!sent) readable = false;
+    return sent.value_or(CUDA_SUCCESS);  // the other slices are sent all the same
   });
   // That it cannot be read is met by the next way, as the driver's own copy would, and if that passes, the bytes go so.
-  return readable;
+  return readable ? std::optional(result) : std::nullopt;
 }
 
 CUresult Copier::send(const SourceBytes& source) {
   const Copy& copy = job_.copy;
-  CUresult result = CUDA_SUCCESS;
-  if (send_by_lanes(source, result)) return result;
+  if (const auto sent = send_by_lanes(source)) return *sent;
   const bool staged = goes_through_staging(copy.source);
   const std::uint64_t bytes_max = staged ? SharedStaging::part_bytes(copy.shape.bytes()) : limits::bulk_bytes_max;
   return job_.for_parts(bytes_max, [&](const CopyPart& part) {
@@ -312,25 +312,22 @@ CUresult Copier::send_run(Newest newest, const CopyPart& run) {
   return CUDA_ERROR_UNKNOWN;
 }
 
-// False if the copy goes by another way.
-bool Copier::fetch_by_lanes(bool awaited, CUresult& result) {
+// Nothing if the copy goes by another way.
+std::optional<CUresult> Copier::fetch_by_lanes(bool awaited) {
   const Copy& copy = job_.copy;
-  if (!goes_by_lanes(awaited, /*to_worker=*/false)) return false;
+  if (!goes_by_lanes(awaited, /*to_worker=*/false)) return std::nullopt;
   // Kernels see what the worker has of such memory.
-  if (!awaited && parts_.host_memory.mapped(copy.target.begin())) return false;
+  if (!awaited && parts_.host_memory.mapped(copy.target.begin())) return std::nullopt;
   // What a graph that was launched before has still to deliver there comes by the connection, and would come later.
   if (parts_.writers.graphs()) {
     const auto parts = parts_.graph_parts.within(copy.target.begin(), copy.target.extent(copy.shape));
-    if (std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part.second.source; })) return false;
+    if (std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part.second.source; }))
+      return std::nullopt;
   }
-  bool taken = true;
-  result = for_slices([&](const CopyPart& slice) {
-    CUresult asked = CUDA_SUCCESS;
-    taken = awaited ? LaneReply{job_, parts_.lanes}.fetch(slice, asked)
-                    : LaneDelivery{job_, parts_.lanes, parts_.host_memory, unsure(target_)}.ask_for(slice, asked);
-    return taken ? asked : CUDA_ERROR_NOT_READY;
+  return for_slices([&](const CopyPart& slice) {
+    return awaited ? LaneReply{job_, parts_.lanes}.fetch(slice)
+                   : LaneDelivery{job_, parts_.lanes, parts_.host_memory, unsure(target_)}.ask_for(slice);
   });
-  return taken;
 }
 
 CUresult Copier::to_host(Memory target, bool awaited) {
@@ -347,7 +344,7 @@ CUresult Copier::to_host(Memory target, bool awaited) {
     if (const CUresult bad = parts_.waits.settle_before_work(job_.thread, job_.stream); bad != CUDA_SUCCESS) return bad;
   }
   if (awaited) parts_.host_memory.before_wait(job_.thread);
-  if (CUresult result = CUDA_SUCCESS; fetch_by_lanes(awaited, result)) return result;
+  if (const auto fetched = fetch_by_lanes(awaited)) return *fetched;
   const bool packed = copy.target.packed(copy.shape);
   if (!awaited && packed && copy.shape.depth == 1) return Delivery{job_, parts_.host_memory}.ask_for(job_.whole());
   // One by one, rather than that the call waits for what may be this thread's to do.

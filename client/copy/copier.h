@@ -2,6 +2,7 @@
 // One copy of the program: what memory its sides are, and which way it goes.
 
 #include <optional>
+#include <type_traits>
 
 #include "client/call/calls.h"
 #include "client/call/client_lanes.h"
@@ -83,9 +84,9 @@ class Copier {
   bool goes_by_lanes(bool awaited, bool to_worker) const;
   bool unsure(const Known& host) const;
   template <class Step>
-  CUresult for_slices(Step&& step) const;
-  bool send_by_lanes(const SourceBytes& source, CUresult& result);
-  bool fetch_by_lanes(bool awaited, CUresult& result);
+  std::invoke_result_t<Step, const CopyPart&> for_slices(Step&& step) const;
+  std::optional<CUresult> send_by_lanes(const SourceBytes& source);
+  std::optional<CUresult> fetch_by_lanes(bool awaited);
   bool goes_through_staging(const CopySide& host) const;
 
   const CopyParts& parts_;

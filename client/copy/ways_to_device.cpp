@@ -31,7 +31,7 @@ CUresult StagedBytes::send(const CopyPart& part) {
   return result;
 }
 
-bool LaneBytes::send(const CopyPart& part, CUresult& result) {
+std::optional<CUresult> LaneBytes::send(const CopyPart& part) {
   const auto call = [&](std::uint32_t transfer, std::uint32_t early) {
     RemoteCall<wire::CopyIn> copy(job.thread, job.stream.context);
     auto in = copy.in();
@@ -57,10 +57,11 @@ bool LaneBytes::send(const CopyPart& part, CUresult& result) {
   const LaneRows rows(part.source, part.shape, unsure, of_no_file);
   CopyStream on;
   if (!awaited && !in_order) on = {&job.stream, job.stream.context, job.stream.blocking()};
+  CUresult result = CUDA_SUCCESS;
   const auto outgoing = lanes.offer(rows, in_order, std::move(unreadable), on, call, result);
-  if (!outgoing || !awaited) return true;
+  if (!outgoing || !awaited) return result;
   const trace::Transfer traced(job.thread, trace::Direction::out, part.shape.bytes());
-  return lanes.wait_read(*outgoing);
+  return lanes.wait_read(*outgoing) ? std::optional(result) : std::nullopt;
 }
 
 CUresult BlockBytes::send(const CopyPart& part) {

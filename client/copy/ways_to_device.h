@@ -2,6 +2,8 @@
 // The ways of a copy from the host to the device, one class each. Copier chooses among them;
 // docs/internals/path-of-a-copy.md has them in a table.
 
+#include <optional>
+
 #include "client/call/client_lanes.h"
 #include "client/call/command_stream.h"
 #include "client/objects/graph_parts.h"
@@ -41,8 +43,8 @@ struct LaneBytes {
   bool in_order;            ///< they are read when the stream gets there
   bool unsure, of_no_file;  ///< as LaneRows
 
-  /// False for memory that cannot be read; nothing that counts has been copied then.
-  bool send(const CopyPart& part, CUresult& result);
+  /// Nothing for memory that cannot be read; nothing that counts has been copied then.
+  std::optional<CUresult> send(const CopyPart& part);
 };
 
 /// What the worker has of a host block. Packed.

@@ -84,18 +84,18 @@ class Arrival {
 
 }  // namespace
 
-bool LaneReply::fetch(const CopyPart& part, CUresult& result) {
+std::optional<CUresult> LaneReply::fetch(const CopyPart& part) {
   // Pages that are not there yet come as the bytes do, on several threads.
   for (std::uint64_t y = 0; y < part.shape.height; ++y) {
     touch_for_writing(part.target.row(y, 0), 1);
     touch_for_writing(part.target.row(y, 0) + part.shape.width - 1, 1);
   }
   Arrival arrival(lanes, {part.target, part.shape, /*unsure=*/false});
-  if (!arrival) return false;
+  if (!arrival) return std::nullopt;
   CopyOutCall call(job, part.shape, part.source, {.kind = CopySide::Kind::lanes, .place = arrival.transfer()});
   const std::uint64_t items = job.stream.items.load();
-  result = call.wait(job.stream);
-  if (result != CUDA_SUCCESS) return true;
+  CUresult result = call.wait(job.stream);
+  if (result != CUDA_SUCCESS) return result;
   {
     const trace::Transfer traced(job.thread, trace::Direction::in, part.shape.bytes());
     if (!arrival.wait()) {
@@ -105,13 +105,13 @@ bool LaneReply::fetch(const CopyPart& part, CUresult& result) {
     }
   }
   job.stream.complete(call.number(), items + 1);
-  return true;
+  return result;
 }
 
-bool LaneDelivery::ask_for(const CopyPart& part, CUresult& result) {
+std::optional<CUresult> LaneDelivery::ask_for(const CopyPart& part) {
   const LaneRows rows(part.target, part.shape, unsure);
   const std::uint64_t begin = rows.begin(), end = rows.end();
-  if (!memory.expect_by_lanes(*job.stream.context, begin, end)) return false;
+  if (!memory.expect_by_lanes(*job.stream.context, begin, end)) return std::nullopt;
   const auto done = [&memory = memory, begin, end, thread = job.thread.id()](bool written) {
     memory.arrived_by_lanes(begin, end);
     if (written) return;
@@ -123,10 +123,11 @@ bool LaneDelivery::ask_for(const CopyPart& part, CUresult& result) {
     if (transfer != 0) lanes.cancel(transfer);
     memory.arrived_by_lanes(begin, end);
   };
+  CUresult result;
   try {
     if (!lanes.expect(rows, done, transfer)) {
       take_back();
-      return false;
+      return std::nullopt;
     }
     CopyOutCall call(job, part.shape, part.source, {.kind = CopySide::Kind::lanes, .place = transfer});
     call.host_visible();
@@ -136,7 +137,7 @@ bool LaneDelivery::ask_for(const CopyPart& part, CUresult& result) {
     throw;
   }
   if (result != CUDA_SUCCESS) take_back();
-  return true;
+  return result;
 }
 
 CUresult Delivery::ask_for(const CopyPart& part) {

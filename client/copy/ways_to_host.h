@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 
 #include "client/call/client_lanes.h"
 #include "client/call/command_stream.h"
@@ -56,8 +57,8 @@ struct LaneReply {
   const CopyJob& job;
   ClientLanes& lanes;
 
-  /// False if other bytes are on their way to the same memory: nothing was asked for.
-  bool fetch(const CopyPart& part, CUresult& result);
+  /// Nothing if other bytes are on their way to the same memory: nothing was asked for.
+  std::optional<CUresult> fetch(const CopyPart& part);
 };
 
 /// On the bulk lanes, to pinned memory.
@@ -68,7 +69,7 @@ struct LaneDelivery {
   bool unsure;  ///< as LaneRows
 
   /// As LaneReply's.
-  bool ask_for(const CopyPart& part, CUresult& result);
+  std::optional<CUresult> ask_for(const CopyPart& part);
 };
 
 /// To pinned memory, when the stream has got there and this process reads. The rows must be packed.
