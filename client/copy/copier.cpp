@@ -222,9 +222,9 @@ CUresult Copier::to_device(Memory memory) {
   }
   const SourceBytes source(parts_.host_memory, parts_.writers, copy, pinned, settled);
   // And so may an earlier copy, of which nobody has the bytes yet.
-  if (source.pinned() && !copy.reads_pinned_in_order() && source.all(copy.source, copy.shape) != Newest::here &&
+  if (source.pinned() && !copy.reads_pinned_in_order() && source.all(copy.source, copy.shape) != ReadFrom::here &&
       parts_.host_memory.newest(copy.source.begin(), copy.source.extent(copy.shape)).newest ==
-          HostMemory::Newest::coming) {
+          HostMemory::NewestBytes::coming) {
     if (const CUresult result = parts_.waits.settle(job_.thread, *job_.stream.context); result != CUDA_SUCCESS)
       return result;
   }
@@ -246,14 +246,14 @@ CUresult Copier::to_device(Memory memory) {
 // Nothing if the copy goes by another way.
 std::optional<CUresult> Copier::send_by_lanes(const SourceBytes& source) {
   const Copy& copy = job_.copy;
-  const auto newest = source.all(copy.source, copy.shape);
+  const auto from = source.all(copy.source, copy.shape);
   // Pageable memory that this thread may have to write before its stream gets there must not be waited for.
-  if (!source.pinned() && (newest != Newest::here || parts_.writers.functions())) return std::nullopt;
-  if (!newest || newest == Newest::at_worker) return std::nullopt;
+  if (!source.pinned() && (from != ReadFrom::here || parts_.writers.functions())) return std::nullopt;
+  if (!from || from == ReadFrom::at_worker) return std::nullopt;
   const bool awaited = !source.pinned() || copy.done_on_return;
-  if ((awaited && newest == Newest::later) || !goes_by_lanes(awaited, /*to_worker=*/true)) return std::nullopt;
+  if ((awaited && from == ReadFrom::when_due) || !goes_by_lanes(awaited, /*to_worker=*/true)) return std::nullopt;
   const bool of_no_file = source_.region && source_.region->kind == Region::Kind::host;  // HostMemory has made it
-  const bool in_order = newest == Newest::later;
+  const bool in_order = from == ReadFrom::when_due;
   LaneBytes way{job_, parts_.lanes, parts_.calls.commands, awaited, in_order, unsure(source_), of_no_file};
   bool readable = true;
   const CUresult result = for_slices([&](const CopyPart& slice) {
@@ -285,17 +285,17 @@ CUresult Copier::send(const SourceBytes& source) {
 CUresult Copier::send_by_runs(const SourceBytes& source, const CopyPart& part) {
   for (std::uint64_t y = 0; y < part.shape.height; ++y) {
     for (std::uint64_t x = 0; x < part.shape.width;) {
-      const CopySide from = part.source.from(x, y, 0);
+      const CopySide side = part.source.from(x, y, 0);
       const std::uint64_t rest = part.shape.width - x;
-      auto [bytes, newest] = source.first_run(from.place, rest);
+      auto [bytes, from] = source.first_run(side.place, rest);
       if (part.target.in_array() && bytes < rest) {
         // Elements of arrays cannot be copied by halves: the whole row is to be here first.
         if (const CUresult bad = parts_.waits.settle(job_.thread, *job_.stream.context); bad != CUDA_SUCCESS)
           return bad;
         bytes = rest;
-        newest = Newest::here;
+        from = ReadFrom::here;
       }
-      if (const CUresult bad = send_run(newest, {{bytes}, part.target.from(x, y, 0), from}); bad != CUDA_SUCCESS)
+      if (const CUresult bad = send_run(from, {{bytes}, part.target.from(x, y, 0), side}); bad != CUDA_SUCCESS)
         return bad;
       x += bytes;
     }
@@ -303,11 +303,11 @@ CUresult Copier::send_by_runs(const SourceBytes& source, const CopyPart& part) {
   return CUDA_SUCCESS;
 }
 
-CUresult Copier::send_run(Newest newest, const CopyPart& run) {
-  switch (newest) {
-    case Newest::here: return FrameBytes{job_, gathers_}.send(run);
-    case Newest::at_worker: return BlockBytes{job_, parts_.host_memory}.send(run);
-    case Newest::later: return PulledBytes{job_}.send(run);
+CUresult Copier::send_run(ReadFrom from, const CopyPart& run) {
+  switch (from) {
+    case ReadFrom::here: return FrameBytes{job_, gathers_}.send(run);
+    case ReadFrom::at_worker: return BlockBytes{job_, parts_.host_memory}.send(run);
+    case ReadFrom::when_due: return PulledBytes{job_}.send(run);
   }
   return CUDA_ERROR_UNKNOWN;
 }

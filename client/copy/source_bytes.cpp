@@ -2,25 +2,25 @@
 
 namespace fargpu::client {
 
-std::optional<Newest> SourceBytes::all(const CopySide& rows, const CopyShape& shape) const {
-  if (!pinned_) return copy_.reads_pageable_in_order() && writers_.any() ? Newest::later : Newest::here;
+std::optional<ReadFrom> SourceBytes::all(const CopySide& rows, const CopyShape& shape) const {
+  if (!pinned_) return copy_.reads_pageable_in_order() && writers_.any() ? ReadFrom::when_due : ReadFrom::here;
   const std::uint64_t extent = rows.extent(shape);
   const Run run = first_run(rows.begin(), extent);
-  return run.bytes == extent ? std::optional(run.newest) : std::nullopt;
+  return run.bytes == extent ? std::optional(run.from) : std::nullopt;
 }
 
 SourceBytes::Run SourceBytes::first_run(std::uint64_t address, std::uint64_t bytes) const {
-  if (memory_.mapped(address)) return {bytes, Newest::at_worker};
-  if (settled_) return {bytes, Newest::here};
+  if (memory_.mapped(address)) return {bytes, ReadFrom::at_worker};
+  if (settled_) return {bytes, ReadFrom::here};
   if (copy_.reads_pinned_in_order() && (writers_.any() || writers_.kernels()))
-    return {bytes, Newest::later};  // behind copies that have written there, too
+    return {bytes, ReadFrom::when_due};  // behind copies that have written there, too
   const HostMemory::Part part = memory_.newest(address, bytes);
   switch (part.newest) {
-    case HostMemory::Newest::at_worker: return {part.bytes, Newest::at_worker};
-    case HostMemory::Newest::coming: return {part.bytes, Newest::later};
-    case HostMemory::Newest::here: break;
+    case HostMemory::NewestBytes::at_worker: return {part.bytes, ReadFrom::at_worker};
+    case HostMemory::NewestBytes::coming: return {part.bytes, ReadFrom::when_due};
+    case HostMemory::NewestBytes::here: break;
   }
-  return {part.bytes, Newest::here};
+  return {part.bytes, ReadFrom::here};
 }
 
 }  // namespace fargpu::client

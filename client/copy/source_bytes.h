@@ -11,10 +11,10 @@
 namespace fargpu::client {
 
 /// Where the bytes are that a copy is to read, which counts when its stream gets there, unless the copy says otherwise.
-enum class Newest {
+enum class ReadFrom {
   here,       ///< in this process, now: nothing has newer ones, and nothing that work waits for may write some
   at_worker,  ///< in what the worker has of the host block
-  later,  ///< in this process when the stream gets there: host functions, graphs or copies may write them until then
+  when_due,  ///< in this process when the stream gets there: host functions, graphs or copies may write them until then
 };
 
 /// Pinned memory may differ from row to row, and within a row.
@@ -26,12 +26,12 @@ class SourceBytes {
 
   bool pinned() const { return pinned_; }
   /// Where all of them are, if one answer holds.
-  std::optional<Newest> all(const CopySide& rows, const CopyShape& shape) const;
-  bool all_here(const CopySide& rows, const CopyShape& shape) const { return all(rows, shape) == Newest::here; }
+  std::optional<ReadFrom> all(const CopySide& rows, const CopyShape& shape) const;
+  bool all_here(const CopySide& rows, const CopyShape& shape) const { return all(rows, shape) == ReadFrom::here; }
   /// The first bytes of a row for which one answer holds.
   struct Run {
     std::uint64_t bytes;
-    Newest newest;
+    ReadFrom from;
   };
   Run first_run(std::uint64_t address, std::uint64_t bytes) const;
 

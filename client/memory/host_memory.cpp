@@ -621,14 +621,15 @@ void HostMemory::arrived_by_lanes(std::uint64_t begin, std::uint64_t end) {
 
 HostMemory::Part HostMemory::newest(std::uint64_t address, std::uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
-  Part part{bytes, Newest::here};
+  Part part{bytes, NewestBytes::here};
   const std::uint64_t end = address + bytes;
   for (const Expected& range : expected_) {
     const std::uint64_t begin = range.begin, stop = range.end;
     if (begin <= address && address < stop) {
       part.bytes = std::min(part.bytes, std::min(stop, end) - address);
       // Where some come by the lanes, the worker's copy does not have all.
-      part.newest = range.by_lanes() || part.newest == Newest::coming ? Newest::coming : Newest::at_worker;
+      part.newest =
+          range.by_lanes() || part.newest == NewestBytes::coming ? NewestBytes::coming : NewestBytes::at_worker;
     } else if (begin > address && begin < end) {
       part.bytes = std::min(part.bytes, begin - address);
     }

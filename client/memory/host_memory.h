@@ -136,14 +136,14 @@ class HostMemory {
 
   /// The first part of [address, address + bytes) for which one answer holds: how long it is, and where its newest
   /// bytes are.
-  enum class Newest {
+  enum class NewestBytes {
     here,
     at_worker,  ///< in the worker's copy of the block
     coming,     ///< here, when all is delivered
   };
   struct Part {
     std::uint64_t bytes;
-    Newest newest;
+    NewestBytes newest;
   };
   Part newest(std::uint64_t address, std::uint64_t bytes) const;
   /// Whether a delivery to any of [address, address + bytes) is still to come.
