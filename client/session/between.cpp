@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,7 +26,12 @@ namespace {
 template <class Work>
 CUresult within(Session& session, Work&& work) {
   try {
-    return work();
+    if constexpr (std::is_void_v<std::invoke_result_t<Work>>) {
+      work();
+      return CUDA_SUCCESS;
+    } else {
+      return work();
+    }
   } catch (const ChannelClosed&) {
     return CUDA_ERROR_DEVICE_UNAVAILABLE;  // its own threads tell of it
   } catch (const std::exception& error) {
@@ -164,7 +170,6 @@ CUresult Between::wait(Thread& thread, Stream& stream, const Event& event) {
     wait.tell();
     there.fences.after(thread, *witness, [this, id] { note(*id, &Parked::passed); });
     there.calls.commands.flush();
-    return CUDA_SUCCESS;
   });
   if (asked != CUDA_SUCCESS) note(*id, &Parked::passed, asked);
   here.calls.commands.flush();
@@ -191,7 +196,6 @@ CUresult Between::wait_directly(Thread& thread, Stream& stream, const Event& eve
     tell.in().setNumber(number);
     tell.tell();
     link.from.calls.commands.flush();
-    return CUDA_SUCCESS;
   });
   link.to.calls.commands.flush();
   return CUDA_SUCCESS;
@@ -232,10 +236,7 @@ Stream* Between::hidden(Thread& thread, Context& context, Use use) {
   if (const auto known = hidden_.find({&home, use}); known != hidden_.end())
     if (Stream* const stream = session.streams.find(known->second)) return stream;
   Stream* stream = nullptr;
-  (void)within(session, [&] {
-    stream = session.streams.make_hidden(thread, home, CU_STREAM_NON_BLOCKING);
-    return CUDA_SUCCESS;
-  });
+  (void)within(session, [&] { stream = session.streams.make_hidden(thread, home, CU_STREAM_NON_BLOCKING); });
   if (stream) hidden_[{&home, use}] = stream->handle;
   return stream;
 }
@@ -267,6 +268,28 @@ std::shared_ptr<Link> Between::link_for(const Copy& copy, Sides sides) {
   return links_.between(*sides.source, *sides.target);
 }
 
+// A part of a copy by a link: `stream` leads, `other` is the other worker's.
+CUresult Between::give_halves(Thread& thread, Stream& stream, Stream& other, Link& link, const CopyPart& part) {
+  const bool reads = stream.context->session == &link.from;
+  const CopySide by_link{.kind = CopySide::Kind::peer, .place = link.place(link.next_transfer(part.shape))};
+  RemoteCall<wire::CopyIn> in(thread, reads ? other.context : stream.context);
+  in.in().setStream(reads ? other.wire() : stream.wire());
+  encode(part.shape, by_link, part.target, in.in().initCopy());
+  in.in().setLeads(!reads);
+  RemoteCall<wire::CopyOut> out(thread, reads ? stream.context : other.context);
+  out.in().setStream(reads ? stream.wire() : other.wire());
+  encode(part.shape, part.source, by_link, out.in().initCopy());
+  out.in().setLeads(reads);
+  if (const CUresult bad = reads ? out.post(stream) : in.post(stream); bad != CUDA_SUCCESS) return bad;
+  bytes_direct_ += part.shape.bytes();
+  // If that session is lost meanwhile, so is the link, and the stream goes on.
+  (void)within(reads ? link.to : link.from, [&] {
+    if (reads) in.tell();
+    else out.tell();
+  });
+  return CUDA_SUCCESS;
+}
+
 // Each of the two workers gets its half. The one whose stream the program has named leads: the transfer begins when
 // that stream gets there, and the stream goes on when all bytes have landed.
 CUresult Between::directly(Thread& thread, Stream& stream, const Copy& whole, Sides sides, Link& link) {
@@ -295,38 +318,16 @@ CUresult Between::directly(Thread& thread, Stream& stream, const Copy& whole, Si
     changed_.notify_all();
   };
   constexpr std::uint64_t whole_slices = std::uint64_t{1} << 48;
-  const auto halves = [&](const CopyPart& part) {
-    const CopySide by_link{.kind = CopySide::Kind::peer, .place = link.place(link.next_transfer(part.shape))};
-    RemoteCall<wire::CopyIn> in(thread, reads ? other->context : stream.context);
-    in.in().setStream(reads ? other->wire() : stream.wire());
-    encode(part.shape, by_link, part.target, in.in().initCopy());
-    in.in().setLeads(!reads);
-    RemoteCall<wire::CopyOut> out(thread, reads ? stream.context : other->context);
-    out.in().setStream(reads ? stream.wire() : other->wire());
-    encode(part.shape, part.source, by_link, out.in().initCopy());
-    out.in().setLeads(reads);
-    if (const CUresult bad = reads ? out.post(stream) : in.post(stream); bad != CUDA_SUCCESS) return bad;
-    bytes_direct_ += part.shape.bytes();
-    // If that session is lost meanwhile, so is the link, and the stream goes on.
-    (void)within(there, [&] {
-      if (reads) in.tell();
-      else out.tell();
-      return CUDA_SUCCESS;
-    });
-    return CUDA_SUCCESS;
-  };
   CUresult result;
   try {
-    result = CopyJob{thread, stream, copy}.for_parts(whole_slices, halves);
+    result = CopyJob{thread, stream, copy}.for_parts(
+        whole_slices, [&](const CopyPart& part) { return give_halves(thread, stream, *other, link, part); });
     here.fences.after(thread, stream, over);
   } catch (...) {
     over();
     throw;
   }
-  (void)within(there, [&] {
-    there.calls.commands.flush();
-    return CUDA_SUCCESS;
-  });
+  (void)within(there, [&] { there.calls.commands.flush(); });
   here.calls.commands.flush();
   return result;
 }
@@ -436,11 +437,7 @@ CUresult Between::perform(Thread& thread, const Copy& copy, Sides sides) {
   // This thread is to find what the GPU of another session wrote to pinned memory of that.
   for (const CopySide* const side : {&copy.source, &copy.target}) {
     Session* const owner = side->in_array() ? nullptr : knowing_(side->begin());
-    if (owner && owner != only.context->session)
-      (void)within(*owner, [&] {
-        owner->waits.after_work(thread);
-        return CUDA_SUCCESS;
-      });
+    if (owner && owner != only.context->session) (void)within(*owner, [&] { owner->waits.after_work(thread); });
   }
   const CUresult result = CopyJob{thread, only, copy}.for_parts(Relay::piece_bytes, [&](const CopyPart& part) {
     return run(thread, only, part.shape, part.source, part.target);

@@ -25,6 +25,7 @@
 namespace fargpu::client {
 
 class Session;
+struct CopyPart;
 
 /// Copies and waits go by a link between the two workers where there is one, and then this process has nothing to do
 /// with them. Where there is none, a stream is parked, and contents come through here.
@@ -95,6 +96,7 @@ class Between {
 
   std::shared_ptr<Link> link_for(const Copy& copy, Sides sides);
   CUresult directly(Thread& thread, Stream& stream, const Copy& copy, Sides sides, Link& link);
+  CUresult give_halves(Thread& thread, Stream& stream, Stream& other, Link& link, const CopyPart& part);
   CUresult wait_directly(Thread& thread, Stream& stream, const Event& event, Stream& witness, Link& link);
 
   bool pinned(const CopySide& side) const;
