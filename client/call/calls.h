@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 
 #include "call_credit.h"
@@ -15,8 +16,11 @@
 #include "client/objects/contexts.h"
 #include "client/objects/thread.h"
 #include "command_stream.h"
+#include "control.capnp.h"
 #include "opcodes.h"
 #include "protocol/compression.h"
+#include "protocol/frame.h"
+#include "protocol/message.h"
 #include "receiver.h"
 #include "reply_cache.h"
 
@@ -78,6 +82,15 @@ class Calls {
   void take_credit(std::uint64_t bytes) {
     if (!credit.take(bytes)) [[unlikely]]
       wait_for_credit(bytes);
+  }
+  /// Sends a control message, which `fill` writes, behind the calls so far and without delay.
+  template <class Fill>
+  void say(Fill&& fill, std::span<const std::byte> bulk = {}) {
+    MessageWriter writer;
+    fill(writer.root<wire::Control>());
+    FrameHeader header;
+    header.kind = FrameKind::control;
+    commands.append(header, writer.finish(), bulk, CommandStream::Urgency::now);
   }
   /// A call was answered after this time: the shortest is about a round trip.
   void note_wait(std::chrono::nanoseconds took);

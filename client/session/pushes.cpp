@@ -26,23 +26,8 @@ void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     case wire::Control::PASSED: parts_.fences.passed(push.getPassed().getFence()); return;
     case wire::Control::EVENT_PASSED: on_event(push.getEventPassed()); return;
     case wire::Control::CALLBACK: on_callback(push.getCallback()); return;
-    case wire::Control::PULL: {
-      const auto pull = push.getPull();
-      // On another thread: sending may have to wait until the worker reads, which this thread must not.
-      answer_aside(
-          [this, id = pull.getPull(), address = pull.getAddress(), bytes = pull.getBytes(), part = pull.getPart()] {
-            if (part == 0) answer_pull(id, address, bytes);
-            else answer_part_pull(id, part, bytes);
-          });
-      return;
-    }
-    case wire::Control::DELIVER:
-      if (push.getDeliver().getPart() != 0)
-        deliver_part(push.getDeliver().getPart(), push.getDeliver().getAddress(), bulk);
-      else
-        parts_.host_memory.delivered(push.getDeliver().getAddress(), bulk, push.getDeliver().getCopy(),
-                                     push.getDeliver().getOver());
-      return;
+    case wire::Control::PULL: on_pull(push.getPull()); return;
+    case wire::Control::DELIVER: on_deliver(push.getDeliver(), bulk); return;
     case wire::Control::WANTED: {
       const auto wanted = push.getWanted();
       parts_.lanes.wanted(wanted.getTransfer(), wanted.getChunks(), wanted.getOver());
@@ -50,24 +35,9 @@ void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     }
     case wire::Control::ARRIVING: parts_.lanes.wait_for_chunks(push.getArriving().getChunks()); return;
     case wire::Control::RELEASED: release_part(push.getReleased().getPart()); return;
-    case wire::Control::PRINTED: {
-      const auto text = push.getPrinted();
-      if (text.getDescriptor() != 1 && text.getDescriptor() != 2)
-        throw ProtocolError("a kernel's output is for neither standard output nor standard error");
-      waiting_prints.add(text.getDescriptor() == 1 ? WaitingPrints::output : WaitingPrints::errors,
-                         {text.getText().asChars().begin(), text.getText().size()});
-      return;
-    }
+    case wire::Control::PRINTED: on_printed(push.getPrinted()); return;
     case wire::Control::NOTICE: log::warn("{}: {}", host_, printable(push.getNotice().cStr(), 512)); return;
-    case wire::Control::RETURNED: {
-      const auto back = push.getReturned();
-      trace::memory_returned(host_, back.getBytes(),
-                             {{{"device memory leaves", back.getLeavingUs()},
-                               {"device memory is away", back.getAwayUs()},
-                               {"device memory waits for room", back.getWaitingUs()},
-                               {"device memory returns", back.getReturningUs()}}});
-      return;
-    }
+    case wire::Control::RETURNED: on_returned(push.getReturned()); return;
     case wire::Control::LINK_LOST:
       tell_link_loss(parts_.calls, push.getLinkLost().getLink(), push.getLinkLost().getText().cStr());
       return;
@@ -92,6 +62,35 @@ void Pushes::on_callback(wire::Callback::Reader callback) {
     return parts_.callbacks.skip(callback.getCallback(), result);
   }
   if (!parts_.stream_waits.due(callback.getCallback(), result)) parts_.callbacks.due(callback.getCallback(), result);
+}
+
+// On another thread: sending may have to wait until the worker reads, which this thread must not.
+void Pushes::on_pull(wire::Pull::Reader pull) {
+  answer_aside(
+      [this, id = pull.getPull(), address = pull.getAddress(), bytes = pull.getBytes(), part = pull.getPart()] {
+        if (part == 0) answer_pull(id, address, bytes);
+        else answer_part_pull(id, part, bytes);
+      });
+}
+
+void Pushes::on_deliver(wire::Deliver::Reader deliver, std::span<const std::byte> bytes) {
+  if (deliver.getPart() != 0) deliver_part(deliver.getPart(), deliver.getAddress(), bytes);
+  else parts_.host_memory.delivered(deliver.getAddress(), bytes, deliver.getCopy(), deliver.getOver());
+}
+
+void Pushes::on_printed(wire::Printed::Reader text) {
+  if (text.getDescriptor() != 1 && text.getDescriptor() != 2)
+    throw ProtocolError("a kernel's output is for neither standard output nor standard error");
+  waiting_prints.add(text.getDescriptor() == 1 ? WaitingPrints::output : WaitingPrints::errors,
+                     {text.getText().asChars().begin(), text.getText().size()});
+}
+
+void Pushes::on_returned(wire::Returned::Reader back) {
+  trace::memory_returned(host_, back.getBytes(),
+                         {{{"device memory leaves", back.getLeavingUs()},
+                           {"device memory is away", back.getAwayUs()},
+                           {"device memory waits for room", back.getWaitingUs()},
+                           {"device memory returns", back.getReturningUs()}}});
 }
 
 void Pushes::call_part(std::uint64_t callback, std::uint64_t part) {
@@ -261,11 +260,7 @@ void Pushes::count_job() {
 template <class Fill>
 void Pushes::tell_worker(Fill&& fill, std::span<const std::byte> bulk) {
   try {
-    MessageWriter writer;
-    fill(writer.root<wire::Control>());
-    FrameHeader header;
-    header.kind = FrameKind::control;
-    parts_.calls.commands.append(header, writer.finish(), bulk, CommandStream::Urgency::now);
+    parts_.calls.say(fill, bulk);
   } catch (const std::exception& error) {
     lose_for(parts_.calls.events, error.what());
   }

@@ -66,6 +66,10 @@ class Pushes final : public PushHandler {
   void on_late_error(wire::LateError::Reader error);
   void on_event(wire::EventPassed::Reader passed);
   void on_callback(wire::Callback::Reader callback);
+  void on_pull(wire::Pull::Reader pull);
+  void on_deliver(wire::Deliver::Reader deliver, std::span<const std::byte> bytes);
+  void on_printed(wire::Printed::Reader text);
+  void on_returned(wire::Returned::Reader back);
   void answer_pull(std::uint64_t pull, std::uint64_t address, std::uint64_t bytes);
   void answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint64_t bytes);
   bool read_pinned(std::uint64_t buffer_id, std::uint64_t address, std::span<std::byte> into) const;

@@ -160,11 +160,7 @@ void Session::tell_lane_lost(const std::string& why) noexcept {
 template <class Fill>
 void Session::tell(Fill&& fill) noexcept {
   try {
-    MessageWriter writer;
-    fill(writer.root<wire::Control>());
-    FrameHeader header;
-    header.kind = FrameKind::control;
-    calls.commands.append(header, writer.finish(), {}, CommandStream::Urgency::now);
+    calls.say(fill);
   } catch (...) {
     // The worker notices that the connection is gone.
   }
