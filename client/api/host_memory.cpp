@@ -6,6 +6,7 @@
 
 #include <string_view>
 
+#include "client/base/pages.h"
 #include "client/call/refusal.h"
 #include "client/memory/mapped_file.h"
 #include "client/session/entry.h"
@@ -24,7 +25,6 @@ constexpr unsigned register_flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGI
 // Whether there is memory all over the range, as far as its pages go. The system says so of a range that it is to write
 // back some time, which private memory never is.
 bool all_mapped(std::uint64_t address, std::uint64_t bytes) {
-  constexpr std::uint64_t page_bytes = 4096;
   const std::uint64_t begin = address / page_bytes * page_bytes;
   const std::uint64_t length = address - begin + bytes;
   if (length < bytes || begin + length < begin || begin + length > UINT64_MAX - page_bytes) return false;

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "client/base/pages.h"
 #include "protocol/program_memory.h"
 
 namespace fargpu::client {
@@ -11,7 +12,7 @@ template <class Step>
 bool for_rows(const CopySide& side, const RowChunks::Part& part, Step&& step) {
   const CopySide rows = side.from(part.column, part.row, 0);
   for (std::uint64_t y = 0; y < part.shape.height; ++y)
-    if (!step(reinterpret_cast<std::byte*>(rows.row(y, 0)), y * part.shape.width, part.shape.width)) return false;
+    if (!step(bytes_at(rows.row(y, 0)), y * part.shape.width, part.shape.width)) return false;
   return true;
 }
 
@@ -20,7 +21,7 @@ bool for_rows(const CopySide& side, const RowChunks::Part& part, Step&& step) {
 std::span<std::byte> LaneRows::place_of(std::uint64_t chunk) const {
   const RowChunks::Part part = chunks_.part(chunk);
   const CopySide rows = side_.from(part.column, part.row, 0);
-  return {reinterpret_cast<std::byte*>(rows.begin()), rows.extent(part.shape)};
+  return {bytes_at(rows.begin()), rows.extent(part.shape)};
 }
 
 bool LaneRows::gather(std::uint64_t chunk, std::span<std::byte> into) const {
@@ -38,7 +39,7 @@ bool LaneRows::scatter(std::uint64_t chunk, std::span<const std::byte> bytes) co
 }
 
 bool LaneRows::write(std::uint64_t address, std::span<const std::byte> bytes) const {
-  auto* const to = reinterpret_cast<std::byte*>(address);
+  auto* const to = bytes_at(address);
   if (unsure_) return write_program_memory(bytes.data(), to, bytes.size());
   std::memcpy(to, bytes.data(), bytes.size());
   return true;

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
+#include "client/base/pages.h"
 #include "copy_node.h"
-#include "program_bytes.h"
 #include "ways_to_device.h"
 #include "ways_to_host.h"
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "client/base/log.h"
+#include "client/base/pages.h"
 #include "client/call/trace.h"
 #include "program_bytes.h"
 

@@ -5,6 +5,7 @@
 #include "calls_vmm.capnp.h"
 #include "operations.capnp.h"
 #include "protocol/errors.h"
+#include "client/base/pages.h"
 #include "client/call/remote_call.h"
 #include "client/connect/facts.h"
 #include "client/objects/contexts.h"
@@ -17,8 +18,6 @@ namespace {
 
 constexpr std::uint64_t arena_bytes_max = 32u << 20;
 constexpr std::uint64_t alignment = 512;  // of every allocation, as the driver's own
-
-std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + to - 1) / to * to; }
 
 }  // namespace
 

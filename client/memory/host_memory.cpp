@@ -31,21 +31,18 @@
 #include "managed_memory.h"
 #include "protocol/channel.h"
 #include "client/base/log.h"
+#include "client/base/pages.h"
 #include "client/base/uncancelled.h"
 #include "client/base/untorn_copy.h"
 
 namespace fargpu::client {
 namespace {
 
-constexpr std::uint64_t page_bytes = 4096;
 // For blocks up to here the flag of their allocation says that kernels use them.
 constexpr std::uint64_t mapped_by_flag_max = 1u << 20;
 // Comparing costs no fault, and no round trip when the program looks, but every launch and wait goes through all of
 // what is compared: some 50 us a MiB. So larger blocks are paged, and whatever would make the sum larger than that.
 constexpr std::uint64_t compared_bytes_max = 256u << 10, compared_sum_max = 512u << 10;
-
-std::uint64_t round_up(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
-std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
 // Whether the program has unmapped some of its memory, which it must not before it has unregistered it. A driver keeps
 // the pages, and the program goes on.
@@ -53,8 +50,8 @@ bool is_unmapped(std::uint64_t address, std::uint64_t bytes) {
   std::array<unsigned char, 16384> resident;  // which nobody asks for
   const std::uint64_t end = round_up(address + bytes);
   for (std::uint64_t begin = address / page_bytes * page_bytes; begin < end; begin += resident.size() * page_bytes) {
-    if (::mincore(at(begin), std::min<std::uint64_t>(end - begin, resident.size() * page_bytes), resident.data()) ==
-            0 ||
+    if (::mincore(bytes_at(begin), std::min<std::uint64_t>(end - begin, resident.size() * page_bytes),
+                  resident.data()) == 0 ||
         errno != ENOMEM)
       continue;
     static std::atomic<bool> told{false};
@@ -84,12 +81,12 @@ CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t byte
   } else {
     if (const CUresult bad = take_window(round_up(bytes), base); bad != CUDA_SUCCESS) return bad;
     void* const mapped =
-        ::mmap(at(base), round_up(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        ::mmap(bytes_at(base), round_up(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     if (mapped == MAP_FAILED) {
       give_window(base, round_up(bytes));
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    rdma::StableMemory::of_process().add(at(base), bytes);
+    rdma::StableMemory::of_process().add(bytes_at(base), bytes);
   }
   const CUresult result = hold(thread,
                                {.kind = Region::Kind::host,
@@ -100,7 +97,7 @@ CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t byte
                                 .flags = flags,
                                 .device_address = base},
                                flags & CU_MEMHOSTALLOC_DEVICEMAP);
-  if (result == CUDA_SUCCESS) *pointer = at(base);
+  if (result == CUDA_SUCCESS) *pointer = bytes_at(base);
   return result;
 }
 
@@ -115,9 +112,9 @@ CUresult HostMemory::take_window(std::uint64_t bytes, std::uint64_t& base) {
 // The addresses stay reserved, so that nothing else of the program comes to lie there. A worker in this process has its
 // own copy of the block in these very pages, and may not have heard yet that it is gone.
 void HostMemory::give_window(std::uint64_t base, std::uint64_t bytes) {
-  rdma::StableMemory::of_process().remove(at(base));
+  rdma::StableMemory::of_process().remove(bytes_at(base));
   if (!parts_.one_process)
-    ::mmap(at(base), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    ::mmap(bytes_at(base), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   const std::lock_guard lock(mutex_);
   window_.give(base, bytes);
 }
@@ -139,8 +136,8 @@ CUresult HostMemory::share(Thread& thread, Context& context, std::uint64_t bytes
   const int descriptor = parts_.channel.receive_descriptor();
   if (descriptor < 0) throw ProtocolError("pinned memory is to be shared, and was not sent");
   const bool sealed = is_sealed_memory(descriptor, bytes);
-  const bool mapped =
-      sealed && ::mmap(at(base), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, 0) != MAP_FAILED;
+  const bool mapped = sealed && ::mmap(bytes_at(base), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                                       descriptor, 0) != MAP_FAILED;
   ::close(descriptor);
   if (!sealed) throw ProtocolError("pinned memory is to be shared that could shrink");
   if (mapped) return CUDA_SUCCESS;
@@ -251,7 +248,7 @@ CUresult HostMemory::begin_mapped(Thread& thread, const Region& region, Block& b
   if (!paged) shadow.resize(block.bytes);  // zero, as the worker's memory begins
   block.becomes_mapped = true;
   lock.unlock();
-  if (paged) rdma::StableMemory::of_process().remove(at(block.base));  // its pages may not always be read
+  if (paged) rdma::StableMemory::of_process().remove(bytes_at(block.base));  // its pages may not always be read
   CUresult result = call.wait();
   bool opened = block.opened || result == CUDA_SUCCESS;
   if (result == CUDA_SUCCESS && paged &&
@@ -357,7 +354,7 @@ CUresult HostMemory::page(Thread& thread, const Region& region, Block& block, st
   in.setDevice(block.base);
   in.setPaged(true);
   if (call.wait() != CUDA_SUCCESS) return CUDA_SUCCESS;  // an older host: the block stays as it is
-  rdma::StableMemory::of_process().remove(at(block.base));
+  rdma::StableMemory::of_process().remove(bytes_at(block.base));
   lock.lock();
   const std::vector<std::byte> known = std::exchange(block.shadow, {});
   block.paged = true;  // before its pages are protected: the receiving thread must not touch them
@@ -554,7 +551,7 @@ HostMemory::Block* HostMemory::next_compared(std::uint64_t after) const {
 std::vector<HostMemory::Change> HostMemory::take_changes(Block& block) {
   std::vector<Change> changes;
   if (!block.owned && is_unmapped(block.base, block.bytes)) return changes;
-  const std::span<const std::byte> now(at(block.base), block.bytes);
+  const std::span<const std::byte> now(bytes_at(block.base), block.bytes);
   for_changed_runs(now, block.shadow, [&](std::size_t offset, std::size_t bytes) {
     Change& change = changes.emplace_back();
     change.address = block.base + offset;
@@ -686,11 +683,11 @@ void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> byt
       const bool copied = std::any_of(expected_.begin(), expected_.end(), [&](const Expected& range) {
         return range.begin <= address && address < range.end;
       });
-      const std::size_t both = copied ? bytes.size() : changed_by_both(bytes, {at(address), bytes.size()}, known);
+      const std::size_t both = copied ? bytes.size() : changed_by_both(bytes, {bytes_at(address), bytes.size()}, known);
       if (both < bytes.size()) note_lost(*block, address + both);
       std::memcpy(known.data(), bytes.data(), bytes.size());
     }
-    copy_untorn(at(address), bytes);
+    copy_untorn(bytes_at(address), bytes);
   }
   note_delivered(address, address + bytes.size(), copy);
 }

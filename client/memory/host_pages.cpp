@@ -16,6 +16,7 @@
 #include "client/base/log.h"
 #include "operations.capnp.h"
 #include "client/base/life.h"
+#include "client/base/pages.h"
 #include "protocol/changed_runs.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
@@ -25,11 +26,8 @@
 namespace fargpu::client {
 namespace {
 
-constexpr std::uint64_t page_bytes = 4096;
 // Between changed words: what is less goes along, which costs less than a frame.
 constexpr std::size_t gap_bytes = 128;
-
-std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
 // Calls visit(offset, bytes) for the pages of anonymous memory that are there at all: the others have never been
 // touched. All of them where the system does not say.
@@ -66,15 +64,15 @@ bool HostPages::adopt(Context& context, std::uint64_t base, std::uint64_t bytes,
   block->context = &context;
   block->granule = std::max(granule_bytes, std::bit_ceil((bytes + granules_max - 1) / granules_max));
   if (!make_alias(*block, known.empty() ? State::fresh : State::ours)) return false;
-  if (::mprotect(at(base), bytes, PROT_READ) != 0) {
+  if (::mprotect(bytes_at(base), bytes, PROT_READ) != 0) {
     drop_alias(*block);
     return false;
   }
   for_present_pages(base, bytes, [&](std::uint64_t offset, std::uint64_t length) {
-    std::memcpy(block->alias + offset, at(base + offset), length);
+    std::memcpy(block->alias + offset, bytes_at(base + offset), length);
   });
   if (!make_visible(*block, PROT_READ | PROT_WRITE)) {
-    ::mprotect(at(base), bytes, PROT_READ | PROT_WRITE);
+    ::mprotect(bytes_at(base), bytes, PROT_READ | PROT_WRITE);
     drop_alias(*block);
     return false;
   }

@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "client/base/job_thread.h"
+#include "client/base/pages.h"
 #include "client/call/calls.h"
 #include "client/objects/contexts.h"
 #include "client/objects/thread.h"
@@ -14,18 +15,11 @@
 #include "memory_map.h"
 
 namespace fargpu::client {
-namespace {
-
-constexpr std::uint64_t page_bytes = 4096;  // no two allocations share one
-
-std::uint64_t round_up(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
-
-}  // namespace
 
 CUresult HostPools::allocate(Thread& thread, Context& context, const std::shared_ptr<MemoryPool>& pool,
                              std::uint64_t bytes, std::uint64_t& address) {
   Context& home = parts_.contexts.home(context);
-  Block block{pool, 0, round_up(bytes), 0, &home};
+  Block block{pool, 0, round_up(bytes), 0, &home};  // no two allocations share a page
   if (block.bytes < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   {
     // What is made counts from here on, so that several threads together keep to the pool's bound.

@@ -14,6 +14,7 @@
 #include "protocol/errors.h"
 #include "protocol/copy.h"
 #include "protocol/limits.h"
+#include "client/base/pages.h"
 #include "client/call/remote_call.h"
 #include "client/objects/contexts.h"
 #include "client/stream/streams.h"
@@ -23,9 +24,7 @@
 namespace fargpu::client {
 namespace {
 
-constexpr std::uint64_t page_bytes = 4096;
 constexpr unsigned changes_under_way_max = 64;  // granules
-std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + to - 1) / to * to; }
 
 }  // namespace
 
@@ -59,7 +58,7 @@ CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t
   DeviceMemory& memory = parts_.device_memory;
   const CUresult result = memory.allocate(thread, context, bytes, address, memory.pools().managed_of(context.device));
   if (result != CUDA_SUCCESS) return result;
-  const std::uint64_t whole = round_up(bytes, page_bytes);
+  const std::uint64_t whole = round_up(bytes);
   // A kernel that is under way may be given the address, and write there first.
   const bool idle = contexts_.idle();
   auto block = make_block(context, address, whole, idle ? State::fresh : State::theirs,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "client/base/pages.h"
+
 namespace fargpu::client {
 
 void PoolChunks::take(std::uint64_t base, std::uint64_t bytes) {
@@ -137,7 +139,7 @@ std::shared_ptr<MemoryPool> MemoryPools::managed_of(int device) {
     pool = std::make_shared<MemoryPool>();
     pool->device = device;
     pool->managed = pool->hidden = true;
-    pool->alignment = 4096;  // no page of the client has two owners
+    pool->alignment = page_bytes;  // no page of the client has two owners
   }
   return pool;
 }

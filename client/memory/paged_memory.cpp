@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include "client/base/pages.h"
 #include "client/objects/context.h"
 #include "fault_handler.h"
 #include "protocol/changed_runs.h"
@@ -26,8 +27,6 @@ namespace fargpu::client {
 namespace {
 
 constexpr std::uint64_t fetch_bytes_max = limits::bulk_bytes_max;
-
-std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
 /// The first granule from here on that is not theirs, of which most blocks have few.
 template <class State>
@@ -86,7 +85,7 @@ bool PagedMemory::make_alias(Block& block, State state) {
 }
 
 bool PagedMemory::make_visible(const Block& block, int access) {
-  return ::mmap(at(block.base), block.bytes, access, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file_,
+  return ::mmap(bytes_at(block.base), block.bytes, access, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file_,
                 place_in_file(block.base)) != MAP_FAILED;
 }
 
@@ -98,7 +97,7 @@ void PagedMemory::drop_alias(const Block& block) {
 
 void PagedMemory::drop(const Block& block) {
   // Nothing else of the program may come to lie there.
-  ::mmap(at(block.base), block.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  ::mmap(bytes_at(block.base), block.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   drop_alias(block);
   blocks_.erase(block.base);
 }
@@ -109,7 +108,7 @@ std::uint64_t PagedMemory::offset_of(std::size_t granule, const Block& block) co
 
 void PagedMemory::protect(const Block& block, std::size_t first, std::size_t end, int access) const {
   const std::uint64_t begin = offset_of(first, block);
-  if (::mprotect(at(block.base + begin), offset_of(end, block) - begin, access) != 0)
+  if (::mprotect(bytes_at(block.base + begin), offset_of(end, block) - begin, access) != 0)
     fail(std::string("mprotect, ") + name_);
 }
 
@@ -121,7 +120,7 @@ PagedMemory::Block* PagedMemory::find(std::uint64_t address) const {
 }
 
 void PagedMemory::make_private(const Block& block) const {
-  ::mmap(at(block.base), block.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, file_,
+  ::mmap(bytes_at(block.base), block.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, file_,
          place_in_file(block.base));
 }
 

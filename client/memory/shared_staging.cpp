@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "client/base/pages.h"
 #include "client/call/calls.h"
 #include "host_memory.h"
 
@@ -27,8 +28,7 @@ SharedStaging::Slot::~Slot() { memory_->taken[number_].store(false, std::memory_
 std::uint64_t SharedStaging::Slot::address() const { return memory_->base + number_ * slot_bytes; }
 
 std::uint64_t SharedStaging::part_bytes(std::uint64_t bytes) {
-  constexpr std::uint64_t page = 4096;
-  return std::clamp((bytes / slots + page - 1) / page * page, gains_bytes / 2, slot_bytes);
+  return std::clamp(round_up(bytes / slots), gains_bytes / 2, slot_bytes);
 }
 
 std::shared_ptr<SharedStaging::Memory> SharedStaging::memory_of(Thread& thread, Context& context) {

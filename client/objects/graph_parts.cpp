@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "client/base/pages.h"
+
 namespace fargpu::client {
 
 std::vector<std::byte> GraphParts::Memory::gather() const {
@@ -18,8 +20,7 @@ void GraphParts::Memory::scatter(std::size_t offset, std::span<const std::byte> 
   while (!bytes.empty()) {
     const std::size_t number = offset / shape.width, column = offset % shape.width;
     const std::size_t part = std::min<std::size_t>(bytes.size(), shape.width - column);
-    std::memcpy(reinterpret_cast<std::byte*>(side.row(number % shape.height, number / shape.height)) + column,
-                bytes.data(), part);
+    std::memcpy(bytes_at(side.row(number % shape.height, number / shape.height)) + column, bytes.data(), part);
     bytes = bytes.subspan(part);
     offset += part;
   }

@@ -8,11 +8,11 @@
 
 #include "calls_stream.capnp.h"
 #include "client/base/log.h"
+#include "client/base/pages.h"
 #include "client/call/refusal.h"
 #include "client/call/remote_call.h"
 #include "client/copy/copier.h"
 #include "client/copy/copy_job.h"
-#include "client/copy/program_bytes.h"
 #include "operations.capnp.h"
 #include "protocol/channel.h"
 #include "protocol/words.h"
