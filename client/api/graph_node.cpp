@@ -41,19 +41,6 @@ CUresult allocate(Thread& thread, CUDA_MEM_ALLOC_NODE_PARAMS_v2& p) {
 }
 
 CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                   const CUgraphEdgeData* edges, std::size_t count, CUgraphNodeParams& params);
-
-CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                  const CUgraphEdgeData* edges, std::size_t count, CUgraphNodeParams& params) {
-  if (params.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-    return send_node(thread, out, graph, dependencies, edges, count, params);
-  if (const CUresult bad = allocate(thread, params.alloc); bad != CUDA_SUCCESS) return bad;
-  const CUresult result = send_node(thread, out, graph, dependencies, edges, count, params);
-  if (result != CUDA_SUCCESS) session_of(thread).graph_memory.discard(thread, params.alloc.dptr);
-  return result;
-}
-
-CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
                    const CUgraphEdgeData* edges, std::size_t count, CUgraphNodeParams& params) {
   if (!out || (count > 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
@@ -89,6 +76,16 @@ CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgrap
     params.conditional.phGraph_out = bodies.data();
   }
   *out = handle_cast<CUgraphNode>(node);
+  return result;
+}
+
+CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                  const CUgraphEdgeData* edges, std::size_t count, CUgraphNodeParams& params) {
+  if (params.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+    return send_node(thread, out, graph, dependencies, edges, count, params);
+  if (const CUresult bad = allocate(thread, params.alloc); bad != CUDA_SUCCESS) return bad;
+  const CUresult result = send_node(thread, out, graph, dependencies, edges, count, params);
+  if (result != CUDA_SUCCESS) session_of(thread).graph_memory.discard(thread, params.alloc.dptr);
   return result;
 }
 

@@ -72,18 +72,15 @@ std::uint64_t fingerprint_of(const Launch& launch, const Function& function, con
   return fingerprint.value();
 }
 
-// Whether the driver cannot but accept the launch, as what is known of the function shows: then nobody waits for its
-// word. Whatever the driver has to find out by itself, such as room for clusters or for much local memory, is not sure.
-bool surely_accepted(const Device& device, const Launch& launch, Function& function, const Context& context) {
-  constexpr int local_bytes_sure = 1024;  // of a thread's stack, as much as every context has from its beginning
-  if (launch.form == wire::Launch::Form::COOPERATIVE) return false;
-  if (function.handle.kind() == HandleKind::function && function.context != context.id()) return false;
+// Whether the driver cannot but accept the launch's attributes: clusters only where there surely is room for them.
+bool clusters_accepted(const Device& device, const Launch& launch, Function& function, const Context& context) {
   // CUDA C++ Programming Guide, "Thread Block Clusters": but for devices, or parts of them, that are too small for it.
   constexpr unsigned portable_cluster_max = 8;
+  constexpr unsigned whole_device_clusters = 8;  // a whole device has multiprocessors for so many of them
   const bool has_clusters = device.attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH) != 0;
-  const bool whole_device =
-      has_clusters && !context.green &&
-      device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) >= static_cast<int>(8 * portable_cluster_max);
+  const bool whole_device = has_clusters && !context.green &&
+                            device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) >=
+                                static_cast<int>(portable_cluster_max * whole_device_clusters);
   unsigned cluster[3] = {0, 0, 0};
   for (unsigned i = 0; i < launch.attribute_count; ++i) {
     const CUlaunchAttribute& attribute = launch.attributes[i];
@@ -99,6 +96,16 @@ bool surely_accepted(const Device& device, const Launch& launch, Function& funct
         std::uint64_t{1} * cluster[0] * cluster[1] * cluster[2] <= portable_cluster_max && whole_device;
     if (!portable && !function.launch_known(fit_of(context, launch.block, launch.shared_bytes, cluster))) return false;
   }
+  return true;
+}
+
+// Whether the driver cannot but accept the launch, as what is known of the function shows: then nobody waits for its
+// word. Whatever the driver has to find out by itself, such as room for clusters or for much local memory, is not sure.
+bool surely_accepted(const Device& device, const Launch& launch, Function& function, const Context& context) {
+  constexpr int local_bytes_sure = 1024;  // of a thread's stack, as much as every context has from its beginning
+  if (launch.form == wire::Launch::Form::COOPERATIVE) return false;
+  if (function.handle.kind() == HandleKind::function && function.context != context.id()) return false;
+  if (!clusters_accepted(device, launch, function, context)) return false;
   const std::lock_guard lock(function.mutex);
   const auto known = function.attributes.find(function.attribute_device(context.device));
   if (known == function.attributes.end()) return false;
@@ -106,16 +113,24 @@ bool surely_accepted(const Device& device, const Launch& launch, Function& funct
     const auto bound = known->second.value(attribute);
     return bound && value <= static_cast<std::uint64_t>(std::max(*bound, 0));
   };
-  const auto local_bytes = known->second.value(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
-  return at_most(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
-                 std::uint64_t{1} * launch.block[0] * launch.block[1] * launch.block[2]) &&
-         launch.block[0] <= device.block_max[0] && launch.block[1] <= device.block_max[1] &&
-         launch.block[2] <= device.block_max[2] &&
-         at_most(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared_bytes) && local_bytes &&
-         *local_bytes <= local_bytes_sure && known->second.value(CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET) == 0 &&
-         known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) == 0 &&
-         known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT) == 0 &&
-         known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH) == 0;
+  const auto block_fits = [&] {
+    return at_most(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+                   std::uint64_t{1} * launch.block[0] * launch.block[1] * launch.block[2]) &&
+           launch.block[0] <= device.block_max[0] && launch.block[1] <= device.block_max[1] &&
+           launch.block[2] <= device.block_max[2];
+  };
+  const auto memory_fits = [&] {
+    const auto local_bytes = known->second.value(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
+    return at_most(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared_bytes) && local_bytes &&
+           *local_bytes <= local_bytes_sure;
+  };
+  const auto needs_no_cluster = [&] {
+    return known->second.value(CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET) == 0 &&
+           known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) == 0 &&
+           known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT) == 0 &&
+           known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH) == 0;
+  };
+  return block_fits() && memory_fits() && needs_no_cluster();
 }
 
 // Checks a launch and says it, all but its attributes.

@@ -20,8 +20,7 @@
 namespace fargpu::client::hand {
 namespace {
 
-CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priority, bool with_priority,
-                       Context* context) {
+CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, std::optional<int> priority, Context* context) {
   if (!out || (flags & ~CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = check_active(context); bad != CUDA_SUCCESS) return bad;
   Session& session = session_of(thread);
@@ -31,10 +30,10 @@ CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priori
   stream->context = context;
   stream->flags = flags;
   // Priorities outside of the range are taken as its nearest end; the greatest priority is the lowest number.
-  stream->priority = std::clamp(priority, context->greatest_priority, context->least_priority);
+  stream->priority = std::clamp(priority.value_or(0), context->greatest_priority, context->least_priority);
   stream->id = context->number << 32 | handle.id();
   CUresult result;
-  if (with_priority) {
+  if (priority) {
     RemoteCall<wire::CuStreamCreateWithPriority> call(thread, context);
     auto in = call.in();
     in.setPhStream(handle.value());
@@ -117,18 +116,18 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
 }  // namespace
 
 CUresult cuStreamCreate(Thread& thread, CUstream* out, unsigned flags) {
-  return create_stream(thread, out, flags, 0, false, thread.context());
+  return create_stream(thread, out, flags, std::nullopt, thread.context());
 }
 
 CUresult cuStreamCreateWithPriority(Thread& thread, CUstream* out, unsigned flags, int priority) {
-  return create_stream(thread, out, flags, priority, true, thread.context());
+  return create_stream(thread, out, flags, priority, thread.context());
 }
 
 CUresult cuGreenCtxStreamCreate(Thread& thread, CUstream* out, CUgreenCtx green, unsigned flags, int priority) {
   Context* const context = session_of(thread).contexts.find(reinterpret_cast<CUcontext>(green));
   if (!context || !context->green) return CUDA_ERROR_INVALID_CONTEXT;
   if (!(flags & CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
-  return create_stream(thread, out, flags, priority, true, context);
+  return create_stream(thread, out, flags, priority, context);
 }
 
 CUresult cuStreamDestroy_v2(Thread& thread, CUstream stream) {

@@ -62,8 +62,7 @@ void CommandStream::gather(Gathered& into, FrameHeader header, Bytes message, st
 }
 
 // If a run of calls lasts t, a sending takes s and there is one every g, sending takes s t/g of it, and a wait at its
-// end takes g longer
-// at most. The two together are least where g is the root of s t.
+// end takes g longer at most. The two together are least where g is the root of s t.
 bool CommandStream::long_enough(Clock::duration gathered, Clock::time_point now) const {
   if (gathered <= gather_time_min) return false;
   if (gathered > gather_time_max) return true;

@@ -21,8 +21,8 @@ constexpr std::uint64_t alignment = 512;  // of every allocation, as the driver'
 
 }  // namespace
 
-/// What comes unasked with a request that is under way.
-/// It is as good as there for other threads, which would else ask for as much each.
+/// What comes unasked with a request that is under way. It is as good as there for other threads, which would else ask
+/// for as much each.
 class DeviceMemory::Coming {
  public:
   explicit Coming(DeviceMemory& owner) : owner_(owner) {}

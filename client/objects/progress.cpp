@@ -44,7 +44,6 @@ void Stream::pass(std::uint64_t number, std::uint64_t items_then) {
 
 void Stream::abandon() {
   raise(retired, items.load());
-  functions = 0;
   capture = nullptr;
 }
 

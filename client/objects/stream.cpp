@@ -8,7 +8,6 @@ void Stream::reset() {
   priority = 0;
   id = 0;
   submitted = awaited = completed = settled = ordered = items = retired = fenced = 0;
-  functions = 0;
   capture = nullptr;
 }
 

@@ -36,7 +36,6 @@ struct Stream {
   std::atomic<std::uint64_t> items{0};      ///< pieces of work given to it
   std::atomic<std::uint64_t> retired{0};    ///< how many of them are known to be done
   std::atomic<std::uint64_t> fenced{0};     ///< up to which item a fence was asked for
-  std::atomic<std::uint32_t> functions{0};  ///< host functions under way
 
   /// The capture that this stream takes part in, or null. Read without a lock; Captures holds the truth.
   std::atomic<Capture*> capture{nullptr};

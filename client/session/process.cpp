@@ -175,8 +175,8 @@ CUresult Process::begin_pool(std::unique_ptr<Pool> pool) {
   return CUDA_SUCCESS;
 }
 
-// Only now is there something that a child must not touch and an exit must end.
-// The child's copy of pinned and managed memory is to be whole: no thread is at it while the process forks.
+// Only now is there something that a child must not touch and an exit must end. The child's copy of pinned and managed
+// memory is to be whole: no thread is at it while the process forks.
 void Process::watch_forks_and_exit() {
   pthread_atfork([] { process().before_fork(); },
                  [] {

@@ -97,8 +97,8 @@ bool Service::attend(const std::function<bool()>& ready, const std::function<boo
       attended_.store(false, std::memory_order_seq_cst);
       wake();
       if (end == Receiver::Attended::over) return ready();
-      // Threads that read for themselves hand over what comes.
-      // Looking for when they are done would wake this thread for each answer.
+      // Threads that read for themselves hand over what comes. Looking for when they are done would wake this thread
+      // for each answer.
       if (end == Receiver::Attended::others) channel_.wait({}, others_pause, &attending_waker_);
     }
     return worth;

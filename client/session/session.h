@@ -116,7 +116,8 @@ class Session final : CallEvents {
 
  public:
   const Terms terms;
-  Waits waits;  // first, as is pushes_, for parts hold them as what they derive from
+  /// Constructed before the other parts, which take it by a reference to its base class, Settler; pushes_ likewise.
+  Waits waits;
 
  private:
   Pushes pushes_;
