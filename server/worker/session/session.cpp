@@ -199,7 +199,7 @@ bool Session::round() {
   progress |= tell_notice();
   progress |= tell_settled(/*idle=*/!progress);
   output_.set_confirmed(static_cast<std::uint32_t>(reader_.frames()));
-  if (reader_.frames() - confirmed_at_ >= confirm_interval && output_.empty()) output_.confirm();
+  if (reader_.frames() - frames_confirmed_ >= confirm_interval && output_.empty()) output_.confirm();
   sent |= send_answers();
   progress |= sent;
   const auto now = progress || reader_.blocked() ? Clock::now() : Clock::time_point();
@@ -217,15 +217,15 @@ bool Session::round() {
 
 bool Session::send_answers() {
   if (output_.empty()) return false;
-  confirmed_at_ = reader_.frames();
+  frames_confirmed_ = reader_.frames();
   return output_.pump();
 }
 
 bool Session::look_after_memory() {
-  if (options_.evict_calls != 0 && calls_ >= evict_at_) {
+  if (options_.evict_calls != 0 && calls_ >= evict_after_calls_) {
     constexpr auto patience = std::chrono::milliseconds(20);
-    evict_at_ = calls_ + options_.evict_calls;
-    const bool all = evict_at_ / options_.evict_calls % 2 == 0;  // or one piece
+    evict_after_calls_ = calls_ + options_.evict_calls;
+    const bool all = evict_after_calls_ / options_.evict_calls % 2 == 0;  // or one piece
     residency_.hear(
         {.bytes = all ? std::vector<std::uint64_t>() : std::vector<std::uint64_t>(options_.devices.size(), 1),
          .host_bytes_max = TenantAccount::no_limit,
@@ -299,8 +299,7 @@ bool Session::send_rest() {
 // than that.
 bool Session::looks_on(Clock::time_point now) {
   const auto idle = now - idle_since_;
-  const bool waits = !completions_.empty() || !retries_.empty() || (reader_.blocked() && !holds_calls());
-  const auto spin = options_.spin + (waits ? completion_poll : Clock::duration::zero());
+  const auto spin = options_.spin + (waits_for_gpu() ? completion_poll : Clock::duration::zero());
   return idle < spin && (idle < spare_.first_look(now) || spell_.go_on(now));
 }
 
@@ -324,7 +323,7 @@ void Session::rest() {
   // unasked.
   if (reader_.blocked() && now - sent_at_ >= heartbeat) output_.confirm();
   Channel::Timeout timeout = told ? Channel::Timeout(heartbeat) : usage_interval;
-  if (!completions_.empty() || !retries_.empty() || (reader_.blocked() && !holds_calls())) {
+  if (waits_for_gpu()) {
     const auto waited = now - idle_since_;
     const bool hurried = completions_.wanted() && waited < hurried_wait;
     if (!hurried) timeout = std::clamp<Channel::Timeout>(waited / 16, look_least, look_most);
@@ -611,30 +610,29 @@ Outcome Session::aside(Call& call, std::function<CUresult()> work, std::function
 
 Outcome Session::aside_reply(Call& call, std::function<CUresult()> work,
                              std::function<CUresult(CUresult, MessageWriter&)> settle, Repeats repeats) {
-  const bool within = contexts_.current() && call.id().context != 0;
-  // Where nobody makes room it is for the last time.
-  auto again = repeats == Repeats::call && residency_.may_wait() ? ordering_.keep(call) : nullptr;
-  run_aside(std::make_shared<Aside>(Aside{.id = call.id(),
-                                          .cuda = within ? contexts_.current()->cuda : nullptr,
-                                          .context = within ? contexts_.current()->id : 0,
-                                          .device = within ? contexts_.current()->device : -1,
-                                          .work = std::move(work),
-                                          .settle = std::move(settle),
-                                          .repeats = repeats == Repeats::work || again,
-                                          .again = std::move(again),
-                                          .threads = &blocking_calls_}));
-  return Outcome::later();
+  return start_aside(call, call.id().context != 0 ? contexts_.current() : nullptr, blocking_calls_, std::move(work),
+                     std::move(settle), repeats);
 }
 
 Outcome Session::on_link_thread(Call& call, std::function<CUresult()> work,
                                 std::function<CUresult(CUresult, MessageWriter&)> settle) {
+  return start_aside(call, contexts_.current(), link_calls_, std::move(work), std::move(settle), Repeats::nothing);
+}
+
+Outcome Session::start_aside(Call& call, const ContextState* within, BlockingCalls& threads,
+                             std::function<CUresult()> work, std::function<CUresult(CUresult, MessageWriter&)> settle,
+                             Repeats repeats) {
+  // Where nobody makes room it is for the last time.
+  auto again = repeats == Repeats::call && residency_.may_wait() ? ordering_.keep(call) : nullptr;
   run_aside(std::make_shared<Aside>(Aside{.id = call.id(),
-                                          .cuda = contexts_.current() ? contexts_.current()->cuda : nullptr,
-                                          .context = contexts_.current() ? contexts_.current()->id : 0,
-                                          .device = -1,
+                                          .cuda = within ? within->cuda : nullptr,
+                                          .context = within ? within->id : 0,
+                                          .device = within ? within->device : -1,
                                           .work = std::move(work),
                                           .settle = std::move(settle),
-                                          .threads = &link_calls_}));
+                                          .repeats = repeats == Repeats::work || again,
+                                          .again = std::move(again),
+                                          .threads = &threads}));
   return Outcome::later();
 }
 

@@ -223,6 +223,9 @@ class Session final : FrameHandler, Executor {
     BlockingCalls* threads = nullptr;
     CUresult result = CUDA_ERROR_UNKNOWN;
   };
+  /// `within`: the context of the work; null without one.
+  Outcome start_aside(Call& call, const ContextState* within, BlockingCalls& threads, std::function<CUresult()> work,
+                      std::function<CUresult(CUresult, MessageWriter&)> settle, Repeats repeats);
   bool asides_in(ContextState& context);
   void run_aside(const std::shared_ptr<Aside>& aside);
   void repeat_aside(const std::shared_ptr<Aside>& aside);
@@ -258,6 +261,10 @@ class Session final : FrameHandler, Executor {
   bool look_for_completions(bool hurried);
   /// They wait for memory, and not for the GPU.
   bool holds_calls() const { return waits_in_order_ > 0 || residency_.holds_calls(); }
+  /// Completions or retries are due, or the reader finds no room before the GPU has taken some.
+  bool waits_for_gpu() const {
+    return !completions_.empty() || !retries_.empty() || (reader_.blocked() && !holds_calls());
+  }
   void rest();
   bool looks_on(std::chrono::steady_clock::time_point now);
   bool send_rest();
@@ -324,8 +331,8 @@ class Session final : FrameHandler, Executor {
   unsigned waits_in_order_ = 0;  // such calls that wait for room
   bool behind_first_ = false;    // a call is carried out anew behind first_aside()
   std::uint64_t calls_ = 0;
-  std::uint64_t evict_at_ = 0;
-  std::uint64_t confirmed_at_ = 0;
+  std::uint64_t evict_after_calls_ = 0;
+  std::uint64_t frames_confirmed_ = 0;
   std::chrono::steady_clock::time_point looked_at_{};  // for completions
   std::chrono::steady_clock::time_point heard_at_;
   std::chrono::steady_clock::time_point sent_at_;
