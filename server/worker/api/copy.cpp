@@ -139,7 +139,8 @@ Outcome copyDevice(Session& session, Call& call, wire::CopyDevice::Reader in) {
   if (!to || !from) return CUDA_ERROR_INVALID_CONTEXT;
   const auto target = driver_side(session, shape, named_target), source = driver_side(session, shape, named_source);
   if (!target || !source) return CUDA_ERROR_INVALID_HANDLE;
-  // The driver finds the device of such memory by its address within a device only.
+  // The driver finds out the device of an array or of an address only within one device; across two, both contexts are
+  // named.
   const bool across = to->device != from->device;
   DriverTable& driver = session.driver();
   CUresult result;

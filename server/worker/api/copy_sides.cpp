@@ -16,6 +16,9 @@ CopySide packed_side(const std::byte* rows, const CopyShape& shape) {
   return side;
 }
 
+// Whether addresses are enough for a copy one slice deep.
+bool is_plain_row(const CopySide& side, const CopyShape& shape) { return !side.in_array() && shape.height == 1; }
+
 }  // namespace
 
 bool sensible_side(const CopyShape& shape, const CopySide& side, std::uint64_t& begin, std::uint64_t& bytes) {
@@ -95,10 +98,11 @@ CUresult copy_rows_in(Session& session, StreamState& stream, const CopyShape& sh
   const auto target = driver_side(session, shape, device);
   if (!target) return CUDA_ERROR_INVALID_HANDLE;
   const CopySide rows = packed_side(host, shape);
-  if (!target->in_array() && shape.height == 1 && rows.kind == CopySide::Kind::device)
-    return session.driver().cuMemcpyDtoDAsync_v2(target->place, rows.place, shape.width, stream.cuda);
-  if (!target->in_array() && shape.height == 1)
-    return session.driver().cuMemcpyHtoDAsync_v2(target->place, host, shape.width, stream.cuda);
+  if (is_plain_row(*target, shape)) {
+    return rows.kind == CopySide::Kind::device
+               ? session.driver().cuMemcpyDtoDAsync_v2(target->place, rows.place, shape.width, stream.cuda)
+               : session.driver().cuMemcpyHtoDAsync_v2(target->place, host, shape.width, stream.cuda);
+  }
   const auto copy = cuda_copy<CUDA_MEMCPY3D>(shape, rows, *target);
   return session.driver().cuMemcpy3DAsync_v2(&copy, stream.cuda);
 }
@@ -108,10 +112,11 @@ CUresult copy_rows_out(Session& session, StreamState& stream, const CopyShape& s
   const auto source = driver_side(session, shape, device);
   if (!source) return CUDA_ERROR_INVALID_HANDLE;
   const CopySide rows = packed_side(host, shape);
-  if (!source->in_array() && shape.height == 1 && rows.kind == CopySide::Kind::device)
-    return session.driver().cuMemcpyDtoDAsync_v2(rows.place, source->place, shape.width, stream.cuda);
-  if (!source->in_array() && shape.height == 1)
-    return session.driver().cuMemcpyDtoHAsync_v2(host, source->place, shape.width, stream.cuda);
+  if (is_plain_row(*source, shape)) {
+    return rows.kind == CopySide::Kind::device
+               ? session.driver().cuMemcpyDtoDAsync_v2(rows.place, source->place, shape.width, stream.cuda)
+               : session.driver().cuMemcpyDtoHAsync_v2(host, source->place, shape.width, stream.cuda);
+  }
   const auto copy = cuda_copy<CUDA_MEMCPY3D>(shape, *source, rows);
   return session.driver().cuMemcpy3DAsync_v2(&copy, stream.cuda);
 }

@@ -17,8 +17,8 @@ namespace {
 
 /// Copies a chunk that has come to where it belongs, unless an earlier one has failed. `give` runs when the slot is not
 /// needed any more. Returns what went wrong, of this chunk or before.
-CUresult take_chunk(const CopyToDevice& copy, StreamState* stream, const RowChunks::Part& part,
-                    std::span<std::byte> slot, CUresult failure, const std::function<void()>& give) {
+CUresult copy_chunk_in(const CopyToDevice& copy, StreamState* stream, const RowChunks::Part& part,
+                       std::span<std::byte> slot, CUresult failure, const std::function<void()>& give) {
   Session& session = copy.session;
   if (failure == CUDA_SUCCESS && (!stream || !session.contexts().make_current(*stream->context)))
     failure = CUDA_ERROR_INVALID_HANDLE;
@@ -54,8 +54,8 @@ Outcome FrameSource::start(StreamState& stream, std::span<std::byte> bytes, bool
 
 // One chunk: no frame has more bytes.
 ChangesSource::ChangesSource(const CopyToDevice& copy, std::shared_ptr<const HeldCall> call)
-    : SentTarget({copy.session, copy.call, copy.stream, copy.shape, copy.target},
-                 RowChunks(copy.shape, limits::bulk_bytes_max)),
+    : ChunkedRead({copy.session, copy.call, copy.stream, copy.shape, copy.target},
+                  RowChunks(copy.shape, limits::bulk_bytes_max)),
       kept_(std::move(call)),
       target_(copy.target),
       taken_for_done_(copy.taken_for_done) {
@@ -68,10 +68,10 @@ ChangesSource::ChangesSource(const CopyToDevice& copy, std::shared_ptr<const Hel
 
 Outcome ChangesSource::start(StreamState& stream) {
   copy_held_ = copy_.session.ordering().hold_for_copy(stream, taken_for_done_);
-  return SentTarget::start();
+  return ChunkedRead::start();
 }
 
-void ChangesSource::send(std::uint64_t, std::span<const std::byte> there, std::function<void()> release) {
+void ChangesSource::take_chunk(std::uint64_t, std::span<const std::byte> there, std::function<void()> release) {
   if (const std::size_t word = changed_by_both(now_, there, known_); word < now_.size()) lost_ = target_.begin() + word;
   for_changed_runs(now_, known_, [&](std::size_t offset, std::size_t bytes) { runs_.push_back({offset, bytes}); });
   release();
@@ -149,8 +149,8 @@ void LaneSource::receive(std::uint32_t early, bool in_order) {
 void LaneSource::take(std::uint64_t chunk, std::span<std::byte> slot) {
   Session& session = copy_.session;
   StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
-  failure_ = take_chunk(copy_, stream, chunks_.part(chunk), slot, failure_,
-                        [&session, transfer = transfer_, slot] { session.lanes().give(transfer, slot); });
+  failure_ = copy_chunk_in(copy_, stream, chunks_.part(chunk), slot, failure_,
+                           [&session, transfer = transfer_, slot] { session.lanes().give(transfer, slot); });
   if (--missing_ > 0) return;
   if (failure_ == CUDA_SUCCESS && copy_.taken_for_done) session.ordering().take_for_done(*stream);
   session.ordering().release(held_);
@@ -197,8 +197,8 @@ void PeerSource::receive() {
 void PeerSource::take(std::uint64_t chunk, std::span<std::byte> slot) {
   Session& session = copy_.session;
   StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
-  failure_ = take_chunk(copy_, stream, chunks_.part(chunk), slot, failure_,
-                        [link = link_, transfer = transfer_, slot] { link->lanes().give(transfer, slot); });
+  failure_ = copy_chunk_in(copy_, stream, chunks_.part(chunk), slot, failure_,
+                           [link = link_, transfer = transfer_, slot] { link->lanes().give(transfer, slot); });
   if (--missing_ > 0) return;
   if (leads_ || failure_ != CUDA_SUCCESS) {
     if (!leads_) link_->say_landed(transfer_);

@@ -46,14 +46,14 @@ struct FrameSource {
 /// words are copied in, some at a time. Between the two the GPU may change a word once more, which nobody notices. The
 /// stream is held until all have been given to it, and, if the program takes the copy for done, whatever comes later in
 /// the context.
-class ChangesSource final : public SentTarget {
+class ChangesSource final : public ChunkedRead {
  public:
   /// `call`: with the bytes, and behind them the known ones.
   ChangesSource(const CopyToDevice& copy, std::shared_ptr<const HeldCall> call);
   Outcome start(StreamState& stream);
 
  private:
-  void send(std::uint64_t chunk, std::span<const std::byte> there, std::function<void()> release) override;
+  void take_chunk(std::uint64_t chunk, std::span<const std::byte> there, std::function<void()> release) override;
   void finish() override;
   void go_on(CUresult result);
 

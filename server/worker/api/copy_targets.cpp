@@ -12,9 +12,9 @@
 
 namespace fargpu::server {
 
-// --- bytes that are sent --------------------------------------------------------------------------------------------
+// --- bytes that are read in chunks ----------------------------------------------------------------------------------
 
-Outcome SentTarget::start() {
+Outcome ChunkedRead::start() {
   Session& session = copy_.session;
   if (issue()) return Outcome::later();
   held_ = session.ordering().hold(*session.contexts().stream(copy_.stream, copy_.call.context));
@@ -26,7 +26,7 @@ Outcome SentTarget::start() {
   return Outcome::later();
 }
 
-bool SentTarget::issue() {
+bool ChunkedRead::issue() {
   while (next_ < allowed_ && failure_ == CUDA_SUCCESS) {
     bool has_room = true;
     failure_ = issue_next(has_room);
@@ -37,13 +37,13 @@ bool SentTarget::issue() {
   return true;
 }
 
-SentTarget::Room SentTarget::room(StreamState& stream) {
+ChunkedRead::Room ChunkedRead::room(StreamState& stream) {
   const std::shared_ptr<Staging> staging = stream.context->staging;
   if (!staging->ready()) return {};
   return {&staging->out(), staging};
 }
 
-CUresult SentTarget::issue_next(bool& has_room) {
+CUresult ChunkedRead::issue_next(bool& has_room) {
   Session& session = copy_.session;
   StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
@@ -70,10 +70,10 @@ CUresult SentTarget::issue_next(bool& has_room) {
   return CUDA_SUCCESS;
 }
 
-void SentTarget::arrived(std::uint64_t chunk, std::span<std::byte> bytes, const Room& room, CUresult result) {
+void ChunkedRead::arrived(std::uint64_t chunk, std::span<std::byte> bytes, const Room& room, CUresult result) {
   const auto give = [room, bytes] { room.ring->give(bytes); };
   if (result == CUDA_SUCCESS && failure_ == CUDA_SUCCESS) {
-    send(chunk, bytes, give);
+    take_chunk(chunk, bytes, give);
   } else {
     if (failure_ == CUDA_SUCCESS) failure_ = result;
     give();
@@ -81,28 +81,28 @@ void SentTarget::arrived(std::uint64_t chunk, std::span<std::byte> bytes, const 
   if (--open_ == 0 && issued_) finish();
 }
 
-void SentTarget::finish() {
+void ChunkedRead::finish() {
   if (failure_ != CUDA_SUCCESS) fail();
   copy_.session.finish_behind_deliveries(copy_.call, failure_);
 }
 
-FrameTarget::FrameTarget(const CopyToHost& copy) : SentTarget(copy, RowChunks(copy.shape, limits::bulk_bytes_max)) {}
+FrameTarget::FrameTarget(const CopyToHost& copy) : ChunkedRead(copy, RowChunks(copy.shape, limits::bulk_bytes_max)) {}
 
-void FrameTarget::send(std::uint64_t, std::span<const std::byte> bytes, std::function<void()> release) {
+void FrameTarget::take_chunk(std::uint64_t, std::span<const std::byte> bytes, std::function<void()> release) {
   copy_.session.output().data(copy_.call, bytes, std::move(release));
 }
 
 LaneTarget::LaneTarget(const CopyToHost& copy, std::uint32_t transfer)
-    : SentTarget(copy, lane_chunks(copy.shape)), transfer_(transfer) {}
+    : ChunkedRead(copy, lane_chunks(copy.shape)), transfer_(transfer) {}
 
 // From memory of the GPU, where the card sends from there.
-SentTarget::Room LaneTarget::room(StreamState& stream) {
+ChunkedRead::Room LaneTarget::room(StreamState& stream) {
   const std::shared_ptr<GpuDirect>& direct = copy_.session.options().direct;
   if (StagingRing* const ring = direct ? direct->out() : nullptr) return {ring, direct};
-  return SentTarget::room(stream);
+  return ChunkedRead::room(stream);
 }
 
-void LaneTarget::send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) {
+void LaneTarget::take_chunk(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) {
   copy_.session.lanes().send({transfer_, static_cast<std::uint32_t>(chunk)}, bytes, std::move(release));
 }
 
@@ -111,7 +111,7 @@ void LaneTarget::fail() { copy_.session.client().end_transfer(transfer_); }
 // --- links with other hosts -----------------------------------------------------------------------------------------
 
 PeerTarget::PeerTarget(const CopyToHost& copy, std::shared_ptr<PeerLink> link, std::uint32_t transfer, bool leads)
-    : SentTarget(copy, lane_chunks(copy.shape)), link_(std::move(link)), transfer_(transfer), leads_(leads) {
+    : ChunkedRead(copy, lane_chunks(copy.shape)), link_(std::move(link)), transfer_(transfer), leads_(leads) {
   allowed_ = 0;
 }
 
@@ -133,7 +133,7 @@ Outcome PeerTarget::start(StreamState& stream) {
   return Outcome::later();
 }
 
-SentTarget::Room PeerTarget::room(StreamState& stream) {
+ChunkedRead::Room PeerTarget::room(StreamState& stream) {
   link_->pin(copy_.session.driver(), *stream.context);
   if (!link_->failure().empty()) return {};
   return {&link_->out(), link_};
@@ -166,7 +166,7 @@ void PeerTarget::wanted(std::uint64_t chunks) {
   });
 }
 
-void PeerTarget::send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) {
+void PeerTarget::take_chunk(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) {
   link_->lanes().send({transfer_, static_cast<std::uint32_t>(chunk)}, bytes, std::move(release));
 }
 

@@ -29,12 +29,12 @@ struct CopyToHost {
   CopySide source;
 };
 
-/// In chunks through the staging ring, as it has room. While chunks are missing the stream is held, so that later work
-/// on it cannot change what is still to be copied.
-class SentTarget : public std::enable_shared_from_this<SentTarget> {
+/// Memory of the device is read in chunks through the staging ring, as it has room. While chunks are missing the stream
+/// is held, so that later work on it cannot change what is still to be copied.
+class ChunkedRead : public std::enable_shared_from_this<ChunkedRead> {
  public:
-  SentTarget(const CopyToHost& copy, const RowChunks& chunks) : copy_(copy), chunks_(chunks) {}
-  virtual ~SentTarget() = default;
+  ChunkedRead(const CopyToHost& copy, const RowChunks& chunks) : copy_(copy), chunks_(chunks) {}
+  virtual ~ChunkedRead() = default;
   Outcome start();
 
  protected:
@@ -58,11 +58,11 @@ class SentTarget : public std::enable_shared_from_this<SentTarget> {
   virtual Room room(StreamState& stream);
 
  private:
-  /// Sends a chunk; `release` when it has left.
-  virtual void send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) = 0;
+  /// A chunk has been read; `release` when its bytes are not needed any more.
+  virtual void take_chunk(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) = 0;
   /// No more chunks come.
   virtual void fail() {}
-  /// All chunks were sent, or none will be any more.
+  /// All chunks were taken, or none will be any more.
   virtual void finish();
 
   CUresult issue_next(bool& has_room);
@@ -74,22 +74,22 @@ class SentTarget : public std::enable_shared_from_this<SentTarget> {
 };
 
 /// Data frames before the reply.
-class FrameTarget final : public SentTarget {
+class FrameTarget final : public ChunkedRead {
  public:
   explicit FrameTarget(const CopyToHost& copy);
 
  private:
-  void send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) override;
+  void take_chunk(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) override;
 };
 
 /// A transfer on the bulk lanes.
-class LaneTarget final : public SentTarget {
+class LaneTarget final : public ChunkedRead {
  public:
   LaneTarget(const CopyToHost& copy, std::uint32_t transfer);
 
  private:
   Room room(StreamState& stream) override;
-  void send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) override;
+  void take_chunk(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) override;
   void fail() override;
 
   const std::uint32_t transfer_;
@@ -97,14 +97,14 @@ class LaneTarget final : public SentTarget {
 
 /// A transfer on a link to the worker of another host, which asks for the chunks when there is room for them there. If
 /// this copy leads, the transfer begins when its stream gets here, and the stream waits until all has landed.
-class PeerTarget final : public SentTarget {
+class PeerTarget final : public ChunkedRead {
  public:
   PeerTarget(const CopyToHost& copy, std::shared_ptr<PeerLink> link, std::uint32_t transfer, bool leads);
   Outcome start(StreamState& stream);
 
  private:
   Room room(StreamState& stream) override;
-  void send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) override;
+  void take_chunk(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) override;
   void finish() override;
   void begin(CUresult result);
   void wanted(std::uint64_t chunks);
