@@ -15,17 +15,16 @@ bool breaks_capture(CUresult result) {
 
 }  // namespace
 
-RemoteCallBase::RemoteCallBase(Calls& calls, Thread& thread, Opcode opcode, bool may_be_held, Context* context)
-    : thread_(thread), calls_(calls), opcode_(opcode), may_be_held_(may_be_held), context_(context) {
-  if (!calls_.serves(opcode)) [[unlikely]] {
-    refuse_use(std::string(opcode_name(static_cast<std::uint16_t>(opcode))).c_str());
+RemoteCallBase::RemoteCallBase(Calls& calls, Thread& thread, CallKind kind, Context* context)
+    : thread_(thread), calls_(calls), kind_(kind), context_(context) {
+  if (!calls_.serves(kind.opcode)) [[unlikely]] {
+    refuse_use(std::string(opcode_name(static_cast<std::uint16_t>(kind.opcode))).c_str());
     error_ = CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
-RemoteCallBase::RemoteCallBase(Thread& thread, Opcode opcode, bool may_be_held, ContextNeed need)
-    : RemoteCallBase(Calls::of(thread), thread, opcode, may_be_held,
-                     need == ContextNeed::none ? nullptr : thread.context()) {
+RemoteCallBase::RemoteCallBase(Thread& thread, CallKind kind, ContextNeed need)
+    : RemoteCallBase(Calls::of(thread), thread, kind, need == ContextNeed::none ? nullptr : thread.context()) {
   // What needs no context does without one that is gone, and whatever has become of one that is there.
   needs_context_ = need == ContextNeed::current;
   if (need == ContextNeed::optional && context_ && !context_->active.load(std::memory_order_relaxed))
@@ -37,7 +36,7 @@ RemoteCallBase::RemoteCallBase(Thread& thread, Opcode opcode, bool may_be_held, 
 FrameHeader RemoteCallBase::header(std::uint32_t flags) const {
   FrameHeader h;
   h.kind = FrameKind::call;
-  h.opcode = static_cast<std::uint16_t>(opcode_);
+  h.opcode = static_cast<std::uint16_t>(kind_.opcode);
   h.thread = thread_.id();
   h.subject = context_ ? context_->id() : 0;
   h.detail = flags | flags_;
@@ -48,7 +47,7 @@ FrameHeader RemoteCallBase::header(std::uint32_t flags) const {
 CUresult RemoteCallBase::prepare(Stream* stream) {
   if (error_ != CUDA_SUCCESS) return error_;
   if (const CUresult late = thread_.take_late_error(); late != CUDA_SUCCESS) {
-    if (!destroys_) return late;
+    if (!kind_.sent_after_failures) return late;
     late_ = late;
   }
   if (context_ && needs_context_) {
@@ -65,7 +64,7 @@ CUresult RemoteCallBase::prepare(Stream* stream) {
 // small, may be made where nothing may wait, and mostly find credit that is left for them; where they do not, the
 // worker finds room for them, or refuses them.
 std::uint32_t RemoteCallBase::take_credit(bool may_wait, std::size_t message_bytes) {
-  if (!may_be_held_) return 0;
+  if (!kind_.may_be_held) return 0;
   const std::uint64_t bytes = credit_of(message_bytes, bulk_.size());
   if (may_wait) calls_.take_credit(bytes);
   else if (!calls_.credit.take_unwaited(bytes)) return 0;
@@ -93,24 +92,24 @@ void RemoteCallBase::note(Stream* stream, std::uint64_t number) {
 CUresult RemoteCallBase::post(Stream* stream) {
   if (const CUresult bad = prepare(stream); bad != CUDA_SUCCESS) return bad;
   const auto message = message_.finish();
-  const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
+  const std::uint64_t bytes = frame_bytes(message);
   const std::uint32_t flags = take_credit(stream != nullptr, message.size());
   number_ =
       calls_.commands.append(header(flags), message, bulk_, CommandStream::Urgency::later, [&](std::uint64_t number) {
         note(stream, number);
-        stats::of(opcode_).leaves(bytes);
+        stats::of(kind_.opcode).leaves(bytes);
       });
-  trace::sent(thread_, stream, opcode_, message, bytes);
+  trace::sent(thread_, stream, kind_.opcode, message, bytes);
   return late_;
 }
 
 void RemoteCallBase::tell() {
   if (error_ != CUDA_SUCCESS) return;
   const auto message = message_.finish();
-  const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
+  const std::uint64_t bytes = frame_bytes(message);
   const std::uint32_t flags = take_credit(/*may_wait=*/false, message.size());
   number_ = calls_.commands.append(header(flags), message, bulk_, CommandStream::Urgency::later,
-                                   [&](std::uint64_t) { stats::of(opcode_).leaves(bytes); });
+                                   [&](std::uint64_t) { stats::of(kind_.opcode).leaves(bytes); });
 }
 
 CUresult RemoteCallBase::wait(Stream* stream) {
@@ -121,13 +120,13 @@ CUresult RemoteCallBase::wait(Stream* stream) {
   const std::uint32_t credit = take_credit(stream && !never_held(), message.size());
   const auto begin = std::chrono::steady_clock::now();
   const std::uint32_t flags = call_wants_reply | (never_held() ? call_never_held : 0u) | credit;
-  const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
+  const std::uint64_t bytes = frame_bytes(message);
   std::uint64_t expected = 0;
   try {
     number_ =
         calls_.commands.append(header(flags), message, bulk_, CommandStream::Urgency::now, [&](std::uint64_t number) {
           note(stream, number);
-          stats::of(opcode_).leaves(bytes);
+          stats::of(kind_.opcode).leaves(bytes);
           calls_.receiver.expect(number, pending_);
           expected = number;
         });
@@ -136,16 +135,17 @@ CUresult RemoteCallBase::wait(Stream* stream) {
     throw;
   }
   calls_.receiver.wait(number_, pending_, context_ && context_->sleeps() ? Receiver::Manner::sleep : manner_);
-  auto& counts = stats::of(opcode_);
+  auto& counts = stats::of(kind_.opcode);
   counts.waited.fetch_add(1, std::memory_order_relaxed);
-  trace::sent(thread_, stream, opcode_, message, bytes);
-  trace::answered(thread_, opcode_, pending_.result, pending_.message.size() + pending_.arrived_bytes, begin);
+  trace::sent(thread_, stream, kind_.opcode, message, bytes);
+  trace::answered(thread_, kind_.opcode, pending_.result, pending_.message.size() + pending_.arrived_bytes, begin);
   const auto took = std::chrono::steady_clock::now() - begin;
   counts.nanoseconds.fetch_add(static_cast<std::uint64_t>(took.count()), std::memory_order_relaxed);
   calls_.note_wait(took);
   if (pending_.result == CUDA_SUCCESS)
-    for (const Opcode stale : forgotten_after(opcode_)) calls_.replies.forget(stale, subject_);
-  else log::debug("{} answered {}", opcode_name(static_cast<std::uint16_t>(opcode_)), result_name(pending_.result));
+    for (const Opcode stale : forgotten_after(kind_.opcode)) calls_.replies.forget(stale, subject_);
+  else
+    log::debug("{} answered {}", opcode_name(static_cast<std::uint16_t>(kind_.opcode)), result_name(pending_.result));
   if (context_ && ends_context(pending_.result)) calls_.contexts.fail(context_->device, pending_.result);
   if (stream && breaks_capture(pending_.result)) calls_.captures.invalidate(*stream);  // as the driver's is
   return late_ != CUDA_SUCCESS ? late_ : pending_.result;
@@ -162,9 +162,9 @@ CUresult RemoteCallBase::wait_with_room() {
 CUresult RemoteCallBase::recall() {
   if (const CUresult bad = prepare(nullptr); bad != CUDA_SUCCESS) return bad;
   const auto message = message_.finish();
-  const ReplyCache::Key key = ReplyCache::key(opcode_, context_ ? context_->id() : 0, message, subject_);
+  const ReplyCache::Key key = ReplyCache::key(kind_.opcode, context_ ? context_->id() : 0, message, subject_);
   if (calls_.replies.find(key, pending_.message)) {
-    stats::of(opcode_).recalled.fetch_add(1, std::memory_order_relaxed);
+    stats::of(kind_.opcode).recalled.fetch_add(1, std::memory_order_relaxed);
     return CUDA_SUCCESS;
   }
   const std::uint64_t changes = calls_.replies.changes();
@@ -175,14 +175,14 @@ CUresult RemoteCallBase::recall() {
 
 bool RemoteCallBase::take_ahead() {
   const bool found = calls_.replies_ahead.take(
-      ReplyCache::key(opcode_, context_ ? context_->id() : 0, message_.finish()), pending_.message);
-  if (found) stats::of(opcode_).recalled.fetch_add(1, std::memory_order_relaxed);
+      ReplyCache::key(kind_.opcode, context_ ? context_->id() : 0, message_.finish()), pending_.message);
+  if (found) stats::of(kind_.opcode).recalled.fetch_add(1, std::memory_order_relaxed);
   return found;
 }
 
 void RemoteCallBase::keep_ahead(std::span<const std::byte> request, std::span<const std::byte> reply) {
   if (request.size() <= limits::ahead_request_bytes_max)
-    calls_.replies_ahead.keep(ReplyCache::key(opcode_, context_ ? context_->id() : 0, request), reply);
+    calls_.replies_ahead.keep(ReplyCache::key(kind_.opcode, context_ ? context_->id() : 0, request), reply);
 }
 
 bool ends_context(CUresult result) {

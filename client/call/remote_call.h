@@ -18,6 +18,13 @@
 
 namespace fargpu::client {
 
+/// What the spec says of a call or operation besides its messages.
+struct CallKind {
+  Opcode opcode;
+  bool may_be_held;          ///< the worker may have to keep it, so that it takes credit
+  bool sent_after_failures;  ///< an object may be gone after the call: the program does not ask again
+};
+
 /// The part that does not depend on the message's type. Used by one thread, for one call.
 class RemoteCallBase {
  public:
@@ -73,13 +80,8 @@ class RemoteCallBase {
   std::size_t arrived_bytes() const { return pending_.arrived_bytes; }
 
  protected:
-  /// `may_be_held`: the worker may have to keep it, so that it takes credit.
-  RemoteCallBase(Thread& thread, Opcode opcode, bool may_be_held, ContextNeed need);
-  RemoteCallBase(Calls& calls, Thread& thread, Opcode opcode, bool may_be_held, Context* context);
-
-  /// An object is gone after the call, which is sent also where it tells of an earlier failure: the program does not
-  /// ask again.
-  bool destroys_ = false;
+  RemoteCallBase(Thread& thread, CallKind kind, ContextNeed need);
+  RemoteCallBase(Calls& calls, Thread& thread, CallKind kind, Context* context);
 
   template <class Request>
   typename Request::Builder request() {
@@ -100,12 +102,14 @@ class RemoteCallBase {
   CUresult prepare(Stream* stream);
   std::uint32_t take_credit(bool may_wait, std::size_t message_bytes);
   FrameHeader header(std::uint32_t flags) const;
+  std::uint64_t frame_bytes(std::span<const std::byte> message) const {
+    return message.size() + bulk_.size() + sizeof(FrameHeader);
+  }
   void note(Stream* stream, std::uint64_t number);
 
   Thread& thread_;
   Calls& calls_;
-  const Opcode opcode_;
-  const bool may_be_held_;
+  const CallKind kind_;
   Context* context_ = nullptr;
   CUresult error_ = CUDA_SUCCESS;
   MessageWriter message_;
@@ -129,26 +133,18 @@ class RemoteCallBase {
 template <class Request>
 class RemoteCall : public RemoteCallBase {
   using Traits = CallTraits<Request>;
+  static constexpr CallKind kind{Traits::opcode, Traits::may_be_held, Traits::sent_after_failures};
   static constexpr bool deferrable = may_defer(Traits::mode), awaitable = may_wait(Traits::mode);
 
  public:
   using Reply = typename Traits::Reply;
 
-  explicit RemoteCall(Thread& thread, ContextNeed need = Traits::context)
-      : RemoteCallBase(thread, Traits::opcode, Traits::may_be_held, need) {
-    destroys_ = Traits::destroys;
-  }
+  explicit RemoteCall(Thread& thread, ContextNeed need = Traits::context) : RemoteCallBase(thread, kind, need) {}
   /// In another context than the current one; null for none.
   RemoteCall(Thread& thread, Context* context)
-      : RemoteCallBase(context ? Calls::of(context) : Calls::of(thread), thread, Traits::opcode, Traits::may_be_held,
-                       context) {
-    destroys_ = Traits::destroys;
-  }
+      : RemoteCallBase(context ? Calls::of(context) : Calls::of(thread), thread, kind, context) {}
   /// By parts that know their worker; `context` may be null.
-  RemoteCall(Calls& calls, Thread& thread, Context* context = nullptr)
-      : RemoteCallBase(calls, thread, Traits::opcode, Traits::may_be_held, context) {
-    destroys_ = Traits::destroys;
-  }
+  RemoteCall(Calls& calls, Thread& thread, Context* context = nullptr) : RemoteCallBase(calls, thread, kind, context) {}
 
   typename Request::Builder in() { return request<Request>(); }
   auto out() { return reply<Reply>(); }
