@@ -18,6 +18,7 @@ MODES = ("deferred", "barrier", "cached", "either")
 CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "aside", "as", "forgotten_by",
              "after_held", "waits_for", "records", "turn", "room", "driver_room", "launches", "alike", "crew", "checks",
              "asks", "names_memory", "releases"}
+CALL_FIELDS = CALL_KEYS - {"as", "after_held", "params", "checks"}  # those that Call has by the name of their key
 OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "forgotten_by", "after_held", "turn", "alike",
                   "crew", "asks", "names_memory", "driver_room",
                   "attributes", "taken_for_done", "passes_functions", "staged", "dropped", "handles", "held"}
@@ -227,10 +228,10 @@ class Call:
 class Operation:
     name: str
     group: str
-    request: str
-    reply: str
-    mode: str
-    why: str
+    request: str = ""
+    reply: str = ""
+    mode: str = ""
+    why: str = ""
     stream: str = ""
     context: str = "current"
     forgotten_by: list[str] = field(default_factory=list)
@@ -539,16 +540,8 @@ class Loader:
             return
         self.check_keys(file, name, entry, CALL_KEYS)
         by_hand = entry.get("client", "generated") != "generated" or entry.get("server", "generated") != "generated"
-        call = Call(self.plain[name], group, "special" if by_hand else "generated", mode=entry.get("mode", ""),
-                    why=entry.get("why", ""), context=entry.get("context", "current"), stream=entry.get("stream", ""),
-                    client=entry.get("client", "generated"), server=entry.get("server", "generated"),
-                    aside=entry.get("aside", False), travels_as=entry.get("as", ""),
-                    after_held_said=entry.get("after_held"), waits_for=entry.get("waits_for", ""),
-                    records=entry.get("records", ""), turn=entry.get("turn", False),
-                    launches=entry.get("launches", ""), alike=entry.get("alike", []), crew=entry.get("crew", ""),
-                    asks=entry.get("asks", False), names_memory=entry.get("names_memory", False),
-                    room=entry.get("room", False), driver_room=entry.get("driver_room", False),
-                    releases=entry.get("releases", False), forgotten_by=entry.get("forgotten_by", []))
+        call = Call(self.plain[name], group, "special" if by_hand else "generated", travels_as=entry.get("as", ""),
+                    after_held_said=entry.get("after_held"), **{k: entry[k] for k in CALL_FIELDS if k in entry})
         self.add(file, call)
         if call.travels_as:
             return  # its twin is checked
@@ -777,15 +770,7 @@ class Loader:
             self.complain(file, name, "deferred",
                           f"a deferred operation cannot return a '{entry['reply']}'; make it a barrier, or either")
         self.check_value(file, name, "context", entry.get("context", "current"), CONTEXTS)
-        operation = Operation(name, group, entry.get("request", ""), entry.get("reply", ""), entry.get("mode", ""),
-                              entry.get("why", ""), entry.get("stream", ""), entry.get("context", "current"),
-                              entry.get("forgotten_by", []), entry.get("after_held", False), entry.get("turn", False),
-                              entry.get("alike", []), entry.get("crew", ""), entry.get("asks", False),
-                              entry.get("names_memory", False),
-                              entry.get("driver_room", False), entry.get("attributes", ""),
-                              entry.get("taken_for_done", ""), entry.get("passes_functions", ""),
-                              entry.get("staged", False), entry.get("dropped", False), entry.get("held", False),
-                              entry.get("handles", {}))
+        operation = Operation(name, group, **{k: entry[k] for k in OPERATION_KEYS if k in entry})
         for handle, kind in operation.handles.items():
             if kind not in self.kinds:
                 self.complain(file, name, "unknown-name",
