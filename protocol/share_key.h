@@ -8,19 +8,19 @@
 #include <cstddef>
 #include <optional>
 
+#include "data.h"
+
 namespace fargpu {
 
 using ShareKey = std::array<std::byte, 16>;
 
-inline capnp::Data::Reader wire_of(const ShareKey& key) {
-  return {reinterpret_cast<const kj::byte*>(key.data()), key.size()};
-}
+inline capnp::Data::Reader wire_of(const ShareKey& key) { return data_of(key); }
 
 /// Nothing for what has another length.
-inline std::optional<ShareKey> share_key(capnp::Data::Reader bytes) {
+inline std::optional<ShareKey> share_key(capnp::Data::Reader data) {
   ShareKey key;
-  if (bytes.size() != key.size()) return std::nullopt;
-  std::copy_n(reinterpret_cast<const std::byte*>(bytes.begin()), key.size(), key.begin());
+  if (data.size() != key.size()) return std::nullopt;
+  std::ranges::copy(bytes_of(data), key.begin());
   return key;
 }
 

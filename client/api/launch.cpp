@@ -15,6 +15,7 @@
 #include "client/session/session.h"
 #include "client_hand.h"
 #include "cuda_facts.h"
+#include "protocol/data.h"
 
 namespace fargpu::client::hand {
 namespace {
@@ -157,7 +158,7 @@ CUresult write_launch(Thread& thread, const Launch& launch, Function& function, 
   in.setBlockZ(launch.block[2]);
   in.setSharedBytes(launch.shared_bytes);
   in.setForm(launch.form);
-  in.setParameters(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(arguments.data()), arguments.size()));
+  in.setParameters(data_of(arguments));
   return CUDA_SUCCESS;
 }
 

@@ -15,6 +15,7 @@
 #include "client_hand.h"
 #include "library_module.h"
 #include "operations.capnp.h"
+#include "protocol/data.h"
 #include "protocol/image.h"
 
 namespace fargpu::client::hand {
@@ -34,8 +35,7 @@ void tell_taken(Thread& thread, Handle library) {
 
 // What the program will most likely load next.
 void keep_ahead(RemoteCall<wire::LoadImage>& call, capnp::List<wire::LoadedAhead>::Reader list) {
-  const auto bytes = [](capnp::Data::Reader data) { return std::as_bytes(std::span(data.begin(), data.size())); };
-  for (const auto one : list) call.keep_ahead(bytes(one.getRequest()), bytes(one.getReply()));
+  for (const auto one : list) call.keep_ahead(bytes_of(one.getRequest()), bytes_of(one.getReply()));
 }
 
 // Loads an image as a module or a library; the handle of either comes back.

@@ -11,6 +11,7 @@
 #include "client/session/pool.h"
 #include "client/session/route.h"
 #include "client/session/session.h"
+#include "protocol/data.h"
 #include "protocol/launch_shape.h"
 
 namespace fargpu::client {
@@ -142,7 +143,7 @@ CUresult write_kernel(Thread& thread, const CUDA_KERNEL_NODE_PARAMS_v3& p, wire:
   node.setFunction(function->handle.value());
   node.setAsKernel(!p.func);
   write_shape(p, node);
-  node.setParameters(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(arguments.data()), arguments.size()));
+  node.setParameters(data_of(arguments));
   node.setContext(handle_of(p.ctx).value());
   return CUDA_SUCCESS;
 }

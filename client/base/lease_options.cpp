@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "environment.h"
+#include "protocol/data.h"
 #include "protocol/handle.h"
 #include "protocol/limits.h"
 #include "protocol/text.h"
@@ -120,7 +121,7 @@ void write_lease_options(const LeaseOptions& options, wire::LeaseRequest::Builde
   if (!options.placement.empty()) request.setPlacement(options.placement);
   auto unreached = request.initUnreached(static_cast<unsigned>(options.unreached.size()));
   for (unsigned i = 0; i < unreached.size(); ++i) unreached.set(i, options.unreached[i]);
-  if (options.job) request.setJob({reinterpret_cast<const kj::byte*>(options.job->data()), options.job->size()});
+  if (options.job) request.setJob(data_of(*options.job));
 }
 
 }  // namespace fargpu::client

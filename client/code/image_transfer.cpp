@@ -4,6 +4,7 @@
 
 #include "client/base/log.h"
 #include "operations.capnp.h"
+#include "protocol/data.h"
 
 namespace fargpu::client {
 
@@ -13,7 +14,7 @@ void send_image(Thread& thread, const ImageHash& hash, std::span<const std::byte
     const std::size_t part = std::min(bytes.size() - offset, limits::bulk_bytes_max);
     RemoteCall<wire::SendImage> call(thread);
     auto in = call.in();
-    in.setHash(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
+    in.setHash(data_of(hash));
     in.setBytes(bytes.size());
     in.setOffset(offset);
     call.bulk(bytes.subspan(offset, part));

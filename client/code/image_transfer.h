@@ -5,6 +5,7 @@
 
 #include <span>
 
+#include "protocol/data.h"
 #include "protocol/image_hash.h"
 #include "client/call/remote_call.h"
 
@@ -28,10 +29,7 @@ CUresult call_with_image(Thread& thread, ContextNeed need, std::span<const std::
   for (unsigned sent = 0;; ++sent) {
     RemoteCall<Request> call(thread, need);
     if (!call) return call.error();
-    if (const CUresult bad =
-            fill(call.in(), capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
-        bad != CUDA_SUCCESS)
-      return bad;
+    if (const CUresult bad = fill(call.in(), data_of(hash)); bad != CUDA_SUCCESS) return bad;
     if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
     const bool ahead = answered == AnsweredAhead::maybe && call.take_ahead();
     const CUresult result = ahead ? CUDA_SUCCESS : call.wait_with_room();  // code lies on the device

@@ -18,6 +18,7 @@
 #include "credentials.h"
 #include "client/base/log.h"
 #include "protocol/channel_tls.h"
+#include "protocol/data.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/host_name.h"
@@ -48,11 +49,6 @@ CUresult result_of(wire::Failure::Reason reason) {
 
 // A fargpud that was killed has told so by the end of all its connections at once.
 constexpr std::chrono::milliseconds end_heard_within(100);
-
-std::vector<std::byte> bytes_of(capnp::Data::Reader data) {
-  const auto* const begin = reinterpret_cast<const std::byte*>(data.begin());
-  return {begin, begin + data.size()};
-}
 
 }  // namespace
 
@@ -283,10 +279,6 @@ Line connect_to(const PoolHost& host) {
 
 namespace {
 
-capnp::Data::Reader data_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()};
-}
-
 // The process at the other end of a session's connections: when they end, that process has ended, and not its host.
 std::string worker_text(const PoolHost& host) { return "the worker at " + address_text(host); }
 
@@ -349,7 +341,7 @@ std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, cons
 }
 
 Ticket read_ticket(wire::LeaseAnswer::Reader answer) {
-  return {bytes_of(answer.getTicket()), bytes_of(answer.getTicketName())};
+  return {copy_of(answer.getTicket()), copy_of(answer.getTicketName())};
 }
 
 ControlConnection::ControlConnection(const PoolHost& host, For whom)
@@ -380,8 +372,8 @@ ControlConnection::Local ControlConnection::hello(std::span<const std::byte> key
         hello.setProcessId(static_cast<std::uint32_t>(::getpid()));
         hello.setToken(token_);
         const auto& job = config().lease.job;
-        if (job && whom_ == For::job) hello.setJob({reinterpret_cast<const kj::byte*>(job->data()), job->size()});
-        hello.setLocalKey(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(key.data()), key.size()));
+        if (job && whom_ == For::job) hello.setJob(data_of(*job));
+        hello.setLocalKey(data_of(key));
       },
       wire::Control::HELLO_ANSWER,
       [&](wire::Control::Reader control) {
@@ -407,7 +399,7 @@ ControlConnection::Local ControlConnection::hello(std::span<const std::byte> key
         check_failure(answer.getFailure(), name_);
         if (!speaks(version))
           throw ProtocolError(fmt::format("{} answered with protocol {}, which it was not offered", name_, version));
-        local = {answer.getLocalSocket().cStr(), bytes_of(answer.getLocalKey()), bytes_of(answer.getLocalProof())};
+        local = {answer.getLocalSocket().cStr(), copy_of(answer.getLocalKey()), copy_of(answer.getLocalProof())};
       });
   return local;
 }

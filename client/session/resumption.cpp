@@ -10,6 +10,7 @@
 #include "client/base/log.h"
 #include "client/base/threads.h"
 #include "client/call/trace.h"
+#include "protocol/data.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/limits.h"
@@ -194,7 +195,7 @@ void Resumption::connect_again(ResumableChannel& channel, std::uint32_t number) 
     auto resume = control.initResume();
     resume.setChannel(number);
     resume.setEpoch(channel.epoch());
-    resume.setSecret({reinterpret_cast<const kj::byte*>(known.secret.data()), known.secret.size()});
+    resume.setSecret(data_of(known.secret));
     resume.setReceived(received);
   });
   std::uint32_t epoch = 0;
@@ -206,8 +207,7 @@ void Resumption::connect_again(ResumableChannel& channel, std::uint32_t number) 
     const auto secret = answer.getSecret();
     if (secret.size() != limits::resume_secret_bytes) throw Refused("it gave no secret for the next time");
     const std::lock_guard lock(mutex_);
-    const auto* const begin = reinterpret_cast<const std::byte*>(secret.begin());
-    links_[number].secret.assign(begin, begin + secret.size());
+    links_[number].secret = copy_of(secret);
     links_[number].since = Clock::now();
     epoch = answer.getEpoch();
     peer_received = answer.getReceived();

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/data.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/limits.h"
@@ -11,15 +12,6 @@
 
 namespace fargpu::rdma {
 namespace {
-
-capnp::Data::Reader data_of(const std::vector<std::byte>& bytes) {
-  return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()};
-}
-
-std::vector<std::byte> bytes_of(capnp::Data::Reader data) {
-  const auto* const begin = reinterpret_cast<const std::byte*>(data.begin());
-  return {begin, begin + data.size()};
-}
 
 void send_end(Channel& connection, const ChannelEnd* end, const std::string& why) {
   send_control(connection, 1, [&](wire::Control::Builder control) {
@@ -35,8 +27,8 @@ void send_end(Channel& connection, const ChannelEnd* end, const std::string& why
 }
 
 EndFacts facts_of(wire::RdmaEnd::Reader told) {
-  return {bytes_of(told.getAddress()), bytes_of(told.getKey()), told.getRing(), told.getRingBytes(),
-          bytes_of(told.getSecret())};
+  return {copy_of(told.getAddress()), copy_of(told.getKey()), told.getRing(), told.getRingBytes(),
+          copy_of(told.getSecret())};
 }
 
 std::string other_says(const std::string& text) { return "the other end says: " + printable(text, 512); }

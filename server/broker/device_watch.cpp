@@ -4,6 +4,8 @@
 #include <mutex>
 #include <thread>
 
+#include "protocol/data.h"
+
 namespace fargpu::server {
 namespace {
 
@@ -13,9 +15,7 @@ constexpr auto fresh_for = std::chrono::milliseconds(200);  // asking often cost
 constexpr auto good_for = std::chrono::seconds(10);
 constexpr auto patience = std::chrono::seconds(2);
 
-capnp::Data::Reader bytes_of(const std::string& uuid) {
-  return {reinterpret_cast<const capnp::byte*>(uuid.data()), uuid.size()};
-}
+capnp::Data::Reader uuid_data(const std::string& uuid) { return data_of(std::as_bytes(std::span(uuid))); }
 
 }  // namespace
 
@@ -67,12 +67,12 @@ void DeviceWatch::ask(const std::shared_ptr<State>& state) {
         .at = {}, .uuids = state->uuids, .readings = {}, .processes = {}, .distances = {}, .links = {}};
     lock.unlock();
     for (unsigned i = 0; i < answer.uuids.size(); ++i) {
-      answer.readings.push_back(state->nvml.read(bytes_of(answer.uuids[i])));
-      answer.processes.push_back(state->nvml.process_bytes(bytes_of(answer.uuids[i])));
+      answer.readings.push_back(state->nvml.read(uuid_data(answer.uuids[i])));
+      answer.processes.push_back(state->nvml.process_bytes(uuid_data(answer.uuids[i])));
       for (unsigned j = 0; j < answer.uuids.size(); ++j)
-        if (auto distance = state->nvml.distance(bytes_of(answer.uuids[i]), bytes_of(answer.uuids[j])))
+        if (auto distance = state->nvml.distance(uuid_data(answer.uuids[i]), uuid_data(answer.uuids[j])))
           answer.distances[{i, j}] = std::move(*distance);
-      answer.links.push_back(state->nvml.links(bytes_of(answer.uuids[i])));
+      answer.links.push_back(state->nvml.links(uuid_data(answer.uuids[i])));
     }
     answer.at = Clock::now();
     lock.lock();

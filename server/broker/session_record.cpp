@@ -5,15 +5,12 @@
 #include <algorithm>
 #include <chrono>
 
+#include "protocol/data.h"
 #include "protocol/errors.h"
 #include "protocol/version.h"
 
 namespace fargpu::server {
 namespace {
-
-capnp::Data::Reader data_of(const auto& bytes) {
-  return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()};
-}
 
 void write_client(const ClientFacts& client, wire::ClientRecord::Builder record) {
   record.setProgram(client.program);
@@ -29,7 +26,8 @@ void write_client(const ClientFacts& client, wire::ClientRecord::Builder record)
 void write_lease(const Lease& lease, const std::vector<std::string>& uuids, wire::LeaseRecord::Builder record) {
   record.setId(lease.id);
   auto devices = record.initDevices(static_cast<unsigned>(lease.devices.size()));
-  for (unsigned i = 0; i < devices.size(); ++i) devices.set(i, data_of(uuids.at(lease.devices[i])));
+  for (unsigned i = 0; i < devices.size(); ++i)
+    devices.set(i, data_of(std::as_bytes(std::span(uuids.at(lease.devices[i])))));
   record.setMemoryBytes(lease.memory_bytes);
   record.setComputePercent(lease.compute_percent);
   record.setPriority(lease.priority);
@@ -78,7 +76,7 @@ std::optional<Lease> read_lease(wire::SessionRecord::Reader record, const std::v
   lease.priority = from.getPriority();
   if (const auto job = from.getJob(); job.size() == sizeof(JobKey)) {
     lease.job.emplace();
-    std::copy_n(reinterpret_cast<const std::byte*>(job.begin()), job.size(), lease.job->begin());
+    std::ranges::copy(bytes_of(job), lease.job->begin());
   }
   lease.mps = from.getMps().cStr();
   if (from.getSmGroups().size() != 0) lease.sm_groups = parse_sm_groups(from.getSmGroups().cStr()).value_or(SmGroups{});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "protocol/data.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
 
@@ -30,10 +31,9 @@ bool SharedThings::add(pid_t worker, const std::string& tenant, wire::Share::Rea
   if (counts_[worker] >= limits::shares_max || (memory && descriptor.number() < 0)) return false;
   FairLimit::Place room = room_.take(tenant);
   if (!room) return false;
-  const auto* const bytes = reinterpret_cast<const std::byte*>(event.begin());
   shares_[*key] = {worker,
                    std::move(room),
-                   {share.getDevice(), share.getBytes(), std::move(descriptor), {bytes, bytes + event.size()}},
+                   {share.getDevice(), share.getBytes(), std::move(descriptor), copy_of(event)},
                    std::move(piece)};
   ++counts_[worker];
   return true;

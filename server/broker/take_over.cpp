@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "event_log.h"
+#include "protocol/data.h"
 #include "protocol/errors.h"
 #include "protocol/text.h"
 #include "session_record.h"
@@ -26,8 +27,7 @@ struct Told {
 Worker& enter(const Succession& succession, Leases& leases, Workers& workers, Succession::Found found) {
   MessageReader first(found.told.front().bytes);
   Descriptor memory = std::move(found.told.front().descriptor);
-  const auto kept = first.root<wire::WorkerMessage>().getKept();
-  const auto bytes = succession.unseal({reinterpret_cast<const std::byte*>(kept.begin()), kept.size()});
+  const auto bytes = succession.unseal(bytes_of(first.root<wire::WorkerMessage>().getKept()));
   if (bytes.empty()) throw ProtocolError("its record is not of this host's brokers");
   MessageReader reader(bytes);
   const auto record = reader.root<wire::SessionRecord>();

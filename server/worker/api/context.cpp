@@ -4,13 +4,12 @@
 
 #include <cstdlib>
 
+#include "protocol/data.h"
 #include "server/worker/session/session.h"
 #include "server_hand.h"
 
 namespace fargpu::server::hand {
 namespace {
-
-capnp::Data::Reader data(const void* bytes, std::size_t n) { return {static_cast<const kj::byte*>(bytes), n}; }
 
 // The private table 1734dc26, slots 4 and 13: per TPC, its GPC and its number there, in two arrays of malloc, one byte
 // each (measured; driver 580). cuBLASLt chooses its kernels by it. A driver without the table, as ours are, gives no
@@ -32,8 +31,8 @@ void write_processors(DriverTable& driver, wire::OpenContextReply::Builder reply
   // Two multiprocessors make a TPC on every GPU that has this table.
   const auto count = static_cast<std::size_t>(processors) / 2;
   if (::malloc_usable_size(group) >= count && ::malloc_usable_size(index) >= count) {
-    reply.setProcessorGroup(data(group, count));
-    reply.setProcessorIndex(data(index, count));
+    reply.setProcessorGroup(data_of(std::as_bytes(std::span(group, count))));
+    reply.setProcessorIndex(data_of(std::as_bytes(std::span(index, count))));
   }
   free(group, index);
 }

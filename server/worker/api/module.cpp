@@ -6,6 +6,7 @@
 #include <list>
 #include <utility>
 
+#include "protocol/data.h"
 #include "protocol/image.h"
 #include "protocol/text.h"
 #include "server/worker/code/jit_options.h"
@@ -407,9 +408,8 @@ void tell_ahead(Session& session, const CallId& id, const std::vector<std::share
   auto list = out.initAhead(static_cast<unsigned>(answers.size()));
   unsigned i = 0;
   for (Answer& answer : answers) {
-    const auto reply = answer.reply.finish();
-    list[i].setRequest({reinterpret_cast<const kj::byte*>(answer.request.data()), answer.request.size()});
-    list[i].setReply({reinterpret_cast<const kj::byte*>(reply.data()), reply.size()});
+    list[i].setRequest(data_of(answer.request));
+    list[i].setReply(data_of(answer.reply.finish()));
     ++i;
   }
   for (const auto& load : loads) load->request = {};

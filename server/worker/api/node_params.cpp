@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "copy_sides.h"
+#include "protocol/data.h"
 #include "protocol/launch_shape.h"
 #include "server/worker/graph/node_names.h"
 
@@ -329,7 +330,7 @@ CUresult write_kernel(Session& session, Call& call, CUgraphNode node, wire::Kern
   if (kernel.func && kernel.kern)
     out.setKernel(session.objects().reveal(HandleKind::kernel, kernel.kern, call).value());
   write_shape(kernel, out);
-  out.setParameters(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(block.data()), block.size()));
+  out.setParameters(data_of(block));
   out.setContext(session.contexts().handle_of(kernel.ctx));
   return CUDA_SUCCESS;
 }

@@ -1,5 +1,6 @@
 // Links with the workers of other hosts, and waits for events there. Copies by them: copy_sources.h, copy_targets.h.
 
+#include "protocol/data.h"
 #include "protocol/errors.h"
 #include "server/worker/session/session.h"
 #include "server_hand.h"
@@ -33,7 +34,7 @@ Outcome offerPeer(Session& session, Call& call, wire::OfferPeer::Reader in) {
         auto out = writer.root<wire::OfferPeerReply>();
         if (key->empty()) session.peers().close(number);
         if (key->empty()) out.setFailure("its fargpud does not let other hosts in");
-        out.setKey({reinterpret_cast<const kj::byte*>(key->data()), key->size()});
+        out.setKey(data_of(*key));
         return result;
       });
 }
@@ -45,15 +46,13 @@ Outcome joinPeer(Session& session, Call& call, wire::JoinPeer::Reader in) {
     call.out<wire::JoinPeerReply>().setFailure(met->failure);
     return CUDA_SUCCESS;
   }
-  const auto key = in.getKey();
-  const auto* const bytes = reinterpret_cast<const std::byte*>(key.begin());
   return session.aside_reply(
       call,
       [&session, number, met,
        address = PeerAddress{.host = in.getHost().cStr(),
                              .port = in.getPort(),
                              .session = in.getSession(),
-                             .key = {bytes, bytes + key.size()},
+                             .key = copy_of(in.getKey()),
                              .encrypted = in.getEncrypted()}] {
         *met = session.peers().meet(number, address);
         return CUDA_SUCCESS;

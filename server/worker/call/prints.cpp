@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "protocol/data.h"
+
 namespace fargpu::server {
 namespace {
 
@@ -37,7 +39,7 @@ void Prints::send_as(std::uint8_t descriptor, std::span<const std::byte> text) {
   output_.control([&](wire::Control::Builder control) {
     auto printed = control.initPrinted();
     printed.setDescriptor(descriptor);
-    printed.setText(capnp::Data::Reader(reinterpret_cast<const capnp::byte*>(text.data()), text.size()));
+    printed.setText(data_of(text));
   });
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "protocol/data.h"
+
 namespace fargpu::server {
 namespace {
 
@@ -67,7 +69,7 @@ CUresult JitOptions::read_values(capnp::List<wire::Option>::Reader options, Host
 
 capnp::Data::Reader JitOptions::written(const std::vector<char>& log, std::size_t size_at) const {
   const std::size_t n = size_at == 0 ? 0 : std::min(reinterpret_cast<std::size_t>(values_[size_at - 1]), log.size());
-  return {reinterpret_cast<const kj::byte*>(log.data()), n};
+  return data_of(std::as_bytes(std::span(log)).first(n));
 }
 
 float JitOptions::wall_milliseconds() const {

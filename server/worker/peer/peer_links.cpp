@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "protocol/data.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
@@ -137,8 +138,7 @@ std::optional<PeerWish> PeerLinks::read(std::span<const std::byte> lane_message)
     MessageReader reader(lane_message);
     const auto control = reader.root<wire::Control>();
     if (!control.isLane() || control.getLane().getResumes()) return std::nullopt;
-    const auto shown = control.getLane().getKey();
-    const std::span<const std::byte> theirs(reinterpret_cast<const std::byte*>(shown.begin()), shown.size());
+    const std::span<const std::byte> theirs = bytes_of(control.getLane().getKey());
     const bool encrypted = theirs.size() == limits::lane_name_bytes;
     const std::lock_guard lock(mutex_);
     for (const auto& [number, member] : links_) {

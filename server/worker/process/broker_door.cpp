@@ -9,6 +9,7 @@
 
 #include "next_broker.h"
 #include "protocol/channel_tls.h"
+#include "protocol/data.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/limits.h"
@@ -18,10 +19,6 @@
 
 namespace fargpu::server {
 namespace {
-
-capnp::Data::Reader data_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()};
-}
 
 // The broker tries for as long as a connection may take, and says so then.
 constexpr auto answer_max = 2 * limits::connect_timeout;

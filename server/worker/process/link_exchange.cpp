@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "next_broker.h"
+#include "protocol/data.h"
 #include "protocol/limits.h"
 
 namespace fargpu::server {
@@ -16,11 +17,11 @@ void describe(wire::Share::Builder share, const ShareKey& key, const SharedThing
   share.setKey(wire_of(key));
   share.setDevice(thing.device);
   share.setBytes(thing.bytes);
-  share.setEvent(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(thing.event.data()), thing.event.size()));
+  share.setEvent(data_of(thing.event));
   if (came_by) share.setCameBy(wire_of(*came_by));
 }
 
-SharedThing copy_of(const SharedThing& thing) {
+SharedThing duplicate_of(const SharedThing& thing) {
   const int number = thing.descriptor.number();
   return {thing.device, thing.bytes, Descriptor(number < 0 ? -1 : ::fcntl(number, F_DUPFD_CLOEXEC, 0)), thing.event};
 }
@@ -61,7 +62,7 @@ bool LinkExchange::share(const ShareKey& key, const SharedThing& thing, const Sh
           link_, [&](wire::WorkerMessage::Builder message) { describe(message.initShare(), key, thing, came_by); },
           thing.descriptor.number());
   if (!remembers_ || (!sent && !broker_gone())) return sent;
-  Own own{copy_of(thing), came_by ? std::optional(*came_by) : std::nullopt};
+  Own own{duplicate_of(thing), came_by ? std::optional(*came_by) : std::nullopt};
   const bool kept = own.thing.descriptor.number() >= 0 || thing.descriptor.number() < 0;
   if (kept) shared_.insert_or_assign(key, std::move(own));
   return sent || kept;
@@ -126,9 +127,7 @@ void LinkExchange::heard(wire::Fetched::Reader fetched, Descriptor descriptor) {
   answered_ = true;
   if (fetched.hasShare()) {
     const auto share = fetched.getShare();
-    const auto event = share.getEvent();
-    const auto* const bytes = reinterpret_cast<const std::byte*>(event.begin());
-    answer_ = {share.getDevice(), share.getBytes(), std::move(descriptor), {bytes, bytes + event.size()}};
+    answer_ = {share.getDevice(), share.getBytes(), std::move(descriptor), copy_of(share.getEvent())};
     if (const auto key = share_key(share.getKey()); remembers_ && key && answer_->device >= 0) {
       Loan& loan = loans_[*key];
       loan.device = answer_->device;

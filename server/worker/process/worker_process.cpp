@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "displacement.h"
+#include "protocol/data.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/limits.h"
@@ -35,15 +36,6 @@ namespace {
 /// A client whose connection has broken waits so many times `resume_seconds` for a host's next broker (the client's
 /// resumption).
 constexpr int broker_patience = 10;
-
-std::span<const std::byte> bytes_of(capnp::Data::Reader data) {
-  return {reinterpret_cast<const std::byte*>(data.begin()), data.size()};
-}
-
-std::vector<std::byte> copy_of(capnp::Data::Reader data) {
-  const auto bytes = bytes_of(data);
-  return {bytes.begin(), bytes.end()};
-}
 
 void set_all(capnp::List<std::uint64_t>::Builder list, const std::vector<std::uint64_t>& values) {
   for (unsigned i = 0; i < list.size(); ++i) list.set(i, values[i]);
@@ -372,8 +364,7 @@ bool WorkerProcess::meet_next_broker() {
 }
 
 bool WorkerProcess::recount_to(int next) const {
-  const capnp::Data::Reader record(reinterpret_cast<const kj::byte*>(record_.data()), record_.size());
-  const auto kept = [&](wire::WorkerMessage::Builder message) { message.setKept(record); };
+  const auto kept = [&](wire::WorkerMessage::Builder message) { message.setKept(data_of(record_)); };
   const auto recounted = [&](wire::WorkerMessage::Builder message) { describe_absence(message.initRecounted()); };
   return recount(next, kept, account_->descriptor()) && exchange_.recount_to(next) && door_.recount_to(next) &&
          recount(next, recounted);

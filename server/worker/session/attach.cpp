@@ -8,6 +8,7 @@
 #include "control.capnp.h"
 #include "facts.h"
 #include "opcodes.h"
+#include "protocol/data.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/limits.h"
@@ -133,7 +134,7 @@ void welcome(Channel& channel, DriverTable& driver, const AttachOptions& options
     if (shares_memory) answer.setRingBytes(limits::ring_bytes);
     if (resumes) {
       const auto secret = session.resumption->first_secret();
-      answer.setResumeSecret({reinterpret_cast<const kj::byte*>(secret.data()), secret.size()});
+      answer.setResumeSecret(data_of(secret));
       answer.setResumeMs(static_cast<std::uint32_t>(session.resumption->time().count()));
     }
     answer.setProtocolVersion(version);
@@ -143,8 +144,7 @@ void welcome(Channel& channel, DriverTable& driver, const AttachOptions& options
     answer.setCreditBytes(credit_bytes);
     answer.setSessionId(session.id);
     answer.setSilenceMs(static_cast<std::uint32_t>(session.silence.count()));
-    answer.setLaneKey(
-        capnp::Data::Reader(reinterpret_cast<const kj::byte*>(options.lane_key.data()), options.lane_key.size()));
+    answer.setLaneKey(data_of(options.lane_key));
     const auto write = [](const Window& window, wire::Range::Builder range) {
       range.setBase(window.base);
       range.setBytes(window.bytes);

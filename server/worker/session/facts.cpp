@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cuda_facts.h"
+#include "protocol/data.h"
 
 namespace fargpu::server {
 namespace {
@@ -15,19 +16,17 @@ constexpr CUdevice_P2PAttribute peer_attributes[] = {
     CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
     CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED};
 
-capnp::Data::Reader data(const void* bytes, std::size_t n) { return {static_cast<const kj::byte*>(bytes), n}; }
-
 void write_device(DriverTable& driver, CUdevice ordinal, wire::DeviceFacts::Builder device) {
   char name[256] = {};
   driver.cuDeviceGetName(name, sizeof(name) - 1, ordinal);
   device.setName(name);
   CUuuid uuid{};
   driver.cuDeviceGetUuid_v2(&uuid, ordinal);
-  device.setUuid(data(uuid.bytes, sizeof(uuid.bytes)));
+  device.setUuid(data_of(std::as_bytes(std::span(uuid.bytes))));
   char luid[8] = {};
   unsigned mask = 0;
   if (driver.cuDeviceGetLuid(luid, &mask, ordinal) == CUDA_SUCCESS) {
-    device.setLuid(data(luid, sizeof(luid)));
+    device.setLuid(data_of(std::as_bytes(std::span(luid))));
     device.setLuidNodeMask(mask);
   }
   std::size_t bytes = 0;

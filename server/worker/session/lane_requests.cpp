@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "protocol/channel_tls.h"
+#include "protocol/data.h"
 #include "protocol/handshake.h"
 #include "protocol/limits.h"
 #include "protocol/rdma/handover.h"
@@ -21,10 +22,8 @@ LaneWish read_lane(std::span<const std::byte> lane_message, std::span<const std:
     const auto control = reader.root<wire::Control>();
     if (!control.isLane()) return {};
     const auto lane = control.getLane();
-    const auto theirs = lane.getKey();
-    return {.known = same_secret(key, {reinterpret_cast<const std::byte*>(theirs.begin()), theirs.size()}),
-            .channel = lane.getChannel(),
-            .resumes = lane.getResumes()};
+    return {
+        .known = same_secret(key, bytes_of(lane.getKey())), .channel = lane.getChannel(), .resumes = lane.getResumes()};
   } catch (const kj::Exception&) {  // nonsense
     return {};
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "protocol/data.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/limits.h"
@@ -77,8 +78,7 @@ std::string Resumption::impatience(const Break& what) {
 // Why this is not the session's client, or no longer; empty if it is.
 std::string Resumption::refusal(const Link& link, wire::Resume::Reader resume) const {
   if (link.channel->over()) return "the session is over";
-  const std::span<const std::byte> secret(reinterpret_cast<const std::byte*>(resume.getSecret().begin()),
-                                          resume.getSecret().size());
+  const std::span<const std::byte> secret = bytes_of(resume.getSecret());
   const std::uint32_t epoch = resume.getEpoch();
   if (epoch == link.epoch && same_secret(link.secret, secret)) return "";
   // What it was told by that connection may not have come.
@@ -121,7 +121,7 @@ void Resumption::claim(std::unique_ptr<Channel> connection, const Meet& meet) no
     link.epoch = epoch;
     answer(*connection, [&](wire::ResumeAnswer::Builder to) {
       to.setEpoch(epoch);
-      to.setSecret({reinterpret_cast<const kj::byte*>(link.secret.data()), link.secret.size()});
+      to.setSecret(data_of(link.secret));
       to.setReceived(received);
     });
     watch_connection(*connection);
