@@ -27,8 +27,25 @@ struct FatbinPiece {
   std::string_view stored;
 };
 
-inline constexpr std::uint32_t fatbin_magic = 0xba55ed50;
-inline constexpr std::uint64_t fatbin_header_bytes = 16;
+/// What nvcc's object files hand to the driver.
+struct FatbinWrapper {
+  std::uint32_t magic = 0x466243b1;
+  std::uint32_t version = 1;
+  const void* container = nullptr;
+  /// Version 1: a file name. Version 2: a list of the images before linking, of which `container` is the result.
+  const void* more = nullptr;
+};
+
+/// What a container begins with.
+struct FatbinContainer {
+  std::uint32_t magic;
+  std::uint16_t version;
+  std::uint16_t header_bytes;
+  std::uint64_t bytes;  ///< behind the header
+};
+
+inline constexpr std::uint32_t fatbin_magic = 0xba55ed50;  ///< of a container
+inline constexpr std::uint64_t fatbin_header_bytes = sizeof(FatbinContainer);
 
 /// The size of the container that begins with this header. Throws FatbinError.
 std::uint64_t fatbin_bytes(std::string_view header);

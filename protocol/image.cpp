@@ -7,25 +7,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "fatbin.h"
 #include "limits.h"
 
 namespace fargpu {
 namespace {
 
-struct FatbinWrapper {
-  std::uint32_t magic;
-  std::uint32_t version;
-  const void* container;
-  const void* more;  // version 1: file name; version 2: the images before linking, of which `container` is the result
-};
-
-struct FatbinContainer {
-  std::uint32_t magic;
-  std::uint16_t version;
-  std::uint16_t header_bytes;
-  std::uint64_t bytes;  // behind the header
-};
-constexpr std::uint32_t container_magic = 0xBA55ED50;
 constexpr std::size_t container_alignment = 8;
 
 /// What may be looked at: so much of a file, or, behind a program's bare pointer, as much as any image can have. It is
@@ -63,7 +50,7 @@ class Source {
 
 std::optional<std::size_t> container_bytes(const Source& source) {
   FatbinContainer header;
-  if (!source.load(0, header) || header.magic != container_magic || header.header_bytes < sizeof(header) ||
+  if (!source.load(0, header) || header.magic != fatbin_magic || header.header_bytes < sizeof(header) ||
       !source.holds(header.header_bytes, header.bytes))
     return std::nullopt;
   return header.header_bytes + header.bytes;

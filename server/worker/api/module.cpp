@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "protocol/data.h"
+#include "protocol/fatbin.h"
 #include "protocol/image.h"
 #include "protocol/text.h"
 #include "server/worker/code/jit_options.h"
@@ -31,29 +32,16 @@ bool read_hash(capnp::Data::Reader in, ImageHash& hash) {
   return true;
 }
 
-// What nvcc's object files hand to the driver; the runtime passes it on, so some code paths of drivers expect it.
-struct FatbinWrapper {
-  std::uint32_t magic = 0x466243B1;
-  std::uint32_t version = 1;
-  const void* container = nullptr;
-  const void* more = nullptr;
-};
-
 /// The containers of an image that came in a wrapper (`joined` in protocol/image.h): all within it. Empty if they are
 /// not.
 std::vector<const void*> containers_of(std::span<const std::byte> image) {
-  struct Header {
-    std::uint32_t magic;
-    std::uint16_t version;
-    std::uint16_t header_bytes;
-    std::uint64_t bytes;  // behind the header
-  } header;
+  FatbinContainer header;
   std::vector<const void*> containers;
   for (std::size_t offset = 0; offset < image.size(); offset = (offset + 7) & ~std::size_t{7}) {
     const std::size_t left = image.size() - offset;
     if (left < sizeof(header)) return {};
     std::memcpy(&header, image.data() + offset, sizeof(header));
-    if (header.magic != 0xBA55ED50 || header.header_bytes < sizeof(header) || header.header_bytes > left ||
+    if (header.magic != fatbin_magic || header.header_bytes < sizeof(header) || header.header_bytes > left ||
         header.bytes > left - header.header_bytes)
       return {};
     containers.push_back(image.data() + offset);
@@ -80,8 +68,8 @@ bool ask_about(DriverTable& driver, CUlibrary library, const std::string& name) 
 /// made is unloaded.
 struct Load {
   ImageHash hash{};
-  std::shared_ptr<const void> held;  // the image
-  FatbinWrapper wrapper;
+  std::shared_ptr<const void> held;     // the image
+  FatbinWrapper wrapper;                // the runtime passes it on, so some code paths of drivers expect it
   std::vector<const void*> containers;  // null behind the last
   const void* image = nullptr;          // null: the host lacks it
   bool module = false;
