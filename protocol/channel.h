@@ -95,10 +95,9 @@ class Channel {
 std::unique_ptr<Channel> make_socket_channel(int descriptor, std::string peer);
 
 /// A channel through two rings in shared memory, between the ends of `socket`, which wakes a sleeping end, tells when
-/// the other end is gone, and
-/// passes descriptors. `memory` is what make_ring_memory() made, here or at the other end; it is mapped here, and its
-/// descriptor is the caller's still. `first`: this end writes the first ring and the other end the second. Throws
-/// ProtocolError if the memory is not what it should be.
+/// the other end is gone, and passes descriptors. `memory` is what make_ring_memory() made, here or at the other end;
+/// it is mapped here, and its descriptor is the caller's still. `first`: this end writes the first ring and the other
+/// end the second. Throws ProtocolError if the memory is not what it should be.
 std::unique_ptr<Channel> make_shared_channel(std::shared_ptr<Channel> socket, int memory, std::size_t ring_bytes,
                                              bool first);
 

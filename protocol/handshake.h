@@ -1,7 +1,6 @@
 #pragma once
-// Control messages one at a time, before (or without) a session:
-// read exactly, so that whatever follows on the connection
-// is left for its next reader.
+// Control messages one at a time, before (or without) a session: read exactly, so that whatever follows on the
+// connection is left for its next reader.
 
 #include <chrono>
 #include <cstdint>

@@ -29,8 +29,7 @@ class DeviceMemory {
   /// Puts new memory of the device at an address of the window.
   CUresult back(std::uint64_t address, std::uint64_t bytes, int device);
   /// Memory in two steps, for callers that have something to do with it before the session sees it: `make` makes it,
-  /// `place`
-  /// puts it at its address.
+  /// `place` puts it at its address.
   CUresult make(std::uint64_t address, std::uint64_t bytes, int device, CUmemGenericAllocationHandle& handle);
   CUresult place(std::uint64_t address, std::uint64_t bytes, int device, CUmemGenericAllocationHandle handle);
   /// Makes memory without an address (cuMemCreate).
