@@ -81,12 +81,33 @@ CUresult copy_shaped(Thread& thread, const Params* params, CUstream stream, bool
   return run_copy(thread, stream, copy);
 }
 
+// Null stands for the current one.
+Context* named_context(Thread& thread, CUcontext context) {
+  return context ? process().find_context(context) : thread.context();
+}
+
+bool both_active(const Copy& copy) {
+  return check_active(copy.target_context) == CUDA_SUCCESS && check_active(copy.source_context) == CUDA_SUCCESS;
+}
+
 // The contexts of a copy between them, null for the current one; false if one is none.
 bool name_contexts(Thread& thread, CUcontext target, CUcontext source, Copy& copy) {
-  const auto named = [&](CUcontext context) { return context ? process().find_context(context) : thread.context(); };
-  copy.target_context = named(target);
-  copy.source_context = named(source);
-  return copy.target_context && copy.target_context->active && copy.source_context && copy.source_context->active;
+  copy.target_context = named_context(thread, target);
+  copy.source_context = named_context(thread, source);
+  return both_active(copy);
+}
+
+// The context of one side. Only memory of a device goes by the one that is named; other memory is known by its address,
+// an array by its handle.
+Context* context_of(Thread& thread, CUmemorytype type, CUcontext context, const CopySide& side) {
+  if (type == CU_MEMORYTYPE_DEVICE) return named_context(thread, context);
+  Context* own = nullptr;
+  if (type == CU_MEMORYTYPE_ARRAY && context) own = process().find_context(context);
+  if (type == CU_MEMORYTYPE_UNIFIED && thread.context()) {
+    const auto region = session_of(thread).map.find(side.begin());
+    if (region) own = region->context;
+  }
+  return check_active(own) == CUDA_SUCCESS ? own : thread.context();
 }
 
 // The forms without a stream come after all work of both contexts and before all of their later work.
@@ -104,12 +125,9 @@ template <class Params>
 CUresult read_between(Thread& thread, const Params* params, Copy& copy) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = read_copy(*params, copy); bad != CUDA_SUCCESS) return bad;
-  const auto needs_context = [](CUmemorytype type) {
-    return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY;
-  };
-  if (!name_contexts(thread, needs_context(params->dstMemoryType) ? params->dstContext : nullptr,
-                     needs_context(params->srcMemoryType) ? params->srcContext : nullptr, copy))
-    return CUDA_ERROR_INVALID_CONTEXT;
+  copy.target_context = context_of(thread, params->dstMemoryType, params->dstContext, copy.target);
+  copy.source_context = context_of(thread, params->srcMemoryType, params->srcContext, copy.source);
+  if (!both_active(copy)) return CUDA_ERROR_INVALID_CONTEXT;
   return CUDA_SUCCESS;
 }
 

@@ -147,8 +147,11 @@ CUresult cuPointerSetAttribute(Thread& thread, const void* value, CUpointer_attr
   if (!region || !region->on_device()) return CUDA_ERROR_INVALID_VALUE;
   int on;
   std::memcpy(&on, value, sizeof(on));
-  session_of(thread).map.update(region->base, [&](Region& r) { r.sync_memops = on != 0; });
-  return CUDA_SUCCESS;
+  Session& session = session_of(thread);
+  session.map.update(region->base, [&](Region& r) { r.sync_memops = on != 0; });
+  // What was begun before is waited for too.
+  Context* const context = region->context;
+  return on && context && context->active ? session.waits.settle(thread, *context) : CUDA_SUCCESS;
 }
 
 }  // namespace fargpu::client::hand

@@ -2,6 +2,7 @@
 
 #include "cuda_facts.h"
 #include "client/base/log.h"
+#include "protocol/limits.h"
 #include "refusal.h"
 #include "stats.h"
 #include "trace.h"
@@ -89,9 +90,17 @@ void RemoteCallBase::note(Stream* stream, std::uint64_t number) {
   calls_.note_submission(number);
 }
 
+CUresult RemoteCallBase::too_long(std::size_t message_bytes) const {
+  log::warn("{} has arguments of {} bytes; fargpu carries up to {} of one call: divide it",
+            opcode_name(static_cast<std::uint16_t>(kind_.opcode)), message_bytes, limits::message_bytes_max);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult RemoteCallBase::post(Stream* stream) {
   if (const CUresult bad = prepare(stream); bad != CUDA_SUCCESS) return bad;
   const auto message = message_.finish();
+  if (message.size() > limits::message_bytes_max) [[unlikely]]
+    return too_long(message.size());
   const std::uint64_t bytes = frame_bytes(message);
   const std::uint32_t flags = take_credit(stream != nullptr, message.size());
   number_ =
@@ -115,6 +124,8 @@ void RemoteCallBase::tell() {
 CUresult RemoteCallBase::wait(Stream* stream) {
   if (const CUresult bad = prepare(stream); bad != CUDA_SUCCESS) return bad;
   const auto message = message_.finish();
+  if (message.size() > limits::message_bytes_max) [[unlikely]]
+    return too_long(message.size());
   // The value may be this thread's to write, after the call.
   const auto never_held = [&] { return calls_.host_waits.load() > 0; };
   const std::uint32_t credit = take_credit(stream && !never_held(), message.size());

@@ -102,6 +102,8 @@ class RemoteCallBase {
   CUresult prepare(Stream* stream);
   std::uint32_t take_credit(bool may_wait, std::size_t message_bytes);
   FrameHeader header(std::uint32_t flags) const;
+  /// No frame carries it: what the program has given is too much for one call.
+  CUresult too_long(std::size_t message_bytes) const;
   std::uint64_t frame_bytes(std::span<const std::byte> message) const {
     return message.size() + bulk_.size() + sizeof(FrameHeader);
   }

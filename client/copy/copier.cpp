@@ -10,9 +10,9 @@
 namespace fargpu::client {
 namespace {
 
-// Whether the program wants all synchronous copies of one of these to wait for it.
-bool synchronizing(const std::optional<Region>& source, const std::optional<Region>& target) {
-  return (source && source->sync_memops) || (target && target->sync_memops);
+// Whether the program wants all synchronous copies in this context, or from or to one of these, to be waited for.
+bool synchronizing(const Context& context, const std::optional<Region>& source, const std::optional<Region>& target) {
+  return (context.flags & CU_CTX_SYNC_MEMOPS) || (source && source->sync_memops) || (target && target->sync_memops);
 }
 
 }  // namespace
@@ -164,7 +164,8 @@ CUresult Copier::within_device() {
   if (job_.host_sees_target) call.host_visible();
   const CUresult result = call.post(job_.stream);
   const bool waits = copy.done_on_return &&
-                     (job_.host_sees_target || source_.seen_by_host() || synchronizing(source_.region, target_.region));
+                     (job_.host_sees_target || source_.seen_by_host() ||
+                      synchronizing(parts_.contexts.home(*job_.stream.context), source_.region, target_.region));
   return result == CUDA_SUCCESS && waits ? parts_.waits.settle(job_.thread, job_.stream) : result;
 }
 
@@ -235,9 +236,9 @@ CUresult Copier::to_device(Memory memory) {
   if (result != CUDA_SUCCESS || !copy.done_on_return) return result;
   // A synchronous copy is also a wait for what the stream still has to do, where the host would notice.
   const Context& context = *job_.stream.context;
-  const bool noticed = read_later || synchronizing(source_.region, target_.region) ||
-                       context.host_visible.load() > context.completed.load() || parts_.shared_memory.any() ||
-                       parts_.contexts.several();
+  const bool noticed =
+      read_later || synchronizing(parts_.contexts.home(*job_.stream.context), source_.region, target_.region) ||
+      context.host_visible.load() > context.completed.load() || parts_.shared_memory.any() || parts_.contexts.several();
   if (noticed) return parts_.waits.settle(job_.thread, job_.stream);
   parts_.waits.after_work(job_.thread);
   return result;

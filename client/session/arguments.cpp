@@ -25,6 +25,13 @@ StreamUse::StreamUse(Thread& thread, CUstream stream, Context* context) {
   stream_ = session_of(thread).streams.find(handle_of(stream));
 }
 
+bool synchronizes(Thread& thread, const Stream& stream, CUdeviceptr address) {
+  Session& session = session_of(thread);
+  if (session.contexts.home(*stream.context).flags & CU_CTX_SYNC_MEMOPS) return true;
+  const auto region = session.map.find(address);
+  return region && region->sync_memops;
+}
+
 CUresult check_event_handle(Thread& thread, Handle handle) {
   return session_of(thread).events.find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }

@@ -29,6 +29,10 @@ class StreamUse {
   CUresult error_ = CUDA_ERROR_INVALID_HANDLE;
 };
 
+/// Whether a memory operation of a call without a stream waits for its end: its context has CU_CTX_SYNC_MEMOPS, or the
+/// memory has CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
+bool synchronizes(Thread& thread, const Stream& stream, CUdeviceptr address);
+
 /// What a null stream means in the per-thread variant of a call.
 inline CUstream own_default(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 

@@ -87,19 +87,23 @@ Outcome cuCtxSetLimit(Session& session, Call&, wire::CuCtxSetLimit::Reader in) {
 }
 
 // Counts what is held back too: the event is recorded when the GPU has been given all of it.
-Outcome cuCtxRecordEvent(Session& session, Call&, wire::CuCtxRecordEvent::Reader, Known<HandleKind::context> context,
-                         Known<HandleKind::event> event) {
+Outcome cuCtxRecordEvent(Session& session, Call& call, wire::CuCtxRecordEvent::Reader,
+                         Known<HandleKind::context> context, Known<HandleKind::event> event) {
   if (!session.ordering().holding()) return session.driver().cuCtxRecordEvent(context.cuda(), event.cuda());
+  // Of an awaited call the thread may have to bring about what is held back.
+  const bool awaited = call.id().wants_reply;
   session.ordering().after_all(
-      [&session, context_handle = context.value(), event_handle = event.value()] {
+      [&session, awaited, id = call.id(), context_handle = context.value(), event_handle = event.value()] {
         CUcontext there{};
         CUevent recorded{};
+        CUresult result = CUDA_ERROR_INVALID_HANDLE;
         if (session.objects().resolve(HandleKind::context, context_handle, there) &&
             session.objects().resolve(HandleKind::event, event_handle, recorded))
-          session.driver().cuCtxRecordEvent(there, recorded);
+          result = session.driver().cuCtxRecordEvent(there, recorded);
+        if (!awaited) session.finish(id, result);
       },
       {event.value()});
-  return CUDA_SUCCESS;
+  return awaited ? Outcome(CUDA_SUCCESS) : Outcome::later();
 }
 
 // An event whose record is held back is waited for here first, by all that the context is given from now on.

@@ -123,7 +123,7 @@ Outcome LaneSource::start(StreamState& stream, std::uint32_t transfer, std::uint
   Session& session = copy_.session;
   if (lane_class(transfer) != lane_class(copy_.shape))
     throw ProtocolError("a transfer on the lanes with a number of the other class");
-  session.lanes().pin(session.driver(), *stream.context);
+  session.lanes().pin(session.driver(), session.contexts().home_of(*stream.context));
   held_ = session.ordering().hold_for_copy(stream, copy_.taken_for_done);
   transfer_ = transfer;
   if (!in_order) {
@@ -165,7 +165,7 @@ Outcome PeerSource::start(StreamState& stream) {
   if (lane_class(transfer_) != lane_class(copy_.shape))
     throw ProtocolError("a transfer on a link with a number of the other class");
   if (!link_->failure().empty()) return leads_ ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
-  link_->pin(session.driver(), *stream.context);
+  link_->pin(session.driver(), session.contexts().home_of(*stream.context));
   if (leads_) held_ = session.ordering().hold(stream);
   link_->receive(transfer_, {.begins =
                                  [self = shared_from_this()] {

@@ -134,7 +134,7 @@ Outcome PeerTarget::start(StreamState& stream) {
 }
 
 ChunkedRead::Room PeerTarget::room(StreamState& stream) {
-  link_->pin(copy_.session.driver(), *stream.context);
+  link_->pin(copy_.session.driver(), copy_.session.contexts().home_of(*stream.context));
   if (!link_->failure().empty()) return {};
   return {&link_->out(), link_};
 }

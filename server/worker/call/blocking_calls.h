@@ -30,6 +30,8 @@ class BlockingCalls {
   /// the session's end.
   bool collect();
   bool idle() const { return under_way_ == 0; }
+  /// How many were given and are not collected yet. For the executor.
+  std::size_t under_way() const { return under_way_; }
   /// Until no thread is at work and none is to be: what was done is still to be collected.
   void wait_for_all();
 

@@ -50,6 +50,10 @@ class Contexts {
   /// Any on a device (the driver's ordinal); null if there is none.
   ContextState* on_device(int device) const;
   ContextState* primary_of(int device) const;
+  /// The context that has memory and code of this one: of a green context the primary one.
+  const ContextState& home_of(const ContextState& context) const {
+    return context.green ? *primary_of(context.device) : context;
+  }
   // A primary context and the green ones of its device; others by themselves.
   std::vector<ContextState*> with_greens(ContextState& context) const;
   /// All, the green ones first, which go before what they are parts of.

@@ -50,20 +50,13 @@ class Handles {
     bool live = false;
     std::shared_ptr<FunctionLayout> layout = nullptr;  ///< of functions and kernels, once known
     std::uint64_t owner = 0;                           ///< handle of the object that this one goes with; 0 for none
+    bool going = false;                                ///< see hide()
   };
 
-  /// The entry of a live handle, or null. Not of objects that kernels see.
+  /// The entry of a live handle, or null. Not of objects that kernels see, nor of hidden ones.
   Entry* find(HandleKind kind, Handle handle) {
-    if (number(kind) > handle_kind_max) return nullptr;  // that of a handle itself, which a client made up
-    if (!handle.well_formed(kind, origin_)) return nullptr;
-    auto& table = table_of(kind, handle.index());
-    const std::uint32_t slot = handle.index() & (Handle::worker_index_first - 1);
-    if (slot >= table.size()) return nullptr;
-    Entry& entry = table[slot];
-    if (entry.generation == handle.generation()) return entry.live ? &entry : nullptr;
-    if (lingering_.empty()) return nullptr;
-    const auto found = lingering_.find(handle.value());
-    return found == lingering_.end() ? nullptr : &found->second;
+    Entry* const entry = find_live(kind, handle);
+    return entry && !entry->going ? entry : nullptr;
   }
 
   /// The entry of an object that kernels see, or null.
@@ -161,11 +154,13 @@ class Handles {
     Entry& entry = slot_of(kind, handle);
     handle = Handle(kind, index, (entry.generation + 1u) & Handle::generation_max, origin_);
     entry = {value, context, static_cast<std::uint16_t>(handle.generation()), true, nullptr, 0};
-    if (const Entry* const found = source ? find(source.kind(), source) : nullptr) {
+    if (const Entry* const found = source ? find_live(source.kind(), source) : nullptr) {
+      entry.going = found->going;
       entry.owner = found->owner ? found->owner : source.value();
       if (context != 0 && found->context != 0) entry.context = found->context;  // whichever was current
       auto& owned = owned_[entry.owner];
-      if (owned.size() == owned.capacity()) std::erase_if(owned, [&](Handle part) { return !find(part.kind(), part); });
+      if (owned.size() == owned.capacity())
+        std::erase_if(owned, [&](Handle part) { return !find_live(part.kind(), part); });
       owned.push_back(handle);
     }
     known[value] = handle.id();
@@ -202,17 +197,28 @@ class Handles {
   }
 
   /// The object is about to be destroyed beside the executor, and all that goes with it: the driver may use their
-  /// places again before it is forgotten. What is found there is another object from now on. Calls `visit(handle)` for
-  /// each of them.
+  /// places again before it is forgotten. What is found there is another object from now on, and these are found no
+  /// more. Calls `visit(handle)` for each of them.
   template <class Visit>
   void hide(Handle handle, Visit&& visit) {
     Entry* const entry = find(handle.kind(), handle);
     if (!entry) return;
     visit(handle);
     unname(handle, *entry);
+    entry->going = true;
     const auto owned = owned_.find(handle.value());
     if (owned == owned_.end()) return;
     for (const Handle part : owned->second) hide(part, visit);
+  }
+  /// The driver has refused to destroy it.
+  void show(Handle handle) {
+    Entry* const entry = find_live(handle.kind(), handle);
+    if (!entry || !entry->going) return;
+    entry->going = false;
+    by_value_[number(handle.kind())].try_emplace(entry->value, handle.id());
+    const auto owned = owned_.find(handle.value());
+    if (owned == owned_.end()) return;
+    for (const Handle part : owned->second) show(part);
   }
 
   /// An object that kernels see is gone.
@@ -221,7 +227,7 @@ class Handles {
   }
   /// Any other object is.
   void forget(HandleKind kind, Handle handle) {
-    Entry* const entry = find(kind, handle);
+    Entry* const entry = find_live(kind, handle);
     if (!entry) return;
     if (const auto owned = owned_.find(handle.value()); owned != owned_.end()) {
       const std::vector<Handle> gone = std::move(owned->second);
@@ -251,6 +257,18 @@ class Handles {
   }
 
  private:
+  Entry* find_live(HandleKind kind, Handle handle) {
+    if (number(kind) > handle_kind_max) return nullptr;  // that of a handle itself, which a client made up
+    if (!handle.well_formed(kind, origin_)) return nullptr;
+    auto& table = table_of(kind, handle.index());
+    const std::uint32_t slot = handle.index() & (Handle::worker_index_first - 1);
+    if (slot >= table.size()) return nullptr;
+    Entry& entry = table[slot];
+    if (entry.generation == handle.generation()) return entry.live ? &entry : nullptr;
+    if (lingering_.empty()) return nullptr;
+    const auto found = lingering_.find(handle.value());
+    return found == lingering_.end() ? nullptr : &found->second;
+  }
   // An object that had a handle when the client gave it another one is known by the newer one.
   void unname(Handle handle, const Entry& entry) {
     auto& known = by_value_[number(handle.kind())];

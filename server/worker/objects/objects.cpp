@@ -25,8 +25,7 @@ bool Objects::resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& r
 // Under which context an object that kernels see is known: one that is made in a green context belongs to the primary
 // one. 0 for no context.
 std::uint32_t Objects::home_of(const ContextState* context) const {
-  if (context && context->green) context = contexts_.primary_of(context->device);
-  return context ? context->id : 0;
+  return context ? contexts_.home_of(*context).id : 0;
 }
 
 CUresult Objects::check_adoption(HandleKind kind, std::uint64_t value) {

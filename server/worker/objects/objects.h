@@ -119,6 +119,11 @@ class Objects {
   void hide(const Known<kind>& object) {
     hide(kind, object.value());
   }
+  /// The driver has refused to destroy it.
+  template <HandleKind kind>
+  void show(const Known<kind>& object) {
+    if (!device_visible(kind)) handles_.show(object.handle());
+  }
   template <HandleKind kind>
   void forget(const Known<kind>& object) {
     forget(kind, object.value());

@@ -33,7 +33,7 @@ void Completions::after(StreamState& stream, Kind kind, Done done) {
   Recorded recorded{.result = take_event(*stream.context, event)};
   if (recorded.result == CUDA_SUCCESS) recorded = record_(stream, event);
   if (recorded.result != CUDA_SUCCESS) {
-    if (event) stream.context->free_events.push_back(event);
+    if (event) driver_.cuEventDestroy_v2(event);
     soon(kind, driver_.cuStreamSynchronize(stream.cuda), std::move(done));  // as in query()
     return;
   }

@@ -194,6 +194,7 @@ std::optional<Outcome> Ordering::behind_launches(Call& call, std::uint64_t exec)
 }
 
 std::optional<Outcome> Ordering::behind_context(Call& call, ContextState& context) {
+  if (order_.running()) return std::nullopt;
   const auto all = contexts_.with_greens(context);
   const auto items = order_.items([&](const StreamState* stream) {
     return !call.id().never_held || (stream && std::find(all.begin(), all.end(), stream->context) != all.end());
@@ -219,6 +220,7 @@ std::optional<Outcome> Ordering::behind_copies(Call& call) {
 Ordering::Job Ordering::keep(Call& call) {
   auto held = held_calls_.copy(call);
   if (!held) return nullptr;
+  if (call.id().never_held) held->header.detail |= call_never_held;
   return [this, held = std::move(held)] { held_calls_.execute(*held); };
 }
 
@@ -362,7 +364,8 @@ void Ordering::submitted(StreamState& stream) {
 
 void Ordering::submitted(ContextState& context) {
   for (ContextState* const one : contexts_.with_greens(context))
-    for (StreamState* const stream : one->streams) submitted(*stream);
+    if (contexts_.make_current(*one))
+      for (StreamState* const stream : one->streams) submitted(*stream);
 }
 
 // While so much waits to be read that waking a thread pays (more than gathers at a program that does something between
@@ -407,12 +410,22 @@ bool Ordering::empty_full() {
 CUresult Ordering::destroy_stream(StreamState& stream) {
   // A fence may wait for what a stream without work of its own comes behind.
   const bool clean = !stream.dirty() && !completions_.follow(stream);
-  if (clean || captures_.capturing(stream)) return end_stream(stream, CUDA_SUCCESS);
+  if (clean) return end_stream(stream, CUDA_SUCCESS);
+  captures_.abandon(stream.cuda);
+  const auto retire = [this, &stream] {
+    return [this, number = contexts_.retire_stream(stream)](CUresult result) {
+      if (StreamState* const retired = contexts_.retired(number)) end_stream(*retired, result);
+    };
+  };
+  if (captures_.capturing(stream)) {
+    // It has joined a capture that began on another one, and is given nothing; but it may have had work before.
+    const auto before = stream.before_capture;
+    if (!before || before->over) return end_stream(stream, CUDA_SUCCESS);
+    before->waiting.push_back(retire());
+    return CUDA_SUCCESS;
+  }
   contexts_.make_current(*stream.context);
-  completions_.after(stream, Completions::Kind::release,
-                     [this, number = contexts_.retire_stream(stream)](CUresult result) {
-                       if (StreamState* const retired = contexts_.retired(number)) end_stream(*retired, result);
-                     });
+  completions_.after(stream, Completions::Kind::release, retire());
   return CUDA_SUCCESS;
 }
 

@@ -26,6 +26,9 @@ std::vector<std::uint64_t> StreamOrder::before(const StreamState& stream, std::u
 std::vector<std::uint64_t> StreamOrder::before_capture(const StreamState& stream) const {
   std::vector<std::uint64_t> items = before(stream, 0);
   std::erase_if(items, [&](std::uint64_t item) { return items_.at(item).of_program; });
+  // A record of a whole context would break the capture of any of its streams.
+  for (const auto& [id, item] : items_)
+    if (!item.stream && !item.events.empty() && id != running_) items.push_back(id);
   return items;
 }
 

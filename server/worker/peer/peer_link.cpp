@@ -322,6 +322,7 @@ void PeerLink::hear(const Word& word) {
 
 void PeerLink::send(std::uint32_t transfer, Sending sending) {
   const auto go_on = sending.wanted;
+  bound(sending_.size());
   if (!sending_.emplace(transfer, std::move(sending)).second)
     throw ProtocolError("a transfer on a link has the number of one that goes on");
   if (const auto early = wanted_early_.extract(transfer)) go_on(early.mapped());
@@ -329,6 +330,7 @@ void PeerLink::send(std::uint32_t transfer, Sending sending) {
 
 void PeerLink::receive(std::uint32_t transfer, Receiving receiving) {
   const auto go_on = receiving.begins;
+  bound(receiving_.size());
   if (!receiving_.emplace(transfer, std::move(receiving)).second)
     throw ProtocolError("a transfer on a link has the number of one that goes on");
   if (began_early_.erase(transfer) > 0) go_on();
@@ -336,6 +338,7 @@ void PeerLink::receive(std::uint32_t transfer, Receiving receiving) {
 
 void PeerLink::await(std::uint64_t number, Awaiting awaiting) {
   if (passed_early_.erase(number) > 0) return awaiting.passed();
+  bound(awaiting_.size());
   if (!awaiting_.emplace(number, std::move(awaiting)).second)
     throw ProtocolError("an event on a link has the number of one that is waited for");
 }

@@ -463,6 +463,7 @@ void Session::finish(const CallId& call, CUresult result, std::span<const std::b
   // What the driver had to say about it comes before the error; the software GPU names what it misses.
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) prints_.send();
   if (call.wants_reply) {
+    if (reply.size() > limits::message_bytes_max) return output_.reply(call, CUDA_ERROR_OUT_OF_MEMORY, {});
     output_.reply(call, result, reply);
   } else if (result != CUDA_SUCCESS) {
     output_.control([&](wire::Control::Builder control) {
@@ -622,6 +623,9 @@ Outcome Session::on_link_thread(Call& call, std::function<CUresult()> work,
 Outcome Session::start_aside(Call& call, const ContextState* within, BlockingCalls& threads,
                              std::function<CUresult()> work, std::function<CUresult(CUresult, MessageWriter&)> settle,
                              Repeats repeats) {
+  // A client that awaits its loads never has so many.
+  constexpr std::size_t under_way_max = 4096;
+  if (threads.under_way() >= under_way_max) threads.wait_for_all();
   // Where nobody makes room it is for the last time.
   auto again = repeats == Repeats::call && residency_.may_wait() ? ordering_.keep(call) : nullptr;
   run_aside(std::make_shared<Aside>(Aside{.id = call.id(),
