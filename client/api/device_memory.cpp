@@ -40,12 +40,13 @@ CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
   if (session.shared_memory.imported(dptr)) return session.shared_memory.close(thread, dptr, /*of_pool=*/true);
   if (session.host_pools.knows(dptr)) return session.host_pools.free(thread, dptr, nullptr);
   if (!session.graph_memory.knows(dptr)) {
-    // A driver waits for the context. Where nothing comes to the host by itself, only later work could notice;
-    // elsewhere the memory's end waits. Nothing may be put behind a function of the program: it may need memory of the
-    // GPU.
+    // A driver waits for the context. Where nothing comes to the host by itself, and neither another context nor
+    // another process may look, only later work could notice; elsewhere the memory's end waits. Nothing may be put
+    // behind a function of the program: it may need memory of the GPU.
     const auto region = session.map.find(dptr);
     const bool allocated = region && region->allocated() && region->context->active;
-    const bool noticed = allocated && region->context->host_visible.load() > region->context->completed.load();
+    const bool noticed = allocated && (region->context->host_visible.load() > region->context->completed.load() ||
+                                       session.contexts.several() || session.shared_memory.any());
     if (allocated && !noticed) session.waits.put_before_all(thread, *region->context);
     return session.device_memory.free(thread, dptr, noticed);
   }
@@ -59,8 +60,12 @@ CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
 CUresult cuMemGetInfo_v2(Thread& thread, std::size_t* free, std::size_t* total) {
   if (Context* const context = thread.context(); context && context->active) {
     Session& session = session_of(thread);
-    if (session.device_memory.frees_are_under_way())
-      if (const CUresult bad = session.waits.settle(thread, *context); bad != CUDA_SUCCESS) return bad;
+    // A driver's cuMemFree has waited. What else the context was given may wait for this thread.
+    if (session.device_memory.frees_are_under_way()) {
+      const std::uint64_t frees = session.device_memory.frees_begun();
+      session.calls.commands.flush();
+      session.calls.receiver.wait_until([&] { return session.device_memory.frees_done() >= frees; });
+    }
   }
   RemoteCall<wire::CuMemGetInfoV2> call(thread);
   const CUresult result = call.wait();

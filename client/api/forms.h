@@ -31,6 +31,10 @@ CUresult set_parameter(Thread& thread, CUfunction function, int offset, const vo
 /// legacy_launch.cpp: a launch with block shape and parameters as they were set.
 CUresult launch_legacy(Thread& thread, CUfunction function, int width, int height, CUstream stream);
 
+/// virtual_memory.cpp: a copy that the program has been told is done may be on its way yet. When this returns it is
+/// done.
+CUresult finish_copies(Thread& thread);
+
 /// What the program wants of a node; nothing where it gives a null pointer, which is refused.
 using NodeWish = std::optional<CUgraphNodeParams>;
 

@@ -5,6 +5,7 @@
 #include "client/session/entry.h"
 #include "client/session/session.h"
 #include "client_hand.h"
+#include "forms.h"
 
 namespace fargpu::client::hand {
 namespace {
@@ -149,9 +150,8 @@ CUresult cuPointerSetAttribute(Thread& thread, const void* value, CUpointer_attr
   std::memcpy(&on, value, sizeof(on));
   Session& session = session_of(thread);
   session.map.update(region->base, [&](Region& r) { r.sync_memops = on != 0; });
-  // What was begun before is waited for too.
-  Context* const context = region->context;
-  return on && context && context->active ? session.waits.settle(thread, *context) : CUDA_SUCCESS;
+  // Copies that were begun before are waited for, and no kernels: these may wait for what the program does next.
+  return on && current ? finish_copies(thread) : CUDA_SUCCESS;
 }
 
 }  // namespace fargpu::client::hand

@@ -103,9 +103,11 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
   if (result != CUDA_SUCCESS || node) return result;
   session.captures.record(*recorded, *use);
   if (recorded->capture == 0) {
-    recorded->stream = &*use;
+    // A thread that asks meanwhile takes neither record for one on the other's stream.
+    recorded->stream = nullptr;
     recorded->stream_handle = use->handle.value();
     recorded->recorded = call.number();
+    recorded->stream = &*use;
     if (!(recorded->flags & CU_EVENT_DISABLE_TIMING))
       session.elapsed_times.recorded({.call = call.number(), .event = recorded->handle});
     watch_next(thread, *recorded, *use->context);
@@ -459,8 +461,9 @@ CUresult cuEventSynchronize(Thread& thread, CUevent event) {
 
 namespace {
 
+template <class Request>
 CUresult ask_elapsed(Thread& thread, float& milliseconds, CUevent start, CUevent end) {
-  RemoteCall<wire::CuEventElapsedTimeV2> call(thread);
+  RemoteCall<Request> call(thread);
   call.in().setHStart(handle_of(start).value());
   call.in().setHEnd(handle_of(end).value());
   const CUresult result = call.wait();
@@ -494,6 +497,13 @@ CUresult ask_elapsed(Thread& thread, float& milliseconds, const std::vector<Elap
 
 }  // namespace
 
+CUresult cuEventElapsedTime(Thread& thread, float* milliseconds, CUevent start, CUevent end) {
+  const Session& session = session_of(thread);
+  if (!milliseconds || !session.events.find(handle_of(start)) || !session.events.find(handle_of(end)))
+    return CUDA_ERROR_INVALID_HANDLE;
+  return ask_elapsed<wire::CuEventElapsedTime>(thread, *milliseconds, start, end);
+}
+
 CUresult cuEventElapsedTime_v2(Thread& thread, float* milliseconds, CUevent start, CUevent end) {
   if (!milliseconds) return CUDA_ERROR_INVALID_HANDLE;
   Session& session = session_of(thread);
@@ -504,7 +514,8 @@ CUresult cuEventElapsedTime_v2(Thread& thread, float* milliseconds, CUevent star
   const auto known_here = [](const Event& event) {
     return !event.recorded_by_work && !event.shared() && event.capture == 0;
   };
-  if (!known_here(*from) || !known_here(*to)) return ask_elapsed(thread, *milliseconds, start, end);
+  if (!known_here(*from) || !known_here(*to))
+    return ask_elapsed<wire::CuEventElapsedTimeV2>(thread, *milliseconds, start, end);
   const ElapsedTimes::Pair asked{{from->recorded, from->handle}, {to->recorded, to->handle}};
   std::vector<ElapsedTimes::Pair> pairs;
   if (const auto known = session.elapsed_times.ask(asked, pairs); known && to->context->failure == CUDA_SUCCESS) {
@@ -513,7 +524,7 @@ CUresult cuEventElapsedTime_v2(Thread& thread, float* milliseconds, CUevent star
     return CUDA_SUCCESS;
   }
   if (pairs.size() == 1 || !session.calls.serves(Opcode::elapsedTimes))
-    return ask_elapsed(thread, *milliseconds, start, end);
+    return ask_elapsed<wire::CuEventElapsedTimeV2>(thread, *milliseconds, start, end);
   return ask_elapsed(thread, *milliseconds, pairs);
 }
 

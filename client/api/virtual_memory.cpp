@@ -80,15 +80,10 @@ CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t
   return CUDA_SUCCESS;
 }
 
-namespace {
-
-// A copy that the program has been told is done may be on its way yet: it comes before what takes its memory away.
 CUresult finish_copies(Thread& thread) {
   RemoteCall<wire::FinishCopies> copies(thread);
   return session_of(thread).contexts.idle() ? copies.refusal() : copies.wait();
 }
-
-}  // namespace
 
 // Whole mappings only, with gaps between them or nothing else; nothing may still be using them, which is the program's
 // to see to.

@@ -228,7 +228,9 @@ void Receiver::take(const FrameHeader& header, std::span<const std::byte> messag
     case FrameKind::data: {
       const std::lock_guard lock(mutex_);
       const auto found = pending_.find(header.subject);
-      if (found != pending_.end()) found->second->arrived_bytes += bulk.size();
+      if (found == pending_.end()) return;
+      found->second->arrived_bytes += bulk.size();
+      found->second->spoiled |= reader_.spoiled();
       return;
     }
     case FrameKind::control: {

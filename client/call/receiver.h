@@ -27,6 +27,7 @@ struct PendingReply {
   std::vector<std::byte> message;  ///< the reply's message, if it has one
   std::span<std::byte> target;     ///< where data frames go, one behind the other
   std::size_t arrived_bytes = 0;   ///< how many came
+  bool spoiled = false;            ///< some could not be written there
   std::atomic<bool> done{false};
 };
 

@@ -78,6 +78,8 @@ class RemoteCallBase {
   /// After wait(): whether the worker has done what it was asked, also where wait() told of an earlier failure.
   bool done() const { return number_ != 0 && pending_.result == CUDA_SUCCESS; }
   std::size_t arrived_bytes() const { return pending_.arrived_bytes; }
+  /// Whether some of them could not be written to the target.
+  bool spoiled() const { return pending_.spoiled; }
 
  protected:
   RemoteCallBase(Thread& thread, CallKind kind, ContextNeed need);

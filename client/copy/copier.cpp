@@ -15,6 +15,25 @@ bool synchronizing(const Context& context, const std::optional<Region>& source, 
   return (context.flags & CU_CTX_SYNC_MEMOPS) || (source && source->sync_memops) || (target && target->sync_memops);
 }
 
+// An awaited copy that writes pinned memory. Kernels do not come to use that before the bytes are there.
+class Arriving {
+ public:
+  Arriving(HostMemory& memory, Context& context, std::uint64_t begin, std::uint64_t end)
+      : memory_(memory), begin_(begin), end_(end), expected_(memory.expect_awaited(context, begin, end)) {}
+  ~Arriving() {
+    if (expected_) memory_.awaited_is_over(begin_, end_);
+  }
+  Arriving(const Arriving&) = delete;
+  Arriving& operator=(const Arriving&) = delete;
+  /// False if they use it already.
+  explicit operator bool() const { return expected_; }
+
+ private:
+  HostMemory& memory_;
+  const std::uint64_t begin_, end_;
+  const bool expected_;
+};
+
 }  // namespace
 
 CUresult Copier::check() {
@@ -345,6 +364,12 @@ CUresult Copier::to_host(Memory target, bool awaited) {
     if (const CUresult bad = parts_.waits.settle_before_work(job_.thread, job_.stream); bad != CUDA_SUCCESS) return bad;
   }
   if (awaited) parts_.host_memory.before_wait(job_.thread);
+  std::optional<Arriving> arriving;
+  if (awaited && target == Memory::pinned) {
+    const std::uint64_t begin = copy.target.begin();
+    arriving.emplace(parts_.host_memory, *job_.stream.context, begin, begin + copy.target.extent(copy.shape));
+    if (!*arriving) return run();
+  }
   if (const auto fetched = fetch_by_lanes(awaited)) return *fetched;
   const bool packed = copy.target.packed(copy.shape);
   if (!awaited && packed && copy.shape.depth == 1) return Delivery{job_, parts_.host_memory}.ask_for(job_.whole());

@@ -24,6 +24,10 @@ CUresult FrameReply::fetch(const CopyPart& part) {
   if (result != CUDA_SUCCESS) return result;
   if (call.arrived_bytes() != bytes) throw ProtocolError("the worker sent too few bytes of a copy");
   job.stream.complete(call.number(), items + 1);
+  if (call.spoiled()) {
+    touch_for_writing(part.target.place, bytes);  // the fault is met here, as in the driver's own copy
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   for (std::uint64_t y = 0; !in_place && y < part.shape.height; ++y)
     std::memcpy(bytes_at(part.target.row(y, 0)), packed.data() + y * part.shape.width, part.shape.width);
   return result;

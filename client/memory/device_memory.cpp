@@ -275,7 +275,10 @@ void DeviceMemory::give_later(Thread& thread, int device, const Block& block, St
     parts_.fences.after_all(thread, [this, device, block, freed = !stream] {
       const std::lock_guard lock(mutex_);
       --waiting_;
-      if (freed) --freeing_;
+      if (freed) {
+        --freeing_;
+        ++frees_done_;
+      }
       give(device, block);
     });
     return;

@@ -94,6 +94,14 @@ class DeviceMemory {
   }
 
   /// Whether memory was given to cuMemFree that the GPU may still be using.
+  std::uint64_t frees_begun() const {
+    const std::lock_guard lock(mutex_);
+    return frees_done_ + freeing_;
+  }
+  std::uint64_t frees_done() const {
+    const std::lock_guard lock(mutex_);
+    return frees_done_;
+  }
   bool frees_are_under_way() const {
     const std::lock_guard lock(mutex_);
     return freeing_ > 0;
@@ -204,6 +212,7 @@ class DeviceMemory {
   std::map<int, std::vector<Extent>> doomed_;  // by device: to be given up with the next call that may send
   std::map<std::uint64_t, Block> blocks_;      // live allocations by address
   std::uint64_t waiting_ = 0;                  // freed blocks that the GPU has not passed yet
+  std::uint64_t frees_done_ = 0;               // see frees_begun
   std::uint64_t freeing_ = 0;                  // of them, those of cuMemFree, which waits for the GPU at a driver
   MemoryPools pools_;
   std::atomic<bool> pools_above_threshold_{false};

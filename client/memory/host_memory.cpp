@@ -65,6 +65,9 @@ bool is_unmapped(std::uint64_t address, std::uint64_t bytes) {
   return false;
 }
 
+// How long a thread sleeps that looks whether another one is done with a block.
+constexpr auto moment = std::chrono::microseconds(50);
+
 }  // namespace
 
 HostMemory::HostMemory(const Parts& parts, std::uint64_t window_base, std::uint64_t window_bytes)
@@ -298,6 +301,7 @@ bool HostMemory::take_alias(const Region& region, Block& block) {
   const auto taken = window_.take(round_up(block.bytes), page_bytes);
   if (!taken) return false;
   block.alias = *taken;
+  exists_ = true;
   parts_.map.add({.kind = Region::Kind::alias,
                   .base = block.alias,
                   .bytes = block.bytes,
@@ -412,7 +416,8 @@ CUresult HostMemory::wait_for_users(Thread& thread, const Region& region) {
 CUresult HostMemory::lock_to_map(Thread& thread, std::uint64_t address, std::unique_lock<std::mutex>& order,
                                  std::unique_lock<std::mutex>& lock, std::optional<Region>& region) {
   constexpr unsigned patience = 2, tries_max = 100;
-  for (unsigned tries = 0;; ++tries) {
+  const auto awaited_until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  for (unsigned tries = 0;;) {
     order.lock();
     lock.lock();
     region = parts_.map.find(address);
@@ -420,22 +425,28 @@ CUresult HostMemory::lock_to_map(Thread& thread, std::uint64_t address, std::uni
     const bool there = region && region->on_host() && block;
     const bool settled = there && ((block->device_address != 0 && !is_to_be_paged(*block)) ||
                                    (tries > 0 && !expects_within(block->base, block->bytes)));
-    if (tries > patience) wanted_ = 0;
+    wanted_ = 0;
     if (!there) return CUDA_ERROR_INVALID_VALUE;
     if (settled) return CUDA_SUCCESS;
     if (tries == tries_max)
       return refuse_use("kernel access to host memory to which copies of other threads never end");
-    if (tries >= patience) wanted_ = block->base;
+    const bool awaited = awaited_within(block->base, block->bytes);
+    if (awaited || tries >= patience) wanted_ = block->base;
     lock.unlock();
     order.unlock();
+    if (awaited && std::chrono::steady_clock::now() < awaited_until) {  // its thread ends it
+      std::this_thread::sleep_for(moment);
+      continue;
+    }
     if (const CUresult bad = settle_to_map(thread, *region); bad != CUDA_SUCCESS) return bad;
+    ++tries;
   }
 }
 
 // A thread that waits to map the block goes first. This one gives way only briefly, because the other one may wait for
 // something that is this one's to do.
 void HostMemory::give_way(std::uint64_t address) const {
-  constexpr auto moment = std::chrono::milliseconds(100);
+  constexpr auto patience = std::chrono::milliseconds(100);
   if (wanted_.load(std::memory_order_relaxed) == 0) [[likely]]
     return;
   const auto wanted = [&] {
@@ -443,8 +454,9 @@ void HostMemory::give_way(std::uint64_t address) const {
     const Block* const block = find(address, 1);
     return block && block->base == wanted_;
   };
-  for (const auto end = std::chrono::steady_clock::now() + moment; wanted() && std::chrono::steady_clock::now() < end;)
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  for (const auto end = std::chrono::steady_clock::now() + patience;
+       wanted() && std::chrono::steady_clock::now() < end;)
+    std::this_thread::sleep_for(moment);
 }
 
 // What copies have written to the worker's copy of a block comes here before that is replaced by what kernels see; and
@@ -608,10 +620,34 @@ bool HostMemory::expect_by_lanes(Context& context, std::uint64_t begin, std::uin
   return true;
 }
 
+bool HostMemory::expect_awaited(Context& context, std::uint64_t begin, std::uint64_t end) {
+  give_way(begin);
+  for (bool waited = false;; waited = true) {
+    {
+      const std::lock_guard lock(mutex_);
+      const Block* const block = find(begin, 1);
+      if (!block || !block->becomes_mapped) {
+        if (waited || (block && (block->paged || block->shared))) return false;
+        expected_.push_back({begin, end, /*number=*/0, &context, /*awaited=*/true});
+        return true;
+      }
+    }
+    std::this_thread::sleep_for(moment);
+  }
+}
+
+void HostMemory::awaited_is_over(std::uint64_t begin, std::uint64_t end) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(expected_.begin(), expected_.end(), [&](const Expected& range) {
+    return range.awaited && range.begin == begin && range.end == end;
+  });
+  if (found != expected_.end()) expected_.erase(found);
+}
+
 void HostMemory::arrived_by_lanes(std::uint64_t begin, std::uint64_t end) {
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(expected_.begin(), expected_.end(), [&](const Expected& range) {
-    return range.by_lanes() && range.begin == begin && range.end == end;
+    return range.by_lanes() && !range.awaited && range.begin == begin && range.end == end;
   });
   if (found != expected_.end()) expected_.erase(found);
 }
@@ -637,6 +673,12 @@ HostMemory::Part HostMemory::newest(std::uint64_t address, std::uint64_t bytes) 
 bool HostMemory::expects(std::uint64_t address, std::uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
   return expects_within(address, bytes);
+}
+
+bool HostMemory::awaited_within(std::uint64_t address, std::uint64_t bytes) const {
+  return std::any_of(expected_.begin(), expected_.end(), [&](const Expected& range) {
+    return range.awaited && range.begin < address + bytes && address < range.end;
+  });
 }
 
 bool HostMemory::expects_within(std::uint64_t address, std::uint64_t bytes) const {

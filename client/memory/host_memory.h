@@ -133,6 +133,10 @@ class HostMemory {
   /// bytes for the same memory come otherwise.
   bool expect_by_lanes(Context& context, std::uint64_t begin, std::uint64_t end);
   void arrived_by_lanes(std::uint64_t begin, std::uint64_t end);
+  /// A copy that its thread waits for is about to write this memory: until awaited_is_over() it does not become what
+  /// kernels see, which takes its pages away. False if it has become that, and the copy goes another way.
+  bool expect_awaited(Context& context, std::uint64_t begin, std::uint64_t end);
+  void awaited_is_over(std::uint64_t begin, std::uint64_t end);
 
   /// The first part of [address, address + bytes) for which one answer holds: how long it is, and where its newest
   /// bytes are.
@@ -190,6 +194,7 @@ class HostMemory {
   CUresult begin_mapped(Thread& thread, const Region& region, Block& block, std::unique_lock<std::mutex>& lock);
   CUresult settle_to_map(Thread& thread, const Region& region);
   bool expects_within(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_
+  bool awaited_within(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_
   void give_way(std::uint64_t address) const;
   std::vector<Context*> delivering_to(const Region& region);
   void note_delivered(std::uint64_t begin, std::uint64_t end, std::uint32_t copy);  // under mutex_
@@ -225,6 +230,7 @@ class HostMemory {
     std::uint64_t begin, end;  // still to be delivered
     std::uint32_t number;      // 0: by lanes
     const Context* context;    // where the copy is made; may be gone
+    bool awaited = false;      // see expect_awaited
 
     bool by_lanes() const { return number == 0; }
   };

@@ -41,7 +41,7 @@ std::unique_ptr<ManagedMemory::Block> ManagedMemory::make_block(Context& context
   auto block = std::make_unique<Block>();
   block->base = base;
   block->bytes = bytes;
-  block->context = &context;
+  block->context = &contexts_.home(context);  // which outlasts a green one
   block->advice.emplace(0, ManagedAdvice());
   if (!make_alias(*block, state)) return nullptr;
   if (make_visible(*block, access)) return block;

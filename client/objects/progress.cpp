@@ -55,7 +55,7 @@ bool Event::complete() const {
   if (!where) return false;
   std::uint64_t done = std::max(where->completed.load(), where->context->completed.load());
   if (where->blocking()) done = std::max(done, where->context->blocking_completed.load());
-  return done >= record;
+  return done >= record && recorded.load() == record;
 }
 
 // The call is none of long ago: it is near the last one that has asked, or recorded.

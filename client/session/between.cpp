@@ -154,8 +154,9 @@ CUresult Between::wait(Thread& thread, Stream& stream, const Event& event) {
   if (known && (event.recorded.load() == 0 || event.complete())) return stream.context->failure;
   Stream* const witness = hidden(thread, *event.context, Use::events);
   if (!witness) return CUDA_ERROR_OUT_OF_MEMORY;
-  // A word from worker to worker would overtake what the other one has to deliver to memory of the program.
-  if (!there.host_memory.expects_any())
+  // A word from worker to worker would overtake what the other one, or this program, has to write to memory of the
+  // program.
+  if (!there.host_memory.expects_any() && !there.waits.held_for_program())
     if (const auto link = links_.between(there, here)) return wait_directly(thread, stream, event, *witness, *link);
   // The id is written before the worker can have heard of it.
   const auto id = std::make_shared<std::uint64_t>(0);
