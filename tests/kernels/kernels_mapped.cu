@@ -285,6 +285,56 @@ CASE(registered_by_its_attributes) {
   }
 }
 
+// A copy that one thread waits for is to write a block while a kernel of another thread is the first to use it.
+CASE(copied_to_when_kernels_begin_to_use_it) {
+  Kernels kernels;
+  CUcontext context;
+  CUstream blocking, other;
+  CUdeviceptr from;
+  constexpr size_t bytes = 64 << 10, used = mib / sizeof(int);
+  OK(cuCtxGetCurrent(&context));
+  OK(cuStreamCreate(&blocking, 0));
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  OK(cuMemAlloc(&from, bytes));
+  for (int round = 1; round <= 4; ++round) {
+    Pinned values(4 * mib);
+    values[0] = 0;
+    values[used] = 5;
+    OK(cuMemsetD32(from, round, bytes / 4));
+    OK(cuCtxSynchronize());
+    Gate gate(blocking);
+    std::thread copies([&] {
+      OK(cuCtxSetCurrent(context));
+      OK(cuMemcpyDtoH(values.get(), from, bytes));  // behind the function
+    });
+    std::thread opens([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      gate.open();
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    launch_step(kernels, other, reinterpret_cast<CUdeviceptr>(&values[used]), 1, 1);
+    OK(cuStreamSynchronize(other));
+    copies.join();
+    opens.join();
+    HOLDS(values[used] == 11);
+    HOLDS(values[0] == round && values[bytes / 4 - 1] == round);
+  }
+}
+
+// A kernel is the first to use that address, where the process has no other memory that both see.
+CASE(registered_by_its_attributes_alone) {
+  Kernels kernels;
+  Registered memory(4 * mib, MAP_PRIVATE);
+  int* const values = memory.get();
+  CUdeviceptr address = 0;
+  OK(cuPointerGetAttribute(&address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, reinterpret_cast<CUdeviceptr>(values)));
+  values[0] = 5;
+  values[1024] = 6;
+  launch_step(kernels, nullptr, address, 1024, 2);
+  OK(cuCtxSynchronize());
+  HOLDS(values[0] == 11 && values[1024] == 13);
+}
+
 // The address is used by a copy first, as source or target, by a memset or by a graph.
 CASE(registered_and_copied_first) {
   Kernels kernels;

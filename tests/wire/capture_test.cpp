@@ -1,7 +1,9 @@
 // Stream capture: what it forbids is decided in the client, as driver 580 decides it.
 
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <functional>
+#include <future>
 #include <thread>
 
 #include "fixture.h"
@@ -67,6 +69,30 @@ TEST_CASE("a capture is over with the stream where it began") {
   CHECK(cuStreamSynchronize(joined) == CUDA_SUCCESS);
   CHECK(fake::FakeDriver::instance()->calls("cuStreamEndCapture") == ended + 1);
   if (graph) CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+}
+
+TEST_CASE("what a stream was given before its capture is done before it counts as done, though the stream goes") {
+  RemoteContext remote;
+  CUstream stream = nullptr;
+  CUdeviceptr memory = 0;
+  void* pinned = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  REQUIRE(cuMemHostAlloc(&pinned, 64, 0) == CUDA_SUCCESS);
+  std::memset(pinned, 1, 64);
+  test::Paused paused;
+  REQUIRE(cuMemsetD8Async(memory, 7, 64, stream) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoHAsync_v2(pinned, memory, 64, stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  REQUIRE(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+  auto waits = std::async(std::launch::async, [&] {
+    CHECK(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+    return cuCtxSynchronize();
+  });
+  CHECK(waits.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
+  paused.end();
+  CHECK(waits.get() == CUDA_SUCCESS);
+  CHECK(static_cast<const unsigned char*>(pinned)[63] == 7);
 }
 
 TEST_CASE("a stream goes, and what is captured from there, whatever an earlier call met") {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <thread>
 
@@ -11,6 +12,7 @@
 
 using namespace fargpu;
 using test::Remote;
+using test::RemoteContext;
 
 TEST_CASE("a thread has a stack of contexts of its own, and switching costs nothing") {
   Remote remote;
@@ -81,6 +83,68 @@ TEST_CASE("threads that use a context while another one destroys it get an error
              result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_CONTEXT));
     }
   }
+}
+
+TEST_CASE("a context is closed behind its own work, and not behind what its thread has yet to bring about") {
+  RemoteContext remote;
+  CUcontext other = nullptr;
+  CUstream first = nullptr, second = nullptr;
+  void* pinned = nullptr;
+  REQUIRE(cuMemHostAlloc(&pinned, 4, CU_MEMHOSTALLOC_DEVICEMAP) == CUDA_SUCCESS);
+  auto& word = *static_cast<volatile std::uint32_t*>(pinned);
+  word = 0;
+  CUdeviceptr address = 0;
+  REQUIRE(cuMemHostGetDevicePointer_v2(&address, pinned, 0) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitValue32_v2(first, address, 1, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS);
+  REQUIRE(cuCtxCreate_v4(&other, nullptr, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const auto sleep = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(50)); };
+  REQUIRE(cuLaunchHostFunc(second, sleep, nullptr) == CUDA_SUCCESS);
+  auto closes = std::async(std::launch::async, [&] { return cuCtxDestroy_v2(other); });
+  CHECK(closes.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+  word = 1;
+  CHECK(closes.get() == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(first) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a context without core dumps, which would be of the host") {
+  RemoteContext remote;
+  CUcontext context = nullptr;
+  for (const unsigned flag : {CU_CTX_COREDUMP_ENABLE, CU_CTX_USER_COREDUMP_ENABLE}) {
+    CHECK(cuCtxCreate_v4(&context, nullptr, flag, 0) == CUDA_ERROR_NOT_SUPPORTED);
+    CHECK(cuCtxSetFlags(flag) == CUDA_ERROR_NOT_SUPPORTED);
+    CHECK(cuDevicePrimaryCtxSetFlags_v2(0, flag) == CUDA_ERROR_NOT_SUPPORTED);
+  }
+  unsigned flags = 0;
+  CHECK(cuCtxGetFlags(&flags) == CUDA_SUCCESS);
+  CHECK(flags == CU_CTX_MAP_HOST);
+}
+
+TEST_CASE("memory operations wait for their end where the context or the memory says so") {
+  RemoteContext remote;
+  CUcontext context = remote.context;
+  const bool by_context = GENERATE(true, false);
+  if (by_context) REQUIRE(cuCtxCreate_v4(&context, nullptr, CU_CTX_SYNC_MEMOPS, 0) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  unsigned on = 1;
+  if (!by_context) REQUIRE(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory) == CUDA_SUCCESS);
+  const auto waits = [&](const std::function<CUresult()>& operation) {
+    test::Paused paused;
+    auto under_way = std::async(std::launch::async, [&] {
+      CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+      return operation();
+    });
+    const bool waited = under_way.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout;
+    paused.end();
+    CHECK(under_way.get() == CUDA_SUCCESS);
+    return waited;
+  };
+  CHECK(waits([&] { return cuMemsetD32_v2(memory, 5, 16); }));
+  CHECK(waits([&] { return cuMemcpyDtoD_v2(memory, memory + 32, 32); }));
+  CHECK(!waits([&] { return cuMemsetD32Async(memory, 5, 16, nullptr); }));
 }
 
 TEST_CASE("a reset of the primary context leaves its retains to be released") {

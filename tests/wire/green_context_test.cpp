@@ -161,6 +161,10 @@ TEST_CASE("a green context can be current; what is made in it outlives it, but f
   CUstream stream = nullptr;
   CUmodule module = nullptr;
   void* pinned = nullptr;
+  CUdeviceptr managed = 0;
+  REQUIRE(cuMemAllocManaged(&managed, 64, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+  auto& word = *reinterpret_cast<volatile unsigned*>(managed);
+  word = 3;
   REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
   REQUIRE(cuMemHostAlloc(&pinned, 64, CU_MEMHOSTALLOC_DEVICEMAP) == CUDA_SUCCESS);
   REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
@@ -186,6 +190,13 @@ TEST_CASE("a green context can be current; what is made in it outlives it, but f
   CUfunction fill = nullptr;
   REQUIRE(cuModuleGetFunction(&fill, module, "fill32") == CUDA_SUCCESS);
   CHECK(cuModuleUnload(module) == CUDA_SUCCESS);
+  word = 4;
+  REQUIRE(cuMemcpyDtoD_v2(memory, managed, 4) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32_v2(managed, 6, 1) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(words, memory, 4) == CUDA_SUCCESS);
+  CHECK(words[0] == 4);
+  CHECK(word == 6);
+  CHECK(cuMemFree_v2(managed) == CUDA_SUCCESS);
   CHECK(cuMemFree_v2(memory) == CUDA_SUCCESS);
   CHECK(cuMemFreeHost(pinned) == CUDA_SUCCESS);
   CHECK(cuEventDestroy_v2(event) == CUDA_SUCCESS);
