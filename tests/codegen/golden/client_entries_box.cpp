@@ -75,9 +75,10 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill(CUdeviceptr address, unsigned char valu
     const StreamUse hStreamUse(thread, CU_STREAM_LEGACY);
     if (!hStreamUse) return hStreamUse.error();
     in.setHStream(hStreamUse.wire());
-    // The form without a stream waits where the host sees the outcome.
+    // The form without a stream waits where the host sees the outcome, or the program wants it to.
     const CUresult result = call.post(hStreamUse);
-    return result == CUDA_SUCCESS && call.seen_by_host() ? session_of(thread).waits.settle(thread, *hStreamUse) : result;
+    const bool waits = call.seen_by_host() || synchronizes(thread, *hStreamUse, address);
+    return result == CUDA_SUCCESS && waits ? session_of(thread).waits.settle(thread, *hStreamUse) : result;
   }, [&]([[maybe_unused]] Route& route) {
     route.address(address);
   });
@@ -101,9 +102,10 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill_ptds(CUdeviceptr address, unsigned char
     const StreamUse hStreamUse(thread, CU_STREAM_PER_THREAD);
     if (!hStreamUse) return hStreamUse.error();
     in.setHStream(hStreamUse.wire());
-    // The form without a stream waits where the host sees the outcome.
+    // The form without a stream waits where the host sees the outcome, or the program wants it to.
     const CUresult result = call.post(hStreamUse);
-    return result == CUDA_SUCCESS && call.seen_by_host() ? session_of(thread).waits.settle(thread, *hStreamUse) : result;
+    const bool waits = call.seen_by_host() || synchronizes(thread, *hStreamUse, address);
+    return result == CUDA_SUCCESS && waits ? session_of(thread).waits.settle(thread, *hStreamUse) : result;
   }, [&]([[maybe_unused]] Route& route) {
     route.address(address);
   });

@@ -38,6 +38,7 @@ Outcome serve_cuBoxDestroy(Session& session, [[maybe_unused]] Call& call) {
       call, [=, &driver = session.driver()] { return driver.cuBoxDestroy(box->cuda()); },
       [&session, destroyed = *box](CUresult result) {
         if (result == CUDA_SUCCESS) session.objects().forget(destroyed);
+        else session.objects().show(destroyed);
         return result;
       });
 }
