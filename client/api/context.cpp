@@ -237,18 +237,19 @@ CUresult cuDevicePrimaryCtxRelease_v2(Thread& thread, CUdevice dev) {
   const std::lock_guard lock(session.contexts.mutex());
   Context& context = session.contexts.primary(dev);
   if (context.retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context.retained <= session.contexts.greens(context).size()) return CUDA_ERROR_NOT_PERMITTED;  // theirs
   if (--context.retained > 0) return CUDA_SUCCESS;
   return context.active ? session.close_context(thread, context) : CUDA_SUCCESS;
 }
 
-// Destroys the context, however many times it is retained. The handle stays the same and stays current; the next
-// retain revives it. The driver goes on to count the retains: each still wants its release.
+// Destroys the context, however many times it is retained, unless it has green contexts. The handle stays the same and
+// stays current; the next retain revives it. The driver goes on to count the retains: each still wants its release.
 CUresult cuDevicePrimaryCtxReset_v2(Thread& thread, CUdevice dev) {
   if (!process().facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   Session& session = process().session_of_device(dev);
   const std::lock_guard lock(session.contexts.mutex());
   Context& context = session.contexts.primary(dev);
-  context.retained -= static_cast<unsigned>(session.contexts.greens(context).size());  // they end, with their retains
+  if (!session.contexts.greens(context).empty()) return CUDA_ERROR_NOT_PERMITTED;
   context.flags = 0;
   return context.active ? session.close_context(thread, context) : CUDA_SUCCESS;
 }

@@ -74,6 +74,18 @@ CUevent event(unsigned flags = 0) {
   MUST(cuEventCreate(&made, flags));
   return made;
 }
+/// Beside the primary context, with a part of its device.
+void green_context() {
+  context();
+  CUdevResource all, part;
+  unsigned parts = 1;
+  CUdevResourceDesc description;
+  CUgreenCtx made;
+  MUST(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+  MUST(cuDevSmResourceSplitByCount(&part, &parts, &all, nullptr, 0, 8));
+  MUST(cuDevResourceGenerateDesc(&description, &part, 1));
+  MUST(cuGreenCtxCreate(&made, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+}
 CUdeviceptr memory(std::size_t bytes = 4096) {
   CUdeviceptr made;
   MUST(cuMemAlloc(&made, bytes));
@@ -201,6 +213,8 @@ PROBE(release_unretained) { MUST(cuInit(0)); return cuDevicePrimaryCtxRelease(0)
 PROBE(release_too_often) { context(); MUST(cuDevicePrimaryCtxRelease(0)); return cuDevicePrimaryCtxRelease(0); }
 PROBE(release_after_reset) { context(); MUST(cuDevicePrimaryCtxReset(0)); return cuDevicePrimaryCtxRelease(0); }
 PROBE(release_after_reset_too_often) { context(); MUST(cuDevicePrimaryCtxReset(0)); MUST(cuDevicePrimaryCtxRelease(0)); return cuDevicePrimaryCtxRelease(0); }
+PROBE(reset_under_a_green_context) { green_context(); return cuDevicePrimaryCtxReset(0); }
+PROBE(release_under_a_green_context) { green_context(); MUST(cuDevicePrimaryCtxRelease(0)); return cuDevicePrimaryCtxRelease(0); }
 PROBE(state_nowhere) { MUST(cuInit(0)); return cuDevicePrimaryCtxGetState(0, nullptr, nullptr); }
 PROBE(flags_unknown) { MUST(cuInit(0)); return cuDevicePrimaryCtxSetFlags(0, 0x80000000); }
 PROBE(flags_two_schedules) { MUST(cuInit(0)); return cuDevicePrimaryCtxSetFlags(0, CU_CTX_SCHED_SPIN | CU_CTX_SCHED_YIELD); }

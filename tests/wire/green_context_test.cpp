@@ -203,7 +203,7 @@ TEST_CASE("a green context can be current; what is made in it outlives it, but f
   CHECK(cuCtxFromGreenCtx(&converted, green) == CUDA_ERROR_INVALID_CONTEXT);
 }
 
-TEST_CASE("a green context keeps the primary one alive, and goes with it when that is reset") {
+TEST_CASE("a green context keeps the primary one alive, which is not reset under it") {
   RemoteContext remote;
   const CUgreenCtx green = make_green();
   REQUIRE(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
@@ -212,9 +212,14 @@ TEST_CASE("a green context keeps the primary one alive, and goes with it when th
   CHECK(cuDevicePrimaryCtxGetState(0, &flags, &active) == CUDA_SUCCESS);
   CHECK(active == 1);
   CHECK(remote.driver->calls("cuGreenCtxDestroy") == 0);
-  REQUIRE(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
-  CHECK(remote.driver->calls("cuGreenCtxDestroy") == 1);
+  CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_ERROR_NOT_PERMITTED);
+  CHECK(cuDevicePrimaryCtxReset_v2(0) == CUDA_ERROR_NOT_PERMITTED);
+  CHECK(remote.driver->calls("cuGreenCtxDestroy") == 0);
+  CHECK(cuGreenCtxDestroy(green) == CUDA_SUCCESS);
   CHECK(cuGreenCtxDestroy(green) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  CHECK(remote.driver->calls("cuGreenCtxDestroy") == 1);
+  CHECK(cuDevicePrimaryCtxGetState(0, &flags, &active) == CUDA_SUCCESS);
+  CHECK(active == 0);
 }
 
 TEST_CASE("execution affinity is the driver's answer") {

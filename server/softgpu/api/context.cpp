@@ -51,6 +51,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     const auto& context = Driver::get().device(device).primary_context();
     std::lock_guard lock(context->primary_mutex);
     require(context->retain_count > 0, CUDA_ERROR_INVALID_CONTEXT);
+    require(context->retain_count > context->green_count, CUDA_ERROR_NOT_PERMITTED);
     if (--context->retain_count == 0) context->destroy();
   });
 }
@@ -61,6 +62,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   return entry([&] {
     const auto& context = Driver::get().device(device).primary_context();
     std::lock_guard lock(context->primary_mutex);
+    require(context->green_count == 0, CUDA_ERROR_NOT_PERMITTED);
     context->destroy();
   });
 }

@@ -101,6 +101,10 @@ CUresult cuGreenCtxCreate(CUgreenCtx* result, CUdevResourceDesc description, CUd
   return entry([&] {
     auto of = ResourceDescriptionTable::instance().get(description, CUDA_ERROR_INVALID_VALUE);
     auto home = ContextTable::instance().get(primary);
+    {
+      std::lock_guard lock(home->primary_mutex);
+      ++home->green_count;
+    }
     auto green = std::make_shared<GreenContext>();
     green->context = std::make_shared<Context>(home);
     green->context->revive();
@@ -123,6 +127,9 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle) {
     ContextTable::instance().remove(context);
     if (current_handle() == context) pop_current();
     green->context->destroy();
+    const auto& home = green->context->device().primary_context();
+    std::lock_guard lock(home->primary_mutex);
+    --home->green_count;
   });
   return found != CUDA_SUCCESS ? found : cuDevicePrimaryCtxRelease_v2(green->context->device().ordinal());
 }
