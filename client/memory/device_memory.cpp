@@ -230,22 +230,22 @@ CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* strea
       return CUDA_ERROR_INVALID_VALUE;  // another thread has freed it meanwhile
     parts_.managed_dropped(address);
   }
-  free_block(thread, address, region->device, stream);
+  free_block(thread, address, region->device, stream, /*waits=*/!stream && !managed && !noticed);
   return outcome;
 }
 
 void DeviceMemory::discard(Thread& thread, std::uint64_t address) {
   const auto region = parts_.map.remove_if(address, [](const Region& r) { return r.allocated(); });
-  if (region) free_block(thread, address, region->device, nullptr);
+  if (region) free_block(thread, address, region->device, nullptr, /*waits=*/false);
 }
 
-void DeviceMemory::free_block(Thread& thread, std::uint64_t address, int device, Stream* stream) {
+void DeviceMemory::free_block(Thread& thread, std::uint64_t address, int device, Stream* stream, bool waits) {
   const Block block = take_block(address);
   if (parts_.contexts.idle()) {
     const std::lock_guard lock(mutex_);
     give(device, block);
   } else {
-    give_later(thread, device, block, stream);
+    give_later(thread, device, block, stream, waits);
   }
   release_surplus(thread, device);
 }
@@ -260,24 +260,27 @@ DeviceMemory::Block DeviceMemory::take_block(std::uint64_t address) {
 }
 
 // A block of no pool may have been used on any stream.
-void DeviceMemory::give_later(Thread& thread, int device, const Block& block, Stream* stream) {
+void DeviceMemory::give_later(Thread& thread, int device, const Block& block, Stream* stream, bool waits) {
   std::uint64_t serial = 0;
   {
     const std::lock_guard lock(mutex_);
     ++waiting_;
-    if (!stream) ++freeing_;
+    if (waits) ++freeing_;
+    else if (!stream && !block.pool) freed_bytes_[device] += block.bytes;
     if (stream && block.pool) {
       serial = block.pool->next_serial++;
       block.pool->freed.push_back({serial, stream->context, stream->wire(), block.base, block.bytes, block.arena});
     }
   }
   if (serial == 0) {
-    parts_.fences.after_all(thread, [this, device, block, freed = !stream] {
+    parts_.fences.after_all(thread, [this, device, block, waits, freed = !stream && !block.pool] {
       const std::lock_guard lock(mutex_);
       --waiting_;
-      if (freed) {
+      if (waits) {
         --freeing_;
         ++frees_done_;
+      } else if (freed) {
+        freed_bytes_[device] -= block.bytes;
       }
       give(device, block);
     });
@@ -465,6 +468,7 @@ std::uint64_t DeviceMemory::kept_bytes(int device) const {
   const std::lock_guard lock(mutex_);
   const auto found = stores_.find(device);
   std::uint64_t bytes = physical_.kept_bytes(device) + (found == stores_.end() ? 0 : unused(found->second));
+  if (const auto freed = freed_bytes_.find(device); freed != freed_bytes_.end()) bytes += freed->second;
   // What a pool may keep is the pool's, and counts as used, as it does natively.
   for (const auto& pool : pools) {
     if (pool->device != device) continue;

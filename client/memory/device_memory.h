@@ -93,7 +93,8 @@ class DeviceMemory {
     return reclaimed == CUDA_SUCCESS ? ask() : reclaimed;
   }
 
-  /// Whether memory was given to cuMemFree that the GPU may still be using.
+  /// Calls of cuMemFree that have not waited for the GPU, where a driver's does: how many there were, and of how many
+  /// the memory is free.
   std::uint64_t frees_begun() const {
     const std::lock_guard lock(mutex_);
     return frees_done_ + freeing_;
@@ -102,6 +103,7 @@ class DeviceMemory {
     const std::lock_guard lock(mutex_);
     return frees_done_;
   }
+  /// Whether the memory of some is not.
   bool frees_are_under_way() const {
     const std::lock_guard lock(mutex_);
     return freeing_ > 0;
@@ -191,11 +193,12 @@ class DeviceMemory {
   bool take_freed(MemoryPool& pool, const Stream& stream, std::uint64_t bytes, Block& block);
   Block take_block(std::uint64_t address);
   CUresult free(Thread& thread, std::uint64_t address, Stream* stream, bool noticed);
-  void free_block(Thread& thread, std::uint64_t address, int device, Stream* stream);
+  /// `waits`: see frees_begun.
+  void free_block(Thread& thread, std::uint64_t address, int device, Stream* stream, bool waits);
   void give(int device, const Block& block);
   void doom(int device, MemoryStore& store, const Extent& extent);
   bool shared(const MemoryStore& store, std::uint64_t base, std::uint64_t arena) const;
-  void give_later(Thread& thread, int device, const Block& block, Stream* stream);
+  void give_later(Thread& thread, int device, const Block& block, Stream* stream, bool waits);
   void release(Thread& thread, int device, const std::vector<Extent>& extents);
   void release(Thread& thread, const std::vector<CUmemGenericAllocationHandle>& allocations);
   void release_surplus(Thread& thread, int device);
@@ -213,7 +216,8 @@ class DeviceMemory {
   std::map<std::uint64_t, Block> blocks_;      // live allocations by address
   std::uint64_t waiting_ = 0;                  // freed blocks that the GPU has not passed yet
   std::uint64_t frees_done_ = 0;               // see frees_begun
-  std::uint64_t freeing_ = 0;                  // of them, those of cuMemFree, which waits for the GPU at a driver
+  std::uint64_t freeing_ = 0;                  // of them, those of frees_begun
+  std::map<int, std::uint64_t> freed_bytes_;   // by device: of them, what was freed after a wait for its context
   MemoryPools pools_;
   std::atomic<bool> pools_above_threshold_{false};
   unsigned sparing_ = 0;            // requests under way that spares come with

@@ -229,6 +229,25 @@ bool HostMemory::goes_by_pages(const Block& block) const {
          (compares_no_more_ || block.bytes > compared_bytes_max || compared_bytes_ + block.bytes > compared_sum_max);
 }
 
+// A block becomes what kernels use, or goes by pages from now on. Takes and leaves the lock, which it has at its end.
+class HostMemory::Becoming {
+ public:
+  Becoming(Block& block, std::unique_lock<std::mutex>& lock) : block_(block), lock_(lock) {
+    block_.becomes_mapped = true;
+    lock_.unlock();
+  }
+  ~Becoming() {
+    if (!lock_.owns_lock()) lock_.lock();
+    block_.becomes_mapped = false;
+  }
+  Becoming(const Becoming&) = delete;
+  Becoming& operator=(const Becoming&) = delete;
+
+ private:
+  Block& block_;
+  std::unique_lock<std::mutex>& lock_;
+};
+
 // Kernels come to use the block. The worker is asked without `lock`, which deliveries need.
 CUresult HostMemory::begin_mapped(Thread& thread, const Region& region, Block& block,
                                   std::unique_lock<std::mutex>& lock) {
@@ -249,8 +268,7 @@ CUresult HostMemory::begin_mapped(Thread& thread, const Region& region, Block& b
   in.setPaged(paged);
   std::vector<std::byte> shadow;
   if (!paged) shadow.resize(block.bytes);  // zero, as the worker's memory begins
-  block.becomes_mapped = true;
-  lock.unlock();
+  const Becoming becoming(block, lock);
   if (paged) rdma::StableMemory::of_process().remove(bytes_at(block.base));  // its pages may not always be read
   CUresult result = call.wait();
   bool opened = block.opened || result == CUDA_SUCCESS;
@@ -261,7 +279,6 @@ CUresult HostMemory::begin_mapped(Thread& thread, const Region& region, Block& b
     result = CUDA_ERROR_OUT_OF_MEMORY;
   }
   lock.lock();
-  block.becomes_mapped = false;
   block.opened = opened;
   if (result != CUDA_SUCCESS) return result;
   block.device_address = seen_at;
@@ -349,7 +366,7 @@ CUresult HostMemory::map_named_in(Thread& thread, std::string_view kernel, std::
 // Under order_. Kernels may be using the block, and the program too. What each has changed is found as with a page that
 // the program wrote while the GPU was busy: what both knew last is the twin.
 CUresult HostMemory::page(Thread& thread, const Region& region, Block& block, std::unique_lock<std::mutex>& lock) {
-  lock.unlock();
+  const Becoming becoming(block, lock);
   RemoteCall<wire::OpenHostBlock> call(parts_.calls, thread);
   auto in = call.in();
   in.setAddress(block.base);
@@ -416,7 +433,15 @@ CUresult HostMemory::wait_for_users(Thread& thread, const Region& region) {
 CUresult HostMemory::lock_to_map(Thread& thread, std::uint64_t address, std::unique_lock<std::mutex>& order,
                                  std::unique_lock<std::mutex>& lock, std::optional<Region>& region) {
   constexpr unsigned patience = 2, tries_max = 100;
-  const auto awaited_until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto awaited_until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  // Set while other threads are to give way, and by this one alone.
+  struct Wanting {
+    std::atomic<std::uint64_t>& wanted;
+    bool here = false;
+    ~Wanting() {
+      if (here) wanted = 0;
+    }
+  } wanting{wanted_};
   for (unsigned tries = 0;;) {
     order.lock();
     lock.lock();
@@ -425,16 +450,18 @@ CUresult HostMemory::lock_to_map(Thread& thread, std::uint64_t address, std::uni
     const bool there = region && region->on_host() && block;
     const bool settled = there && ((block->device_address != 0 && !is_to_be_paged(*block)) ||
                                    (tries > 0 && !expects_within(block->base, block->bytes)));
-    wanted_ = 0;
     if (!there) return CUDA_ERROR_INVALID_VALUE;
     if (settled) return CUDA_SUCCESS;
-    if (tries == tries_max)
+    const bool awaited = awaited_within(block->base, block->bytes);  // by a thread, which ends it
+    if (tries == tries_max || (awaited && std::chrono::steady_clock::now() >= awaited_until))
       return refuse_use("kernel access to host memory to which copies of other threads never end");
-    const bool awaited = awaited_within(block->base, block->bytes);
-    if (awaited || tries >= patience) wanted_ = block->base;
+    if (awaited || tries >= patience) {
+      wanting.here = true;
+      wanted_ = block->base;
+    }
     lock.unlock();
     order.unlock();
-    if (awaited && std::chrono::steady_clock::now() < awaited_until) {  // its thread ends it
+    if (awaited) {
       std::this_thread::sleep_for(moment);
       continue;
     }

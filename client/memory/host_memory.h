@@ -183,6 +183,8 @@ class HostMemory {
     bool compared() const { return device_address != 0 && !paged && !shared; }
   };
 
+  class Becoming;
+
   CUresult hold(Thread& thread, Region region, bool for_kernels);
   bool take_alias(const Region& region, Block& block);  // under mutex_
   CUresult take_window(std::uint64_t bytes, std::uint64_t& base);

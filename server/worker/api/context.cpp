@@ -102,7 +102,7 @@ Outcome cuCtxRecordEvent(Session& session, Call& call, wire::CuCtxRecordEvent::R
           result = session.driver().cuCtxRecordEvent(there, recorded);
         if (!awaited) session.finish(id, result);
       },
-      {event.value()});
+      {event.value()}, *session.contexts().find(context.handle()));
   return awaited ? Outcome(CUDA_SUCCESS) : Outcome::later();
 }
 

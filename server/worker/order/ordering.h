@@ -152,8 +152,8 @@ class Ordering {
   }
   /// `others`: also what is held back on no stream.
   void after_context(ContextState& context, Job job, bool others);
-  void after_all(Job job, std::vector<std::uint64_t> recorded_events) {
-    order_.after_all(std::move(job), std::move(recorded_events));
+  void after_all(Job job, std::vector<std::uint64_t> recorded_events, const ContextState& records_in) {
+    order_.after_all(std::move(job), std::move(recorded_events), &records_in);
   }
   void after_record(std::uint64_t event, Job job, bool awaits) { order_.after_record(event, std::move(job), awaits); }
   /// Runs `job` behind what is held back on the stream, of which there is something; later work on it comes behind the

@@ -26,9 +26,9 @@ std::vector<std::uint64_t> StreamOrder::before(const StreamState& stream, std::u
 std::vector<std::uint64_t> StreamOrder::before_capture(const StreamState& stream) const {
   std::vector<std::uint64_t> items = before(stream, 0);
   std::erase_if(items, [&](std::uint64_t item) { return items_.at(item).of_program; });
-  // A record of a whole context would break the capture of any of its streams.
+  // A record of the whole context would break the capture.
   for (const auto& [id, item] : items_)
-    if (!item.stream && !item.events.empty() && id != running_) items.push_back(id);
+    if (item.records_in == stream.context && id != running_) items.push_back(id);
   return items;
 }
 
@@ -67,7 +67,7 @@ void StreamOrder::drain() {
   draining_ = false;
 }
 
-void StreamOrder::after_all(Job job, std::vector<std::uint64_t> recorded_events) {
+void StreamOrder::after_all(Job job, std::vector<std::uint64_t> recorded_events, const ContextState* records_in) {
   if (items_.empty() || (items_.size() == 1 && items_.begin()->first == running_)) {
     job();
     return;
@@ -79,7 +79,8 @@ void StreamOrder::after_all(Job job, std::vector<std::uint64_t> recorded_events)
   for (auto it = last == items_.end() ? items_.begin() : last; it != items_.end(); ++it)
     if (it->first != running_) all.push_back(it->first);
   if (running_ == 0) last_all_ = next_;  // else what runs is not waited for
-  enqueue(all, nullptr, std::move(recorded_events), std::move(job));
+  const std::uint64_t id = enqueue(all, nullptr, std::move(recorded_events), std::move(job));
+  if (const auto item = items_.find(id); item != items_.end()) item->second.records_in = records_in;
 }
 
 std::uint64_t StreamOrder::hold_context(ContextState& context, std::uint64_t item, Job job) {

@@ -46,8 +46,8 @@ class StreamOrder {
     else enqueue(items, nullptr, {}, std::move(job));
   }
   /// Runs `job` when everything that is held back now is done; at once if nothing is. Work that waits for these events
-  /// waits for it.
-  void after_all(Job job, std::vector<std::uint64_t> recorded_events = {});
+  /// waits for it. `records_in`: the context of which it records all work; null if it records none.
+  void after_all(Job job, std::vector<std::uint64_t> recorded_events = {}, const ContextState* records_in = nullptr);
   /// Runs `job` when an item is done; later work on all streams of the context waits for it. Returns the new item.
   std::uint64_t hold_context(ContextState& context, std::uint64_t item, Job job);
   /// Runs `job` when the last record of an event is done, if that is held back. `awaits`: later records of the event
@@ -115,6 +115,7 @@ class StreamOrder {
     std::vector<std::uint64_t> events;   // that it records
     std::vector<std::uint64_t> awaited;  // that it waits for
     std::uint64_t launched = 0;
+    const ContextState* records_in = nullptr;  // may be gone
     unsigned holders = 0;
     bool copy = false;        // that the program takes for done
     bool of_program = false;  // gives no stream anything
