@@ -84,7 +84,7 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
   std::atomic<CUfunc_cache> cache_config{CU_FUNC_CACHE_PREFER_NONE};
   /// Retains of a primary context; under primary_mutex.
   int retain_count = 0;
-  /// Of these, those of green contexts.
+  /// How many of these are of green contexts.
   int green_count = 0;
   std::mutex primary_mutex;
   std::mutex peers_mutex;

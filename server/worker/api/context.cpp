@@ -90,7 +90,7 @@ Outcome cuCtxSetLimit(Session& session, Call&, wire::CuCtxSetLimit::Reader in) {
 Outcome cuCtxRecordEvent(Session& session, Call& call, wire::CuCtxRecordEvent::Reader,
                          Known<HandleKind::context> context, Known<HandleKind::event> event) {
   if (!session.ordering().holding()) return session.driver().cuCtxRecordEvent(context.cuda(), event.cuda());
-  // Of an awaited call the thread may have to bring about what is held back.
+  // The thread of an awaited call may have to bring about what is held back.
   const bool awaited = call.id().wants_reply;
   session.ordering().after_all(
       [&session, awaited, id = call.id(), context_handle = context.value(), event_handle = event.value()] {
