@@ -42,6 +42,20 @@ struct Graphs : RemoteContext {
 
 }  // namespace
 
+TEST_CASE("a call whose arguments fill more than a message is refused, and the session goes on") {
+  RemoteContext remote;
+  CUgraph graph = nullptr;
+  CUgraphNode first = nullptr, second = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  REQUIRE(cuGraphAddEmptyNode(&first, graph, nullptr, 0) == CUDA_SUCCESS);
+  REQUIRE(cuGraphAddEmptyNode(&second, graph, nullptr, 0) == CUDA_SUCCESS);
+  constexpr std::size_t too_many = 600000;
+  const std::vector<CUgraphNode> from(too_many, first), to(too_many, second);
+  CHECK(cuGraphAddDependencies(graph, from.data(), to.data(), too_many) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
 TEST_CASE("a captured graph runs as often as it is launched, without a round trip") {
   Graphs g;
   REQUIRE(g.launch(10, 1) == CUDA_SUCCESS);  // its class is known from now on
