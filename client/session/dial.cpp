@@ -14,6 +14,7 @@
 #include "client/call/trace.h"
 #include "client/connect/over_breaks.h"
 #include "client/connect/pool_search.h"
+#include "protocol/data.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
@@ -176,7 +177,7 @@ class OfferedWindows {
 void write_attach(wire::Attach::Builder attach, std::span<const std::byte> ticket, const Config& config,
                   const Channel& channel, bool resumes, const RdmaChoice& rdma, const Place& place,
                   const OfferedWindows& offered) {
-  attach.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket.data()), ticket.size()));
+  attach.setTicket(data_of(ticket));
   write_versions(attach);
   attach.setDriverVersion(static_cast<std::uint32_t>(config.driver_version));
   attach.setCompression(static_cast<wire::Compression>(config.compression));
@@ -188,11 +189,6 @@ void write_attach(wire::Attach::Builder attach, std::span<const std::byte> ticke
   attach.setRdma(rdma.devices != nullptr);
   write_windows(offered.device, attach.initDeviceWindows(static_cast<unsigned>(offered.device.size())));
   write_windows(offered.host, attach.initHostWindows(static_cast<unsigned>(offered.host.size())));
-}
-
-std::vector<std::byte> copy_of(capnp::Data::Reader bytes) {
-  const auto* const begin = reinterpret_cast<const std::byte*>(bytes.begin());
-  return std::vector<std::byte>(begin, begin + bytes.size());
 }
 
 // Null if the session ends with its connection.

@@ -13,6 +13,7 @@
 #include "mps.h"
 #include "passed_descriptors.h"
 #include "pool_status.h"
+#include "protocol/data.h"
 #include "protocol/driver_variables.h"
 #include "protocol/errors.h"
 #include "protocol/frame.h"
@@ -430,15 +431,12 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       answer.setTenant(client_.tenant);
       if (broker_.pool_) answer.setPool(broker_.pool_->name());
       answer.setHost(broker_.host_identity());
-      const auto data = [](const LocalKeys::Number& number) {
-        return capnp::Data::Reader(reinterpret_cast<const kj::byte*>(number.data()), number.size());
-      };
       if (local_) {
         answer.setLocalSocket(broker_.local_keys_.socket_name());
-        answer.setLocalKey(data(local_->key));
-        answer.setLocalProof(data(local_->proof));
+        answer.setLocalKey(data_of(local_->key));
+        answer.setLocalProof(data_of(local_->proof));
       } else if (proof) {
-        answer.setLocalProof(data(*proof));
+        answer.setLocalProof(data_of(*proof));
       }
       if (version && !denied.empty()) {
         auto failure = answer.initFailure();
@@ -657,10 +655,10 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     log_grant(*lease, EventLog::Level::debug);
     co_await send([&](wire::Control::Builder control) {
       auto answer = control.initLeaseAnswer();
-      answer.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket_->data()), ticket_->size()));
+      answer.setTicket(data_of(*ticket_));
       if (transport_ == Transport::tls) {
         const Tickets::Name& name = broker_.tickets_.name_of(*ticket_);
-        answer.setTicketName(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(name.data()), name.size()));
+        answer.setTicketName(data_of(name));
       }
       write_lease(*lease, answer);
     });
@@ -841,7 +839,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
         places[i].setIdentity(parts[i].identity);
       }
       answer.setPlacement(placement);
-      answer.setPlacementJob({reinterpret_cast<const kj::byte*>(job.data()), job.size()});
+      answer.setPlacementJob(data_of(job));
     });
   }
 

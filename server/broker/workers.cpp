@@ -17,6 +17,7 @@
 #include "event_log.h"
 #include "host_facts.h"
 #include "passed_descriptors.h"
+#include "protocol/data.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
 #include "protocol/rdma/networks.h"
@@ -720,8 +721,7 @@ bool Workers::lend(Worker& worker, const Asked& asked) {
         share.setKey(key);
         share.setDevice(thing->device);
         share.setBytes(thing->bytes);
-        share.setEvent(
-            capnp::Data::Reader(reinterpret_cast<const kj::byte*>(thing->event.data()), thing->event.size()));
+        share.setEvent(data_of(thing->event));
       },
       thing->descriptor.number());
   if (!sent && thing->device >= 0) shares_.let_go(worker.process, key);
@@ -779,9 +779,6 @@ void Workers::become_ready(Worker& worker) {
 
 bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client,
                             const SessionOpening& opening) {
-  const auto data = [](std::span<const std::byte> bytes) {
-    return capnp::Data::Reader(reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size());
-  };
   const Lease& lease = worker.lease->lease();
   worker.lane_key = random_lane_key();
   worker.session = id;
@@ -803,19 +800,19 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
           [&](wire::WorkerMessage::Builder message) {
             auto session = message.initSession();
             session.setId(id);
-            session.setAttach(data(opening.attach));
+            session.setAttach(data_of(opening.attach));
             session.setPeer(client.peer);
-            session.setTicketName(data(opening.ticket_name));
-            session.setTicket(data(opening.ticket));
+            session.setTicketName(data_of(opening.ticket_name));
+            session.setTicket(data_of(opening.ticket));
             session.setMemoryBytes(lease.memory_bytes);
             session.setSlot(static_cast<std::uint32_t>(worker.lease->slot()));
             session.setImageFolder(image_folder(worker));
             session.setContentFolder(content_folder(settings_, lease.tenant).string());
-            session.setContentKey(data(content_key(lease.tenant)));
+            session.setContentKey(data_of(content_key(lease.tenant)));
             session.setKernelSecondsMax(
                 static_cast<std::uint32_t>(lease.kernel_seconds_max.value_or(settings_.kernel_seconds_max)));
-            session.setLaneKey(data(worker.lane_key));
-            session.setRecord(data(record));
+            session.setLaneKey(data_of(worker.lane_key));
+            session.setRecord(data_of(record));
             session.setResumeSeconds(static_cast<std::uint32_t>(
                 lease.resume_seconds.value_or(settings_.resume_seconds_of(client.by_loopback))));
             session.setEvicts(evictions_.any());
@@ -886,11 +883,7 @@ void Workers::add_lane(std::uint64_t session, int descriptor, std::span<const st
   if (const auto worker = by_session(workers_, session); worker != workers_.end())
     send_link(
         worker->link->native_handle(),
-        [&](wire::WorkerMessage::Builder message) {
-          message.setLane(
-              capnp::Data::Reader(reinterpret_cast<const kj::byte*>(lane_message.data()), lane_message.size()));
-        },
-        descriptor);
+        [&](wire::WorkerMessage::Builder message) { message.setLane(data_of(lane_message)); }, descriptor);
   close_aside(descriptor);
 }
 
