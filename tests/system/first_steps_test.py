@@ -1,5 +1,6 @@
 """What somebody meets who tries fargpu for the first time: names, units, words, exit codes."""
 
+import errno
 import os
 import pty
 import signal
@@ -23,6 +24,19 @@ class FirstSteps(SystemTest):
 
     def run_in(self, folder, *arguments, **env):
         return self.start([paths.FARGPU, *arguments], env=env, cwd=folder)
+
+    @staticmethod
+    def read_to_end(terminal):
+        """What was written to the other end of a terminal, which nobody has open any more. The kernel hands it over in
+        pieces."""
+        text = b""
+        try:
+            while piece := os.read(terminal, 4096):
+                text += piece
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        return text.decode()
 
     # --- run ---------------------------------------------------------------------------------------------------------
 
@@ -77,7 +91,7 @@ class FirstSteps(SystemTest):
                                   "--", "true"], stderr=terminal)
         os.close(terminal)
         self.assertEqual(waits.wait(20), 75)
-        text = os.read(seen, 4096).decode()
+        text = self.read_to_end(seen)
         self.assertIn(f"fargpu: waiting for 1 GPU, 8.0 MiB of each at {host.pool}, up to 2 s", text)
         self.assertIn("the only session of this host is taken; try later", text)
         self.assertNotIn("--wait", text)
@@ -156,8 +170,8 @@ class FirstSteps(SystemTest):
             termios.tcsetwinsize(terminal, (20, width))
             done = subprocess.Popen([paths.FARGPU, "top", "--once", "-d", "0.1", "--pool", host.pool], stdout=terminal)
             self.assertEqual(done.wait(20), 0)
-            text = os.read(seen, 4096).decode()
             os.close(terminal)
+            text = self.read_to_end(seen)
             header = next(line for line in text.splitlines() if "session" in line)
             self.assertEqual([word for word in there if word not in header], [])
             self.assertEqual([word for word in gone if word in header], [])
