@@ -177,9 +177,6 @@ struct Several {
     client::Thread& thread = client::Thread::current();
     thread.contexts().clear();
     thread.default_streams.clear();
-    // Sessions last as long as the process: threads of theirs may be about to look at them.
-    static std::vector<client::Pool*> given_up;
-    given_up.push_back(client::process().pool());
     client::process().give_up();
     for (auto& host : hosts) host.reset();
     while (thread.take_late_error() != CUDA_SUCCESS) {}
