@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "image_hash.h"
+#include "content_name.h"
 
 namespace fargpu {
 
@@ -13,9 +13,6 @@ struct Chunk {
   std::uint32_t transfer = 0;
   std::uint32_t number = 0;
 };
-
-/// A hash of exactly the bytes that would be sent.
-using ContentName = ImageHash;
 
 /// A frame of a lane without bulk bytes. The numbers are those of the frames.
 struct ContentWord {

@@ -16,19 +16,17 @@ namespace fs = std::filesystem;
 constexpr const char* part_suffix = ".part";
 
 // Beside, and renamed. What could not be written is not there.
-bool write_whole(const fs::path& path, std::span<const std::byte> bytes, std::span<const std::byte> behind = {}) {
+bool write_whole(const fs::path& path, std::span<const std::byte> bytes) {
   static std::atomic<unsigned> number{0};
   fs::path beside = path;
   beside += "." + std::to_string(::getpid()) + "-" + std::to_string(++number) + part_suffix;
   const int file = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (file < 0) return false;
   bool whole = true;
-  for (std::span<const std::byte> rest : {bytes, behind}) {
-    while (whole && !rest.empty()) {
-      const ssize_t n = ::write(file, rest.data(), rest.size());
-      whole = n > 0;
-      if (whole) rest = rest.subspan(static_cast<std::size_t>(n));
-    }
+  while (whole && !bytes.empty()) {
+    const ssize_t n = ::write(file, bytes.data(), bytes.size());
+    whole = n > 0;
+    if (whole) bytes = bytes.subspan(static_cast<std::size_t>(n));
   }
   std::error_code error;
   whole = ::close(file) == 0 && whole;
@@ -61,16 +59,15 @@ void HashedFiles::make_folder() const {
     if (fs::create_directories(folder, ignored)) fs::permissions(folder, fs::perms::owner_all, ignored);
 }
 
-bool HashedFiles::add(const ImageHash& hash, std::span<const std::byte> bytes,
-                      std::span<const std::byte> behind) const {
-  const Used more{disk_bytes(bytes.size() + behind.size()), 1};
+bool HashedFiles::add(const ImageHash& hash, std::span<const std::byte> bytes) const {
+  const Used more{disk_bytes(bytes.size()), 1};
   if (!any() || more.bytes > limit_.bytes) return false;
   make_folder();
   const fs::path path = path_of(hash);
   std::error_code ignored;
   const bool anew = !fs::exists(path, ignored);
   if (anew) make_room(more);
-  if (write_whole(path, bytes, behind)) return true;
+  if (write_whole(path, bytes)) return true;
   if (anew) account_.give_back(more);
   return false;
 }

@@ -35,9 +35,8 @@ class HashedFiles {
 
   /// Makes the folder, for its owner alone; one that was there stays as its owner wants it.
   void make_folder() const;
-  /// Writes the file of these contents, and what is to lie `behind` them; nobody ever sees half of it. False if it is
-  /// not there then.
-  bool add(const ImageHash& hash, std::span<const std::byte> bytes, std::span<const std::byte> behind = {}) const;
+  /// Writes the file of these contents; nobody ever sees half of it. False if it is not there then.
+  bool add(const ImageHash& hash, std::span<const std::byte> bytes) const;
   /// Writes a note whole, over the one that was there.
   void set_note(const ImageHash& hash, const std::string& suffix, std::span<const std::byte> bytes) const;
   /// Removes a file of so many bytes.

@@ -114,7 +114,7 @@ struct Session {
   scrub @9 :Bool;           # memory that others had becomes zeros before the session sees it
   laneKey @10 :Data;        # by which the session's bulk lanes are known
   contentFolder @12 :Text;  # of its tenant's contents of memory; empty for none
-  contentKey @15 :Data;     # by which the tenant's workers believe what others of them have checked of these: 32 bytes
+  unused @15 :Data;
   resumeSeconds @11 :UInt32;  # for which a client is waited for whose connection broke; 0: it is not
   record @13 :Data;         # that the worker keeps for the host's next broker; empty where none will come
   evicts @14 :Bool;         # sessions of this host are evicted, so that it pays to ask for room

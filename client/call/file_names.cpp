@@ -259,7 +259,7 @@ void FileNames::learn_now(const Lesson& lesson, std::span<std::byte> room) {
   const NameTable::Of of{*before, place.offset, place.bytes};
   if (table_.find(of) || !file->read(place.offset, room)) return;
   if (lesson.name && std::memcmp(room.data(), lesson.bytes.get(), room.size()) != 0) return;
-  const ContentName name = lesson.name ? *lesson.name : hash_image(room);
+  const ContentName name = lesson.name ? *lesson.name : name_content(room);
   if (file->state() == before) table_.add(of, name);
 }
 

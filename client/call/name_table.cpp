@@ -31,7 +31,7 @@ struct Checked {
   std::array<char, 40> boot{};
   ContentName name{};
 
-  ContentName hash() const { return hash_image(std::as_bytes(std::span(this, 1))); }
+  ContentName hash() const { return name_content(std::as_bytes(std::span(this, 1))); }
 };
 static_assert(sizeof(Checked) == 16 + 64 + 40 + 32);
 

@@ -191,7 +191,7 @@ bool NamedChunks::looks_for_file() { return no_file_in_row_ < no_file_enough || 
 // The name is remembered, if it is one of a file.
 void NamedChunks::hash(const Held& one) {
   const auto begin = Clock::now();
-  one->name = hash_image(one->bytes());
+  one->name = name_content(one->bytes());
   events_.hashed(one->job.bytes, Clock::now() - begin);
   if (one->file.place) files_->learn(*one->file.place, one->name, one->copy);
   leave(one);

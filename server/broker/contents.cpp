@@ -1,14 +1,9 @@
 #include "contents.h"
 
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <system_error>
 #include <thread>
-
-#include "protocol/errors.h"
 
 namespace fargpu::server {
 namespace {
@@ -27,25 +22,7 @@ void remove_what_is_gone(const fs::path& folder) {
   }
 }
 
-ContentKey new_secret() {
-  ContentKey secret;
-  if (::getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size()))
-    throw SystemError("no random numbers");
-  return secret;
-}
-
 }  // namespace
-
-ContentKey content_key(const std::string& tenant) {
-  static const ContentKey secret = new_secret();
-  ContentKey key;
-  unsigned length = 0;
-  if (!::HMAC(::EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
-              reinterpret_cast<const unsigned char*>(tenant.data()), tenant.size(),
-              reinterpret_cast<unsigned char*>(key.data()), &length))
-    throw SystemError("no key for contents of memory");
-  return key;
-}
 
 fs::path content_folder(const Settings& settings, const std::string& tenant) {
   if (settings.content_bytes_max == 0) return {};

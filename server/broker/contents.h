@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <string>
 
-#include "server/content_key.h"
 #include "server/folder_account.h"
 #include "settings.h"
 
@@ -12,9 +11,6 @@ namespace fargpu::server {
 
 /// The folder of a tenant's contents, which no other tenant's sessions look into; empty: nothing is kept.
 std::filesystem::path content_folder(const Settings& settings, const std::string& tenant);
-
-/// The key of a tenant's workers, as long as this process lives. Throws SystemError.
-ContentKey content_key(const std::string& tenant);
 
 /// How much is kept there, as its account says.
 FolderAccount::Used kept_contents(const std::filesystem::path& folder);

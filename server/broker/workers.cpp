@@ -808,7 +808,6 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
             session.setSlot(static_cast<std::uint32_t>(worker.lease->slot()));
             session.setImageFolder(image_folder(worker));
             session.setContentFolder(content_folder(settings_, lease.tenant).string());
-            session.setContentKey(data_of(content_key(lease.tenant)));
             session.setKernelSecondsMax(
                 static_cast<std::uint32_t>(lease.kernel_seconds_max.value_or(settings_.kernel_seconds_max)));
             session.setLaneKey(data_of(worker.lane_key));

@@ -144,7 +144,7 @@ struct Keeper final : ChunkHandler {
   void keep(std::span<const std::byte> bytes) override { told_to_keep += bytes.size(); }
   void landed(Chunk chunk, std::span<std::byte> bytes, bool) override {
     const std::lock_guard lock(mutex);
-    CHECK(hash_image(bytes) == names[chunk.number]);
+    CHECK(name_content(bytes) == names[chunk.number]);
     landed_bytes += bytes.size();
     changed.notify_all();
   }
@@ -261,7 +261,7 @@ TEST_CASE("the program has its memory back before the worker asks for what is na
     hears_all_of(named.early + 3);
     named.lanes.wanted(named.transfer, count, false);
     hears_all_of(count);
-    const ContentName name = hash_image(std::vector<std::byte>(1u << 20, std::byte{5}));
+    const ContentName name = name_content(std::vector<std::byte>(1u << 20, std::byte{5}));
     CHECK(named.keeper.names.size() == count);
     for (const auto& [number, said] : named.keeper.names) CHECK(said == name);
     named.worker.say({ContentWord::Kind::unknown, {named.transfer, count - 1}});

@@ -25,10 +25,9 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::uint64_t plenty = 1u << 30;
-/// So that the file of a block takes as little of a disk as a file does.
-constexpr std::size_t block = HashedFiles::file_bytes_min - ContentStore::tag_bytes;
+/// The file of a block takes as little of a disk as a file does.
+constexpr std::size_t block = HashedFiles::file_bytes_min;
 HostBudget unbounded(0);
-const ContentKey key{std::byte{1}};
 
 struct Folder : test::TemporaryFolder {
   /// Besides the account of what they take.
@@ -47,7 +46,7 @@ Bytes contents_of(unsigned number, std::size_t bytes = block) {
 }
 bool found(const ContentStore& store, const Bytes& contents) {
   Bytes read(contents.size());
-  return store.read(hash_image(contents), read) && read == contents;
+  return store.read(name_content(contents), read) && read == contents;
 }
 
 /// Files that are written get no longer than this while it lives.
@@ -71,13 +70,13 @@ TEST_CASE("contents are there once they were kept, for other stores of the folde
   Folder folder;
   const Bytes contents = contents_of(1, 100'000);
   {
-    const ContentStore store(folder.path, plenty, key);
-    CHECK_FALSE(store.has(hash_image(contents), contents.size()));
+    const ContentStore store(folder.path, plenty);
+    CHECK_FALSE(store.has(name_content(contents), contents.size()));
     CHECK(store.keep(contents));
     CHECK(found(store, contents));
   }
-  const ContentStore other(folder.path, plenty, key);
-  CHECK(other.has(hash_image(contents), contents.size()));
+  const ContentStore other(folder.path, plenty);
+  CHECK(other.has(name_content(contents), contents.size()));
   CHECK(found(other, contents));
   CHECK(other.keep(contents));
   CHECK(folder.all().size() == 1);
@@ -85,19 +84,19 @@ TEST_CASE("contents are there once they were kept, for other stores of the folde
 
 TEST_CASE("contents of another length than the name's are not there") {
   Folder folder;
-  const ContentStore store(folder.path, plenty, key);
+  const ContentStore store(folder.path, plenty);
   const Bytes contents = contents_of(1);
   CHECK(store.keep(contents));
   Bytes longer(block + 1), shorter(block - 1);
-  CHECK_FALSE(store.has(hash_image(contents), block + 1));
-  CHECK_FALSE(store.read(hash_image(contents), longer));
-  CHECK_FALSE(store.read(hash_image(contents), shorter));
+  CHECK_FALSE(store.has(name_content(contents), block + 1));
+  CHECK_FALSE(store.read(name_content(contents), longer));
+  CHECK_FALSE(store.read(name_content(contents), shorter));
   CHECK(found(store, contents));
 }
 
 TEST_CASE("a damaged file is never what its name says, and goes") {
   Folder folder;
-  const ContentStore store(folder.path, plenty, key);
+  const ContentStore store(folder.path, plenty);
   const Bytes contents = contents_of(1);
   CHECK(store.keep(contents));
   const fs::path file = folder.all().front();
@@ -106,22 +105,18 @@ TEST_CASE("a damaged file is never what its name says, and goes") {
     CHECK_FALSE(found(store, contents));
     CHECK(folder.all().empty());
   }
-  SECTION("its tag") {
-    std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(block).put('\0').put('\0').flush();
-    CHECK(found(store, contents));  // by its hash
-  }
   SECTION("its end") {
     fs::resize_file(file, block - 1);
     CHECK_FALSE(found(store, contents));
   }
   SECTION("zeros in its place, as a crash may leave them") {
     fs::resize_file(file, 0);
-    fs::resize_file(file, block + ContentStore::tag_bytes);
+    fs::resize_file(file, block);
     CHECK_FALSE(found(store, contents));
   }
   SECTION("another one in its place") {
     const Folder elsewhere;
-    CHECK(ContentStore(elsewhere.path, plenty, key).keep(contents_of(2)));
+    CHECK(ContentStore(elsewhere.path, plenty).keep(contents_of(2)));
     fs::copy_file(elsewhere.all().front(), file, fs::copy_options::overwrite_existing);
     CHECK_FALSE(found(store, contents));
   }
@@ -135,51 +130,10 @@ TEST_CASE("a damaged file is never what its name says, and goes") {
   CHECK(found(store, contents));
 }
 
-TEST_CASE("what was kept with another key is believed by its hash, and then by its tag") {
-  Folder folder;
-  const Bytes contents = contents_of(1);
-  CHECK(ContentStore(folder.path, plenty, key).keep(contents));
-  const fs::path file = folder.all().front();
-  const auto tag = [&] {
-    std::ifstream in(file, std::ios::binary);
-    in.seekg(block);
-    return std::string((std::istreambuf_iterator<char>(in)), {});
-  };
-  const std::string first = tag();
-  CHECK(first.size() == ContentStore::tag_bytes);
-  const ContentStore later(folder.path, plenty, {std::byte{2}});
-  CHECK(found(later, contents));
-  const std::string second = tag();
-  CHECK(second != first);
-  // By the tag: to write it anew would be seen.
-  struct stat status {};
-  ::stat(file.c_str(), &status);
-  const utimbuf earlier{status.st_mtime - 30, status.st_mtime - 30};
-  ::utime(file.c_str(), &earlier);
-  CHECK(found(later, contents));
-  ::stat(file.c_str(), &status);
-  CHECK(status.st_mtime == earlier.modtime);
-  CHECK(tag() == second);
-  SECTION("bytes of a tenant's other block, with the tag of that, are none of this name") {
-    CHECK(later.keep(contents_of(2)));
-    for (const fs::path& other : folder.all())
-      if (other != file) fs::copy_file(other, file, fs::copy_options::overwrite_existing);
-    CHECK_FALSE(found(later, contents));
-  }
-  SECTION("a file without a tag, of a version before, is none, and kept anew") {
-    fs::resize_file(file, block);
-    CHECK_FALSE(later.has(hash_image(contents), block));
-    CHECK_FALSE(found(later, contents));
-    CHECK(later.keep(contents));
-    CHECK(found(later, contents));
-    CHECK(folder.all().size() == 1);
-  }
-}
-
 TEST_CASE("what was used longest ago goes first, and the folder keeps to its bound") {
   Folder folder;
   constexpr unsigned most = 20;
-  const ContentStore store(folder.path, most * HashedFiles::file_bytes_min, key);
+  const ContentStore store(folder.path, most * HashedFiles::file_bytes_min);
   for (unsigned i = 0; i < most; ++i) {
     CHECK(store.keep(contents_of(i)));
     for (const fs::path& file : folder.all()) {  // a minute passes
@@ -201,14 +155,14 @@ TEST_CASE("what was used longest ago goes first, and the folder keeps to its bou
 
 TEST_CASE("what is larger than the folder may be is not kept, nor is anything where the bound is 0") {
   Folder folder;
-  CHECK_FALSE(ContentStore(folder.path, HashedFiles::file_bytes_min - 1, key).keep(contents_of(1)));
-  CHECK_FALSE(ContentStore(folder.path, 0, key).keep(contents_of(1)));
+  CHECK_FALSE(ContentStore(folder.path, HashedFiles::file_bytes_min - 1).keep(contents_of(1)));
+  CHECK_FALSE(ContentStore(folder.path, 0).keep(contents_of(1)));
   CHECK(folder.all().empty());
 }
 
 TEST_CASE("contents that a full disk does not take are not kept, and leave nothing") {
   Folder folder;
-  const ContentStore store(folder.path, plenty, key);
+  const ContentStore store(folder.path, plenty);
   {
     const FilesEnd end(block);
     CHECK_FALSE(store.keep(contents_of(1, 10 * block)));
@@ -220,7 +174,7 @@ TEST_CASE("contents that a full disk does not take are not kept, and leave nothi
 TEST_CASE("a folder that cannot be written keeps nothing") {
   Folder folder;
   std::ofstream(folder.path / "file") << "x";
-  const ContentStore store(folder.path / "file" / "below", plenty, key);
+  const ContentStore store(folder.path / "file" / "below", plenty);
   CHECK_FALSE(store.keep(contents_of(1)));
   CHECK_FALSE(found(store, contents_of(1)));
 }
@@ -228,7 +182,7 @@ TEST_CASE("a folder that cannot be written keeps nothing") {
 TEST_CASE("a folder that goes while it is used is made again, for its owner alone") {
   Folder folder;
   const fs::path below = folder.path / "tenant" / "contents";
-  const ContentStore store(below, plenty, key);
+  const ContentStore store(below, plenty);
   CHECK(store.keep(contents_of(1)));
   fs::remove_all(folder.path / "tenant");
   CHECK_FALSE(found(store, contents_of(1)));
@@ -241,10 +195,10 @@ TEST_CASE("a folder that goes while it is used is made again, for its owner alon
 TEST_CASE("a desk keeps what it is given and finds it, and nothing is called after its end") {
   Folder folder;
   const Bytes contents = contents_of(7, 200'000);
-  ContentDesk desk(ContentStore(folder.path, plenty, key), unbounded);
+  ContentDesk desk(ContentStore(folder.path, plenty), unbounded);
   const auto known = [&] {
     std::promise<bool> answer;
-    desk.ask(hash_image(contents), contents.size(), [&](bool is) { answer.set_value(is); });
+    desk.ask(name_content(contents), contents.size(), [&](bool is) { answer.set_value(is); });
     return answer.get_future().get();
   };
   CHECK_FALSE(known());
@@ -255,19 +209,19 @@ TEST_CASE("a desk keeps what it is given and finds it, and nothing is called aft
   Bytes place(contents.size());
   std::promise<bool> answer;
   desk.find(
-      hash_image(contents), contents.size(), [&] { return std::span(place); },
+      name_content(contents), contents.size(), [&] { return std::span(place); },
       [&](std::span<std::byte> into, bool is) { answer.set_value(is && into.data() == place.data()); });
   CHECK(answer.get_future().get());
   CHECK(place == contents);
   CHECK(desk.known_bytes() == contents.size());
   desk.end();
-  desk.ask(hash_image(contents), contents.size(), [](bool) { FAIL("called after the end"); });
+  desk.ask(name_content(contents), contents.size(), [](bool) { FAIL("called after the end"); });
 }
 
 TEST_CASE("a block that goes, or becomes another, between being found and being read is not known") {
   Folder folder;
   const Bytes contents = contents_of(8, 200'000);
-  ContentDesk desk(ContentStore(folder.path, plenty, key), unbounded);
+  ContentDesk desk(ContentStore(folder.path, plenty), unbounded);
   desk.keep(contents);
   desk.finish(std::chrono::seconds(30));
   const fs::path file = folder.all().front();
@@ -275,7 +229,7 @@ TEST_CASE("a block that goes, or becomes another, between being found and being 
   Bytes place(contents.size());
   std::promise<std::pair<bool, std::size_t>> answer;
   desk.find(
-      hash_image(contents), contents.size(),
+      name_content(contents), contents.size(),
       [&] {
         if (change == 0) fs::remove(file);
         if (change == 1) fs::resize_file(file, contents.size() / 2);
@@ -293,7 +247,7 @@ TEST_CASE("what is to be kept is charged to the session, and a session that has 
   Folder folder;
   const bool little = GENERATE(false, true);
   HostBudget budget(little ? 100u << 20 : 300u << 20);
-  ContentDesk desk(ContentStore(folder.path, plenty, key), budget);
+  ContentDesk desk(ContentStore(folder.path, plenty), budget);
   desk.keep(contents_of(1, 200'000));
   desk.finish(std::chrono::seconds(30));
   CHECK(desk.kept_bytes() == (little ? 0 : 200'000));

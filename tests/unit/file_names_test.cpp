@@ -112,7 +112,7 @@ NameTable::Of of_file(std::uint64_t inode, std::uint64_t offset = 0) {
           offset,
           1 << 20};
 }
-ContentName name_of(std::uint64_t number) { return hash_image(std::as_bytes(std::span(&number, 1))); }
+ContentName name_of(std::uint64_t number) { return name_content(std::as_bytes(std::span(&number, 1))); }
 
 void flip(const fs::path& path, std::uint64_t at) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -515,7 +515,7 @@ TEST_CASE("a file system in the place of another one, with equal numbers and tim
       if (memory == MAP_FAILED || ::fstat(file, &status) != 0) return not_possible;
       ::close(file);
       const std::span bytes(static_cast<const std::byte*>(memory), half);
-      const ContentName right = hash_image(bytes);  // which reads all of it
+      const ContentName right = name_content(bytes);  // which reads all of it
       const auto found = names.find(bytes).name;
       if (found) return wrong_name;
       if (name == "late")
@@ -727,7 +727,7 @@ TEST_CASE("names that one program has learnt another one finds, as long as the f
     const auto found = early.find(mapped.first());
     REQUIRE(found.place);
     CHECK_FALSE(found.name);
-    early.learn(*found.place, hash_image(mapped.first()), copy(mapped.first()));  // it is too new
+    early.learn(*found.place, name_content(mapped.first()), copy(mapped.first()));  // it is too new
     early.learn(mapped.first());
     early.finish();
     CHECK_FALSE(early.find(mapped.first()).name);
@@ -738,16 +738,16 @@ TEST_CASE("names that one program has learnt another one finds, as long as the f
     const auto found = names.find(mapped.first());
     REQUIRE(found.place);
     // What the program has is not what counts.
-    names.learn(*found.place, hash_image(mapped.second()), copy(mapped.second()));
+    names.learn(*found.place, name_content(mapped.second()), copy(mapped.second()));
     names.finish();
     CHECK_FALSE(names.find(mapped.first()).name);
-    names.learn(*found.place, hash_image(mapped.first()), copy(mapped.first()));
+    names.learn(*found.place, name_content(mapped.first()), copy(mapped.first()));
     names.learn(mapped.second());
     names.finish();
   }
   FileNames names(NameTable(at.path), 10s, 10s);
-  CHECK(names.find(mapped.first()).name == hash_image(mapped.first()));
-  CHECK(names.find(mapped.second()).name == hash_image(mapped.second()));
+  CHECK(names.find(mapped.first()).name == name_content(mapped.first()));
+  CHECK(names.find(mapped.second()).name == name_content(mapped.second()));
   CHECK_FALSE(names.find(mapped.part(page, half)).name);
   SECTION("the program writes in its mapping") {
     mapped.memory[5] = std::byte{1};
@@ -757,7 +757,7 @@ TEST_CASE("names that one program has learnt another one finds, as long as the f
     names.finish();
     REQUIRE(::madvise(mapped.memory, half, MADV_DONTNEED) == 0);
     mapped.read();
-    CHECK(names.find(mapped.first()).name == hash_image(mapped.first()));
+    CHECK(names.find(mapped.first()).name == name_content(mapped.first()));
   }
   SECTION("the file is written") {
     flip(mapped.path, 5);

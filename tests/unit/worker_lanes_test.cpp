@@ -192,8 +192,7 @@ struct KeepingLane {
   explicit KeepingLane(bool keeps = true)
       : transfers(
             waker, Compression::never, [](const ClientRequests::Chunks&) {}, LaneRoom::of_client(),
-            keeps ? std::make_unique<ContentDesk>(ContentStore(folder.path, 1u << 30, ContentKey{}), budget)
-                  : nullptr) {
+            keeps ? std::make_unique<ContentDesk>(ContentStore(folder.path, 1u << 30), budget) : nullptr) {
     int ends[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     client.add(make_socket_channel(ends[0], "the worker"), 0, 0);
@@ -210,7 +209,7 @@ struct KeepingLane {
   void send(Chunk chunk, bool keep = true) {
     client.send(chunk, bytes, {.sent = [] {}, .unreadable = {}}, {.keep = keep});
   }
-  ContentWord word(Kind kind, Chunk chunk) const { return {kind, chunk, hash_image(bytes), bytes.size()}; }
+  ContentWord word(Kind kind, Chunk chunk) const { return {kind, chunk, name_content(bytes), bytes.size()}; }
   /// Has the contents be kept.
   void keep() {
     transfers.receive(1, lane_chunks({bytes.size(), 1}), 1, false,

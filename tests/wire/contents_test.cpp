@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "fixture.h"
-#include "protocol/image_hash.h"
+#include "protocol/content_name.h"
 #include "server/folder_account.h"
 #include "server/worker/contents/content_store.h"
 #include "tests/temporary_folder.h"
@@ -264,9 +264,7 @@ TEST_CASE(
     std::ifstream file(block, std::ios::binary);
     const std::vector<char> held((std::istreambuf_iterator<char>(file)), {});
     std::string name;
-    REQUIRE(held.size() > server::ContentStore::tag_bytes);
-    const auto bytes = std::as_bytes(std::span(held)).first(held.size() - server::ContentStore::tag_bytes);
-    for (const std::byte byte : hash_image(bytes))
+    for (const std::byte byte : name_content(std::as_bytes(std::span(held))))
       for (const unsigned digit : {std::to_integer<unsigned>(byte) >> 4, std::to_integer<unsigned>(byte) & 15})
         name += "0123456789abcdef"[digit];
     CHECK(name == block.filename());

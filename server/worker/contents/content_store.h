@@ -7,23 +7,18 @@
 #include <span>
 
 #include "protocol/content_word.h"
-#include "server/content_key.h"
 #include "server/hashed_files.h"
 
 namespace fargpu::server {
 
 /// Blocks lie as files in a folder that all workers of one tenant share, and that lasts. The kernel's page cache is
-/// what holds them in memory, for all of these workers at once. Bytes are trusted only after their hash was checked on
-/// writing, and their tag or their hash on reading. The tag lies behind the bytes of a file. By it a worker with the
-/// key says that it has checked their hash, and checking the tag takes a sixth of the time. Threads: any; several
-/// processes at once.
+/// what holds them in memory, for all of these workers at once. Bytes are hashed when they are written and when they
+/// are read: nothing else says what they are. Threads: any; several processes at once.
 class ContentStore {
  public:
-  static constexpr std::size_t tag_bytes = 16;
-
   /// Above `bytes_max` bytes the blocks used longest ago go, a tenth of the folder at a time. Nothing is kept that
   /// would leave less than a tenth of the disk free.
-  ContentStore(std::filesystem::path folder, std::uint64_t bytes_max, const ContentKey& key);
+  ContentStore(std::filesystem::path folder, std::uint64_t bytes_max);
 
   /// Whether there is such a block, as far as its file's length tells.
   bool has(const ContentName& name, std::uint64_t bytes) const;
@@ -37,7 +32,6 @@ class ContentStore {
   bool disk_has_room() const;
 
   const HashedFiles files_;
-  const ContentKey key_;
 };
 
 }  // namespace fargpu::server

@@ -172,9 +172,6 @@ void WorkerProcess::take_session(wire::Session::Reader session) {
   attach_.session.account_place = place;
   attach_.session.image_folder = session.getImageFolder().cStr();
   attach_.session.content_folder = session.getContentFolder().cStr();
-  if (const auto key = session.getContentKey(); key.size() == attach_.session.content_key.size())
-    std::memcpy(attach_.session.content_key.data(), key.begin(), key.size());
-  else attach_.session.content_folder.clear();  // without one anybody could make tags
   attach_.session.turns.work_max = std::chrono::seconds(session.getKernelSecondsMax());
   attach_.session.scrub = session.getScrub();
   attach_.lane_key = copy_of(session.getLaneKey());

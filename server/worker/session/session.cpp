@@ -40,8 +40,7 @@ Residency::Needs needs_of(const Service& service, Call& call) {
 
 std::unique_ptr<ContentDesk> open_contents(const SessionOptions& options, HostBudget& budget) {
   if (options.content_folder.empty() || options.content_bytes_max == 0) return nullptr;
-  return std::make_unique<ContentDesk>(
-      ContentStore(options.content_folder, options.content_bytes_max, options.content_key), budget);
+  return std::make_unique<ContentDesk>(ContentStore(options.content_folder, options.content_bytes_max), budget);
 }
 
 WorkerLanes::SlotMemory slot_memory(const SessionOptions& options) {

@@ -17,7 +17,6 @@
 #include "protocol/frame_reader.h"
 #include "protocol/spare_processors.h"
 #include "protocol/window.h"
-#include "server/content_key.h"
 #include "server/worker/call/blocking_calls.h"
 #include "server/worker/call/call_credit.h"
 #include "server/worker/call/executor.h"
@@ -69,7 +68,6 @@ struct SessionOptions {
   std::uint64_t image_bytes_max = 8ull << 30;  ///< of that folder
   std::filesystem::path content_folder;        ///< of the tenant's contents of memory; empty: none are kept
   std::uint64_t content_bytes_max = 0;         ///< of that folder
-  ContentKey content_key{};                    ///< of the tenant
   std::chrono::nanoseconds spin{0};            ///< how long to poll before sleeping, while somebody waits
   unsigned launch_threads = 0;                 ///< besides the executor, while many launches come
   PrintedByKernels* printed = nullptr;         ///< null: nothing that kernels print is sent
