@@ -348,6 +348,7 @@ struct ResumeAnswer {
   epoch @1 :UInt32;               # of this connection
   secret @2 :Data;                # for the next time; the former one is good until something comes by this connection
   received @3 :UInt64;            # that the worker has received on this channel
+  pending @4 :Bool;               # the worker has something for this channel that the client has not received
 }
 
 struct HostFacts {

@@ -379,12 +379,14 @@ std::size_t ResumableChannel::send_some(std::span<const Bytes> pieces) {
   std::size_t taken = 0;
   {
     const std::lock_guard sending(send_mutex_);
+    unsent_.store(true, std::memory_order_relaxed);
     if (phase_.load(std::memory_order_acquire) != Phase::whole || resending_.load(std::memory_order_relaxed)) {
       require_open();
       return 0;
     }
     try {
       taken = send_new(*connection_, pieces);
+      if (taken > 0) unsent_.store(false, std::memory_order_release);
     } catch (const ChannelClosed& closed) {
       failed = connection_;
       why = closed.what();

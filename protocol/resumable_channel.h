@@ -69,6 +69,10 @@ class ResumableChannel final : public Channel {
   bool over() const { return phase_.load(std::memory_order_acquire) == Phase::over; }
   /// Whether something has come by this connection.
   bool heard() const { return heard_.load(std::memory_order_acquire); }
+  /// Whether there is something for the other end beyond so many bytes, which it has received.
+  bool has_more_than(std::uint64_t peer_received) const {
+    return unsent_.load(std::memory_order_acquire) || end_.load(std::memory_order_acquire) > peer_received;
+  }
   /// Whether all that has been received was taken by its reader.
   bool all_taken() const { return inbox_bytes_.load(std::memory_order_acquire) == 0; }
 
@@ -151,6 +155,7 @@ class ResumableChannel final : public Channel {
   std::vector<std::byte> send_bounce_;             // of bytes in memory of a GPU, where the connection cannot have them
   std::atomic<std::uint64_t> told_{0};             // consumed, as the other end was told
   std::atomic<std::uint64_t> end_{0};              // of what was ever sent
+  std::atomic<bool> unsent_{false};                // what was shown last for sending was not taken
   std::atomic<std::uint64_t> shown_{0};            // of what a connection may have sent: it tells late of some of that
   std::size_t ahead_ = 0;  // bytes that the other end has, and that will be shown for sending once more
   std::atomic<bool> resending_{false};

@@ -58,11 +58,13 @@ std::unique_ptr<Channel> share_memory(std::unique_ptr<Channel> socket, std::uint
 }
 
 // A connection of a session that goes by RDMA, which comes back: by TCP if RDMA works no more, unless nothing else will
-// do.
-GoOn meet_by_rdma(Channel& connection, wire::RdmaEnd::Reader heard, const RdmaChoice& rdma, const Config& config,
-                  const std::string& host) {
-  const auto handed =
-      std::make_shared<rdma::HandedOver>(rdma::hand_over(connection, rdma.devices, {}, heard, limits::connect_timeout));
+// do. `useless`: it met the last time, and carried nothing.
+GoOn meet_by_rdma(Channel& connection, wire::RdmaEnd::Reader heard, bool useless, const RdmaChoice& rdma,
+                  const Config& config, const std::string& host) {
+  const bool tries = !useless || rdma.required;
+  const auto handed = std::make_shared<rdma::HandedOver>(rdma::hand_over(connection, tries ? rdma.devices : nullptr,
+                                                                         tries ? "" : "RDMA has carried nothing there",
+                                                                         heard, limits::connect_timeout));
   if (!handed->end) {
     if (rdma.required) throw ChannelClosed("no RDMA: " + handed->text);
     log::info("{}: a connection of the session goes on by TCP and not by RDMA: {}", host, handed->text);
@@ -198,8 +200,8 @@ std::shared_ptr<Resumption> begin_resumption(const Connect& connect, wire::Attac
   if (!answer.hasResumeSecret()) return nullptr;
   decltype(Resumption::Terms::meet) meet;
   if (by_rdma)
-    meet = [rdma, config, host](Channel& connection, wire::RdmaEnd::Reader heard) {
-      return meet_by_rdma(connection, heard, rdma, config, host);
+    meet = [rdma, config, host](Channel& connection, wire::RdmaEnd::Reader heard, bool useless) {
+      return meet_by_rdma(connection, heard, useless, rdma, config, host);
     };
   return std::make_shared<Resumption>(connect,
                                       Resumption::Terms{.session = answer.getSessionId(),

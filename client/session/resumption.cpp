@@ -27,6 +27,9 @@ using Clock = ResumableChannel::Clock;
 constexpr auto pause_least = std::chrono::milliseconds(20), pause_most = std::chrono::milliseconds(1000);
 /// A broker that is restarted or upgraded is back after so many times the time for which its worker waits.
 constexpr int broker_away_max = 10;
+/// A connection that breaks within this time, and has carried nothing, is of no use. UCX notices after some ten seconds
+/// that what it has put does not arrive.
+constexpr auto soon = std::chrono::seconds(30);
 /// What the worker said last may tell more than that it is gone.
 constexpr auto last_words_max = std::chrono::seconds(1);
 
@@ -43,6 +46,11 @@ void check(wire::Failure::Reader failure) {
     default: throw Refused(text);
   }
 }
+
+/// Connections come about, and carry nothing.
+struct Useless : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 std::string seconds_since(Clock::time_point begin) {
   return fmt::format("{:.1f} s", std::chrono::duration<double>(Clock::now() - begin).count());
@@ -61,7 +69,7 @@ std::shared_ptr<Channel> Resumption::wrap(std::shared_ptr<Channel> connection, s
                               .impatience = {}});
   {
     const std::lock_guard lock(mutex_);
-    links_[number] = {channel, terms_.secret, Clock::now()};
+    links_[number] = {.channel = channel, .secret = terms_.secret, .since = Clock::now()};
   }
   // By this the worker knows that its answer has come, and a client that can come back.
   if (number == 0) channel->show_up();
@@ -123,12 +131,16 @@ void Resumption::come_back(std::uint32_t number, const ResumableChannel::Break& 
   // Attempts while no broker is there do not count at first: it may be restarted.
   Clock::duration counted{};
   auto pause = std::chrono::milliseconds(pause_least);
+  if (const unsigned useless = link(number).useless; useless > 0) {
+    pause = std::min(pause_least * (1 << std::min(useless, 10u)), pause_most);
+    std::this_thread::sleep_for(pause);
+  }
   while (!channel->over()) {
     const auto attempt = Clock::now();
     bool counts = true;
     std::string why;
     try {
-      connect_again(*channel, number);
+      connect_again(*channel, number, what);
       begin();
       tell(fmt::format("{} is resumed after {}", name, seconds_since(what.at)));
       if (whole_session) suspect_lanes(what.at);
@@ -141,6 +153,8 @@ void Resumption::come_back(std::uint32_t number, const ResumableChannel::Break& 
       log::info("{} cannot be resumed: {}", name, refused.what());
       channel->give_up(what.why);
       return;
+    } catch (const Useless& useless) {
+      return channel->give_up(useless.what());
     } catch (const DialError& error) {
       counts = !error.nobody_listens;
       why = error.what();
@@ -161,8 +175,20 @@ void Resumption::come_back(std::uint32_t number, const ResumableChannel::Break& 
   }
 }
 
-// One attempt. Throws Refused if there is no use in another one.
-void Resumption::connect_again(ResumableChannel& channel, std::uint32_t number) {
+// A connection that breaks soon and has carried nothing is as none: the time for which one is waited goes on.
+// `pending`: there is something to carry.
+void Resumption::judge_last(Link& link, std::uint64_t carried, bool pending,
+                            const ResumableChannel::Break& what) const {
+  const bool useless = carried == std::exchange(link.carried, carried) && pending && what.at - link.since < soon;
+  link.useless = useless ? link.useless + 1 : 0;
+  if (!useless || link.useless == 1) link.broken_at = what.at;
+  if (what.at - link.broken_at > terms_.time)
+    throw Useless(fmt::format("{}; {} connections have broken so and carried nothing, for {}", what.why, link.useless,
+                              seconds_since(link.broken_at)));
+}
+
+// One attempt. Throws Refused or Useless if there is no use in another one.
+void Resumption::connect_again(ResumableChannel& channel, std::uint32_t number, const ResumableChannel::Break& what) {
   const std::uint64_t received = channel.fence();
   const Link known = link(number);
   std::unique_ptr<Channel> connection;
@@ -188,7 +214,7 @@ void Resumption::connect_again(ResumableChannel& channel, std::uint32_t number) 
   if (terms_.meet) {
     hear([&](wire::Control::Reader control) {
       if (!control.isRdma()) throw ProtocolError("the worker does not go on by RDMA, as the session did");
-      go_on = terms_.meet(*connection, control.getRdma());
+      go_on = terms_.meet(*connection, control.getRdma(), known.useless > 0);
     });
   }
   send_control(*connection, 2, [&](wire::Control::Builder control) {
@@ -206,11 +232,13 @@ void Resumption::connect_again(ResumableChannel& channel, std::uint32_t number) 
     check(answer.getFailure());
     const auto secret = answer.getSecret();
     if (secret.size() != limits::resume_secret_bytes) throw Refused("it gave no secret for the next time");
-    const std::lock_guard lock(mutex_);
-    links_[number].secret = copy_of(secret);
-    links_[number].since = Clock::now();
     epoch = answer.getEpoch();
     peer_received = answer.getReceived();
+    const std::lock_guard lock(mutex_);
+    Link& link = links_[number];
+    judge_last(link, received + peer_received, answer.getPending() || channel.has_more_than(peer_received), what);
+    link.secret = copy_of(secret);
+    link.since = Clock::now();
   });
   const std::shared_ptr<Channel> met = go_on ? go_on(std::move(connection)) : std::move(connection);
   channel.resume(met, epoch, peer_received);

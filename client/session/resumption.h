@@ -28,8 +28,9 @@ class Resumption : public std::enable_shared_from_this<Resumption> {
     std::vector<std::byte> lane_key, secret;
     std::string host;
     std::chrono::milliseconds time{};  ///< for which the worker waits
-    /// What a connection that comes back becomes, if the worker begins with this; null for itself.
-    std::function<GoOn(Channel& connection, wire::RdmaEnd::Reader heard)> meet{};
+    /// What a connection that comes back becomes, if the worker begins with this; null for itself. `useless`: RDMA
+    /// carried nothing the last time.
+    std::function<GoOn(Channel& connection, wire::RdmaEnd::Reader heard, bool useless)> meet{};
   };
   Resumption(Connect connect, Terms terms) : connect_(std::move(connect)), terms_(std::move(terms)) {}
 
@@ -42,12 +43,16 @@ class Resumption : public std::enable_shared_from_this<Resumption> {
   struct Link {
     std::weak_ptr<ResumableChannel> channel;
     std::vector<std::byte> secret;
-    Clock::time_point since;  ///< that it has this connection
+    Clock::time_point since;        ///< that it has this connection
+    std::uint64_t carried = 0;      ///< bytes of both directions, by all connections before this one
+    unsigned useless = 0;           ///< connections in a row that broke soon and carried nothing of what there was
+    Clock::time_point broken_at{};  ///< the break before these
   };
   void broke(std::uint32_t number, const ResumableChannel::Break& what) noexcept;
   void give_up(std::uint32_t number, const std::string& why) noexcept;
   void come_back(std::uint32_t number, const ResumableChannel::Break& what);
-  void connect_again(ResumableChannel& channel, std::uint32_t number);
+  void connect_again(ResumableChannel& channel, std::uint32_t number, const ResumableChannel::Break& what);
+  void judge_last(Link& link, std::uint64_t carried, bool pending, const ResumableChannel::Break& what) const;
   void suspect_lanes(Clock::time_point before);
   Link link(std::uint32_t number);
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,6 +20,7 @@ struct GpuCard {
   std::atomic<bool> garbles{false};                                ///< what it puts to or from such memory
   std::atomic<long> gpu_us{0}, host_us{0};                         ///< how long a put takes
   std::atomic<unsigned> from_gpu{0}, into_gpu{0};                  ///< puts
+  std::function<bool(unsigned number)> puts_from_gpu;              ///< whether the next one works, if it is asked
 
   std::mutex mutex;
   std::map<rdma::Line*, void*> rings;               // in memory of a GPU, of lines
@@ -33,6 +35,7 @@ struct NewGpuCard {
     gpu_card.refuses_sources = gpu_card.refuses_rings = gpu_card.garbles = false;
     gpu_card.gpu_us = gpu_card.host_us = 0;
     gpu_card.from_gpu = gpu_card.into_gpu = 0;
+    gpu_card.puts_from_gpu = nullptr;
   }
 };
 
@@ -90,6 +93,7 @@ inline const rdma::Interface& ucx_with_gpu_card() {
         into_gpu = gpu_ring != gpu_card.rings.end();
         to = (into_gpu ? static_cast<std::byte*>(gpu_ring->second) : reinterpret_cast<std::byte*>(ring)) + offset;
         if (from_gpu || into_gpu) {
+          if (from_gpu && gpu_card.puts_from_gpu && !gpu_card.puts_from_gpu(gpu_card.from_gpu)) return false;
           if (rail_is_down || (from_gpu && !memory)) return false;
           if (!DeviceBytes::copy(to, bytes, size)) return false;
           constexpr std::byte wrong{0x5a};

@@ -274,19 +274,32 @@ TEST_CASE("GPUDirect: where the GPU's memory cannot be read to be sent again, th
   const Resuming resuming;
   test::RemoteContext remote(with_lanes(2));
   copy_both_ways(6u << 20, 1);
-  gpu.copies_nothing = true;
-  const auto out = random_bytes(16u << 20, 3);
-  std::vector<unsigned char> back(out.size());
+  std::vector<unsigned char> back(16u << 20);
   CUdeviceptr memory = 0;
-  OK(cuMemAlloc_v2(&memory, out.size()));
-  CUresult result = CUDA_SUCCESS;
-  test::rail_is_down = true;  // by TCP the processor has to see the bytes
-  for (int i = 0; i < 20 && result == CUDA_SUCCESS; ++i) {
-    result = cuMemcpyDtoH_v2(back.data(), memory, out.size());
-    if (result == CUDA_SUCCESS) result = cuMemcpyHtoD_v2(memory, out.data(), out.size());
-  }
-  CHECK(result != CUDA_SUCCESS);
+  OK(cuMemAlloc_v2(&memory, back.size()));
+  // The cut comes in the middle of the copy. By TCP the processor has to see what is left of it.
+  test::gpu_card.puts_from_gpu = [last = test::gpu_card.from_gpu + 2](unsigned number) {
+    if (number >= last) gpu.copies_nothing = test::rail_is_down = true;
+    return true;
+  };
+  REQUIRE(cuMemcpyDtoH_v2(back.data(), memory, back.size()) != CUDA_SUCCESS);
   CHECK_THAT(remote.worker_end(), Catch::Contains("memory of the GPU"));
+}
+
+TEST_CASE("GPUDirect: where the card sends nothing of the GPU's memory any more, the session goes on by TCP, or ends") {
+  if (!go_by_rdma()) return;
+  Direct direct;
+  const bool only_rdma = GENERATE(false, true);
+  const Resuming resuming(only_rdma);
+  if (only_rdma) test::resume_time = 1s;
+  test::RemoteContext remote(with_lanes(2));
+  copy_both_ways(6u << 20, 1);
+  test::gpu_card.puts_from_gpu = [](unsigned) { return false; };
+  if (!only_rdma) return copy_both_ways(16u << 20, 2);
+  std::vector<unsigned char> back(16u << 20);
+  CUdeviceptr memory = 0;
+  OK(cuMemAlloc_v2(&memory, back.size()));
+  REQUIRE(cuMemcpyDtoH_v2(back.data(), memory, back.size()) != CUDA_SUCCESS);
 }
 
 // --- the choice -----------------------------------------------------------------------------------------------------

@@ -123,6 +123,7 @@ void Resumption::claim(std::unique_ptr<Channel> connection, const Meet& meet) no
       to.setEpoch(epoch);
       to.setSecret(data_of(link.secret));
       to.setReceived(received);
+      to.setPending(link.channel->has_more_than(resume.getReceived()));
     });
     watch_connection(*connection);
     met = go_on ? go_on(std::move(connection)) : std::move(connection);
