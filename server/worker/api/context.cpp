@@ -55,7 +55,7 @@ Outcome openContext(Session& session, Call& call, wire::OpenContext::Reader in) 
           : session.contexts().open(Handle(in.getContext()), in.getDevice(), in.getPrimary(), in.getFlags(), opened);
   if (result == CUDA_ERROR_OUT_OF_MEMORY)
     return session.wait_for_room(call,
-                                 {session.contexts().driver_ordinal(in.getDevice()), Session::room_for_the_driver});
+                                 {session.contexts().driver_ordinal(in.getDevice()), Residency::room_for_the_driver});
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::OpenContextReply>();
   unsigned long long number = 0;
@@ -78,7 +78,7 @@ Outcome closeContext(Session& session, Call& call, wire::CloseContext::Reader in
   ContextState* const context = session.contexts().find(Handle(in.getContext()));
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (const auto later = session.ordering().behind_context(call, *context)) return *later;
-  if (const auto later = session.behind_asides(call, *context)) return *later;
+  if (const auto later = session.asides().behind(call, *context)) return *later;
   return session.close_context(*context);
 }
 

@@ -310,7 +310,7 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
         if (made->attended) session.attended_graphs().add(exec.value(), std::move(made->attended));
         return result;
       },
-      Session::Repeats::call);
+      Asides::Repeats::call);
 }
 
 Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader, Known<HandleKind::exec> exec,

@@ -29,7 +29,7 @@ void enter_context_of(Session& session, const JitLink& link) {
 Outcome run(Session& session, Call& call, std::shared_ptr<JitLink> link, std::function<CUresult()> work) {
   link->busy = true;
   enter_context_of(session, *link);
-  return session.on_link_thread(call, std::move(work), [link](CUresult result, MessageWriter& writer) {
+  return session.asides().run_on_link_thread(call, std::move(work), [link](CUresult result, MessageWriter& writer) {
     link->busy = false;
     auto out = writer.root<wire::LinkReply>();
     out.setKnown(true);
@@ -46,7 +46,7 @@ Outcome createLink(Session& session, Call& call, wire::CreateLink::Reader in) {
   auto link = std::make_shared<JitLink>();
   if (const CUresult bad = link->options.read(in.getJit(), session.host_budget()); bad != CUDA_SUCCESS) return bad;
   link->context = call.id().context;
-  return session.on_link_thread(
+  return session.asides().run_on_link_thread(
       call,
       [&driver = session.driver(), link] {
         return driver.cuLinkCreate_v2(link->options.count(), link->options.kinds(), link->options.values(),
@@ -133,7 +133,7 @@ Outcome cuLinkDestroy(Session& session, Call& call, wire::CuLinkDestroy::Reader,
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
   link->busy = true;
   enter_context_of(session, *link);
-  return session.on_link_thread(
+  return session.asides().run_on_link_thread(
       call, [&driver = session.driver(), link] { return driver.cuLinkDestroy(link->state); },
       [&session, link, state](CUresult result, MessageWriter&) {
         link->busy = false;

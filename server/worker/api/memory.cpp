@@ -19,7 +19,9 @@ std::function<CUresult()> scrubbing(Session& session, int device, CUmemGenericAl
                                     std::uint64_t bytes) {
   const ContextState* const context = session.contexts().on_device(device);
   return [&scrubber = session.scrubber(), cuda = context ? context->cuda : nullptr, device, handle, bytes,
-          beside = session.beside(context ? context->id : 0)] { return scrubber.fill(cuda, device, handle, bytes); };
+          beside = session.asides().keep_open(context ? context->id : 0)] {
+    return scrubber.fill(cuda, device, handle, bytes);
+  };
 }
 
 CUresult not_scrubbed(Session& session, CUmemGenericAllocationHandle handle, CUresult result) {

@@ -237,13 +237,13 @@ CUresult describe(Session& session, const CallId& id, Handle handle, wire::Funct
 // first time that is done beside the executor, and the call is carried out behind it.
 std::optional<Outcome> compile_aside(Session& session, Call& call, Handle library, std::function<bool()> ask) {
   ContextState* const context = session.contexts().find(call.id().context);
-  if (!context || session.tries_last() || session.objects().entered(library, context->id)) return std::nullopt;
+  if (!context || session.asides().tries_last() || session.objects().entered(library, context->id)) return std::nullopt;
   struct Asked {
     bool loaded = false;
     Clock::duration took{};
   };
   const auto asked = std::make_shared<Asked>();
-  return session.first_aside(
+  return session.asides().run_first(
       call, *context,
       [asked, ask = std::move(ask)] {
         const auto begin = Clock::now();
@@ -459,7 +459,7 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
         if (!ahead.empty()) tell_ahead(session, id, ahead, writer.root<wire::LoadImageReply>());
         return result;
       },
-      load->jit.count() == 0 ? Session::Repeats::work : Session::Repeats::nothing);
+      load->jit.count() == 0 ? Asides::Repeats::work : Asides::Repeats::nothing);
 }
 
 Outcome takeLoaded(Session& session, Call&, wire::TakeLoaded::Reader in) {

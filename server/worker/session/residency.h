@@ -130,6 +130,9 @@ class Residency {
   /// Not empty: the memory is lost, and the session with it.
   const std::string& lost() const { return lost_; }
 
+  /// What is wanted of a device where nobody knows how much the driver takes: about a context. It is not wasted where
+  /// less is needed, as others find room there.
+  static constexpr std::uint64_t room_for_the_driver = 512u << 20;
   /// Whether others may make room for memory that the driver has none for.
   bool may_wait() const { return options_.want && options_.others_leave && !no_room_; }
   /// What waited for room tries for the last time now, because there is none.

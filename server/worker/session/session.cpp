@@ -601,123 +601,7 @@ void Session::reuse_staging() {
   });
 }
 
-// --- beside the executor --------------------------------------------------------------------------------------------
-
-Outcome Session::aside(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult)> settle) {
-  return aside_reply(call, std::move(work),
-                     [settle = std::move(settle)](CUresult result, MessageWriter&) { return settle(result); });
-}
-
-Outcome Session::aside_reply(Call& call, std::function<CUresult()> work,
-                             std::function<CUresult(CUresult, MessageWriter&)> settle, Repeats repeats) {
-  return start_aside(call, call.id().context != 0 ? contexts_.current() : nullptr, blocking_calls_, std::move(work),
-                     std::move(settle), repeats);
-}
-
-Outcome Session::on_link_thread(Call& call, std::function<CUresult()> work,
-                                std::function<CUresult(CUresult, MessageWriter&)> settle) {
-  return start_aside(call, contexts_.current(), link_calls_, std::move(work), std::move(settle), Repeats::nothing);
-}
-
-Outcome Session::start_aside(Call& call, const ContextState* within, BlockingCalls& threads,
-                             std::function<CUresult()> work, std::function<CUresult(CUresult, MessageWriter&)> settle,
-                             Repeats repeats) {
-  // A client that awaits its loads never has so many.
-  constexpr std::size_t under_way_max = 4096;
-  if (threads.under_way() >= under_way_max) threads.wait_for_all();
-  // Where nobody makes room it is for the last time.
-  auto again = repeats == Repeats::call && residency_.may_wait() ? ordering_.keep(call) : nullptr;
-  run_aside(std::make_shared<Aside>(Aside{.id = call.id(),
-                                          .cuda = within ? within->cuda : nullptr,
-                                          .context = within ? within->id : 0,
-                                          .device = within ? within->device : -1,
-                                          .work = std::move(work),
-                                          .settle = std::move(settle),
-                                          .repeats = repeats == Repeats::work || again,
-                                          .again = std::move(again),
-                                          .threads = &threads}));
-  return Outcome::later();
-}
-
-std::optional<Outcome> Session::behind_asides(Call& call, ContextState& context) {
-  if (!asides_in(context)) return std::nullopt;
-  auto again = ordering_.keep(call);
-  if (!again) return CUDA_ERROR_OUT_OF_MEMORY;
-  retries_.add([this, id = context.id, again = std::move(again)] {
-    ContextState* const there = contexts_.find(id);
-    if (there && asides_in(*there)) return false;
-    again();
-    return true;
-  });
-  return Outcome::later();
-}
-
-// Work without a context may use the device's primary one.
-bool Session::asides_in(ContextState& context) {
-  const auto all = context.green ? std::vector{&context} : contexts_.with_greens(context);
-  return (context.primary && asides_.contains(0)) ||
-         std::any_of(all.begin(), all.end(), [&](const ContextState* one) { return asides_.contains(one->id); });
-}
-
-Outcome Session::first_aside(Call& call, ContextState& context, std::function<void()> work,
-                             std::function<void()> done) {
-  auto again = ordering_.keep(call);
-  if (!again) return CUDA_ERROR_OUT_OF_MEMORY;
-  blocking_calls_.run(
-      [this, cuda = context.cuda, work = std::move(work)] {
-        driver_.cuCtxSetCurrent(cuda);
-        work();
-      },
-      [this, beside = beside(context.id), done = std::move(done), again = std::move(again)] {
-        done();
-        taking_ = behind_first_ = true;
-        again();
-        taking_ = behind_first_ = false;
-      });
-  return Outcome::later();
-}
-
-std::shared_ptr<const void> Session::beside(std::uint32_t context) {
-  return {nullptr, [this, place = asides_.insert(context)](const void*) { asides_.erase(place); }};
-}
-
-void Session::run_aside(const std::shared_ptr<Aside>& aside) {
-  aside->threads->run(
-      [this, aside] {
-        driver_.cuCtxSetCurrent(aside->cuda);
-        aside->result = aside->work();
-      },
-      [this, aside, beside = beside(aside->context)] {
-        if (aside->result == CUDA_ERROR_OUT_OF_MEMORY && aside->repeats && aside->device >= 0 && residency_.may_wait())
-          return residency_.wait_for_room(
-              {contexts_.driver_ordinal(aside->device), room_for_the_driver},
-              aside->again ? aside->again : [this, aside] { repeat_aside(aside); });
-        settle_aside(*aside);
-      });
-}
-
-// Meanwhile another thread of the program may have closed the context.
-void Session::repeat_aside(const std::shared_ptr<Aside>& aside) {
-  aside->repeats = residency_.may_wait();  // if not, nobody makes room: for the last time
-  if (contexts_.find(aside->id.context)) return run_aside(aside);
-  aside->result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  settle_aside(*aside);
-}
-
-void Session::settle_aside(const Aside& aside) {
-  // What settles may need the context current again.
-  if (ContextState* const owner = contexts_.find(aside.id.context)) contexts_.make_current(*owner);
-  MessageWriter writer;
-  CUresult outcome = CUDA_ERROR_OUT_OF_MEMORY;
-  try {
-    outcome = aside.settle(aside.result, writer);
-  } catch (const Handles::Exhausted&) {
-    prints_.warn(exhausted_text());
-  }
-  // Some of these calls, such as those that unload code, come back only when work is complete.
-  const std::span<const std::byte> reply = writer.finish();
-  finish_behind_deliveries(aside.id, outcome, {reply.begin(), reply.end()});
-}
+// --- calls that wait for room ----------------------------------------------------------------------------------------
 
 Outcome Session::wait_in_order(Call& call) {
   const ContextState* const context = contexts_.find(call.id().context);
@@ -727,13 +611,17 @@ Outcome Session::wait_in_order(Call& call) {
   ++waits_in_order_;
   reader_.hold_calls(true);  // also of those that have come with it
   const int device = call.device().value_or(contexts_.driver_ordinal(context->device));
-  residency_.wait_for_room({device, room_for_the_driver}, [this, again = std::move(again)] {
+  residency_.wait_for_room({device, Residency::room_for_the_driver}, [this, again = std::move(again)] {
     --waits_in_order_;
-    taking_ = true;
-    again();
-    taking_ = false;
+    in_order(again);
   });
   return Outcome::later();
+}
+
+void Session::in_order(const std::function<void()>& job) {
+  taking_ = true;
+  job();
+  taking_ = false;
 }
 
 Outcome Session::wait_for_room(Call& call, const DeviceMemory::Shortage& shortage) {

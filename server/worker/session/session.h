@@ -10,8 +10,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "protocol/frame_reader.h"
@@ -39,6 +39,7 @@
 #include "server/worker/order/ordering.h"
 #include "server/worker/order/waits.h"
 #include "server/worker/peer/peer_links.h"
+#include "asides.h"
 #include "residency.h"
 
 namespace fargpu::server {
@@ -158,7 +159,7 @@ class Session final : FrameHandler, Executor {
   /// For what passes beside the frames.
   Channel& channel() { return channel_; }
 
-  /// With all that is of it. No work beside the executor may use it (behind_asides).
+  /// With all that is of it. No work beside the executor may use it (Asides::behind).
   CUresult close_context(ContextState& context);
 
   /// A word of the broker about the session's turns. Any thread.
@@ -174,60 +175,23 @@ class Session final : FrameHandler, Executor {
   void finish_behind_deliveries(const CallId& call, CUresult result, std::vector<std::byte> reply = {});
   void give_bulk(Call& call) override;
 
-  /// What is wanted of a device where nobody knows how much the driver takes: about a context. It is not wasted where
-  /// less is needed, as others find room there.
-  static constexpr std::uint64_t room_for_the_driver = 512u << 20;
   /// The driver had no room for what the call wants. If others may make room the call is carried out again then; if not
   /// it fails.
   Outcome wait_for_room(Call& call, const DeviceMemory::Shortage& shortage);
 
-  /// Runs `work` beside the executor, in the call's context; then `settle`, on the executor, whose result is the
-  /// answer.
-  Outcome aside(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult)> settle);
-  /// What happens where the driver has no room for it, and others make some.
-  enum class Repeats {
-    nothing,  ///< it fails
-    work,     ///< `work` runs again: it uses nothing that the program may destroy meanwhile
-    call,     ///< the call is carried out anew
-  };
-  /// Runs `work` beside the executor, where settling writes a reply: `settle` gets the writer.
-  Outcome aside_reply(Call& call, std::function<CUresult()> work,
-                      std::function<CUresult(CUresult, MessageWriter&)> settle, Repeats repeats = Repeats::nothing);
-  /// As aside_reply(), on the one thread that makes all calls with links of images: programs make those of a link on
-  /// one thread, and a driver need not expect more.
-  Outcome on_link_thread(Call& call, std::function<CUresult()> work,
-                         std::function<CUresult(CUresult, MessageWriter&)> settle);
-  /// Runs `work` beside the executor in a context; then `done` on the executor, which carries out the call anew.
-  Outcome first_aside(Call& call, ContextState& context, std::function<void()> work, std::function<void()> done);
-  /// Whether the call is carried out anew behind first_aside(), or for the last time, without room for it.
-  bool tries_last() const { return behind_first_ || residency_.last_try(); }
-  /// Work beside the executor uses the context, 0 for one of its own, as long as this lives: it is not closed before.
-  /// Used by the executor.
-  std::shared_ptr<const void> beside(std::uint32_t context);
-  /// Nothing if no work beside the executor uses the context, or green ones of it. Otherwise the call is carried out
-  /// anew when that is so.
-  std::optional<Outcome> behind_asides(Call& call, ContextState& context);
+  Asides& asides() { return asides_; }
+  /// Asides::run(), where settling writes no reply.
+  Outcome aside(Call& call, Asides::Work work, std::function<CUresult(CUresult)> settle) {
+    return asides_.run(call, std::move(work),
+                       [settle = std::move(settle)](CUresult result, MessageWriter&) { return settle(result); });
+  }
+  /// Asides::run().
+  Outcome aside_reply(Call& call, Asides::Work work, Asides::Settle settle,
+                      Asides::Repeats repeats = Asides::Repeats::nothing) {
+    return asides_.run(call, std::move(work), std::move(settle), repeats);
+  }
 
  private:
-  struct Aside {
-    const CallId id;
-    const CUcontext cuda;
-    const std::uint32_t context;  ///< its id; 0 without one
-    const int device;             ///< -1 without a context
-    const std::function<CUresult()> work;
-    const std::function<CUresult(CUresult, MessageWriter&)> settle;
-    bool repeats = false;
-    const std::function<void()> again;  ///< carries out the call anew, in place of `work`
-    BlockingCalls* threads = nullptr;
-    CUresult result = CUDA_ERROR_UNKNOWN;
-  };
-  /// `within`: the context of the work; null without one.
-  Outcome start_aside(Call& call, const ContextState* within, BlockingCalls& threads, std::function<CUresult()> work,
-                      std::function<CUresult(CUresult, MessageWriter&)> settle, Repeats repeats);
-  bool asides_in(ContextState& context);
-  void run_aside(const std::shared_ptr<Aside>& aside);
-  void repeat_aside(const std::shared_ptr<Aside>& aside);
-  void settle_aside(const Aside& aside);
   bool collect_parts();
   void reuse_staging();
   std::string at_work() const;
@@ -244,6 +208,8 @@ class Session final : FrameHandler, Executor {
   /// As wait_for_room(), on the device of the call's context, for what the driver takes by itself. Later calls rely on
   /// this one: nothing of the program comes before it meanwhile. What had been held back fails.
   Outcome wait_in_order(Call& call);
+  /// Runs a job that carries out a call, in the order in which it came.
+  void in_order(const std::function<void()>& job);
   CUresult close_green(ContextState& context, ContextState& heir);
   void forgotten(HandleKind kind, std::uint64_t value);
   bool tell_notice();
@@ -310,7 +276,18 @@ class Session final : FrameHandler, Executor {
   std::vector<std::byte> arriving_;       // bulk bytes of frames that are used up at once
   std::shared_ptr<Staging> arriving_in_;  // where those of another frame come, until it is taken
   Retries retries_;
-  std::multiset<std::uint32_t> asides_;  // contexts that work beside the executor uses
+  Asides asides_{driver_,
+                 contexts_,
+                 ordering_,
+                 residency_,
+                 retries_,
+                 prints_,
+                 blocking_calls_,
+                 link_calls_,
+                 [this](const CallId& call, CUresult result, std::vector<std::byte> reply) {
+                   finish_behind_deliveries(call, result, std::move(reply));
+                 },
+                 [this](const std::function<void()>& job) { in_order(job); }};
   ClientRequests client_{output_, host_budget_};
   Deliveries deliveries_{host_blocks_, client_};
   Waits waits_{ordering_, contexts_, captures_, completions_};
@@ -327,7 +304,6 @@ class Session final : FrameHandler, Executor {
   std::atomic<std::uint64_t> rounds_{0};
   bool taking_ = false;          // a call is carried out in the order in which it came
   unsigned waits_in_order_ = 0;  // such calls that wait for room
-  bool behind_first_ = false;    // a call is carried out anew behind first_aside()
   std::uint64_t calls_ = 0;
   std::uint64_t evict_after_calls_ = 0;
   std::uint64_t frames_confirmed_ = 0;
