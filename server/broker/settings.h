@@ -1,5 +1,5 @@
 #pragma once
-// What fargpud is told: flags over environment over file over default. One table in settings.cpp says all of it.
+// What fargpud is told: flags over environment over file over default. One table in settings_table.cpp says all of it.
 
 #include <cstdint>
 #include <string>
@@ -94,6 +94,8 @@ enum class Command { serve, show_config, check, done };
 /// Reads everything. On Command::done help or version was printed and `exit_code` is set. Throws SettingsError.
 Command read_settings(int argc, char** argv, Settings& settings, int& exit_code);
 
+/// A settings file in which every setting is explained, with its default, and commented out.
+std::string sample_file();
 /// As a settings file, which says the same; where each value came from stands behind it.
 std::string settings_text(const Settings& settings);
 /// The settings in which two readings differ; without tenants.

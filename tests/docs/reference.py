@@ -132,7 +132,7 @@ def fargpud_settings():
     return f"""# Settings of fargpud
 
 Made from `fargpud --sample-config` by {RENEW}. The table of settings is in
-`server/broker/settings.cpp`.
+`server/broker/settings_table.cpp`.
 
 Each setting has a name in the settings file (TOML), a variable of the environment, and a flag: its name with dashes,
 as in `--tls-certificate`. A setting that is true or false has the flags `--name` and `--no-name`. Flags count more than

@@ -36,7 +36,7 @@ class Reference(unittest.TestCase):
                                 f"client/cli/help.cpp has the table, for {name}")
         broker = output("fargpud", "--help")
         self.assertRegex(broker, r"(?m)^Example:\n  fargpud ")
-        self.assertNotRegex(broker, r"(?m)^  -.* (TEXT|FLOAT|U?INT|NUMBER)\b", "server/broker/settings.cpp has kind_of")
+        self.assertNotRegex(broker, r"(?m)^  -.* (TEXT|FLOAT|U?INT|NUMBER)\b", "settings_reading.cpp has kind_of")
 
     def test_exit_codes_of_the_source_are_told(self):
         told = {int(number) for text in commands().values() for number, _ in exit_code_lines(text)}
