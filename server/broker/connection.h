@@ -74,16 +74,22 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
 
   // connection_pool.cpp: the pool's part in a lease
   struct PoolQuestion;
+  /// What has come of a question so far.
+  enum class Placing {
+    open,   ///< it is asked again
+    here,   ///< the request goes on at this host
+    ended,  ///< it was answered, or its client has gone
+  };
   asio::awaitable<bool> go_by_pool(wire::LeaseRequest::Reader request, LeaseAttempt& attempt);
   pool::RequestRecord record_of(wire::LeaseRequest::Reader request, const LeaseWish& wish, const JobKey& job) const;
   asio::awaitable<bool> ask_pool(wire::LeaseRequest::Reader request, LeaseAttempt& attempt);
-  asio::awaitable<std::optional<bool>> wait_for_registry(PoolQuestion& question);
+  asio::awaitable<Placing> wait_for_registry(PoolQuestion& question);
   pool::RequestRecord next_record(PoolQuestion& question) const;
   asio::awaitable<bool> wait_for_answer(PoolQuestion& question, pool::Request& asked);
-  asio::awaitable<std::optional<bool>> on_silence(PoolQuestion& question);
-  asio::awaitable<std::optional<bool>> on_refusal(PoolQuestion& question, const pool::Refusal& refusal);
-  asio::awaitable<std::optional<bool>> on_placement(PoolQuestion& question, const pool::Request& asked);
-  asio::awaitable<std::optional<bool>> ask_again(PoolQuestion& question, std::chrono::milliseconds after);
+  asio::awaitable<Placing> on_silence(PoolQuestion& question);
+  asio::awaitable<Placing> on_refusal(PoolQuestion& question, const pool::Refusal& refusal);
+  asio::awaitable<Placing> on_placement(PoolQuestion& question, const pool::Request& asked);
+  asio::awaitable<Placing> ask_again(PoolQuestion& question, std::chrono::milliseconds after);
   asio::awaitable<bool> refuse_for_now(const LeaseAttempt& attempt, const std::string& text);
   asio::awaitable<bool> refuse_here(const std::string& text);
   asio::awaitable<void> send_places(const std::vector<pool::Part>& parts, const std::string& placement,

@@ -29,8 +29,8 @@ constexpr int placements_max = 4;  // of one request, if hosts have no room alth
 
 }  // namespace
 
-/// A request to the pool's registry, and how far it is. The functions that wait for it return what ask_pool() ends
-/// with, or nothing where it asks once more.
+/// A request to the pool's registry, and how far it is.
+
 struct Broker::Connection::PoolQuestion {
   wire::LeaseRequest::Reader request;
   LeaseAttempt& attempt;
@@ -109,20 +109,20 @@ asio::awaitable<bool> Broker::Connection::ask_pool(wire::LeaseRequest::Reader re
   question.until = attempt.deadline;
   question.doubt_until = question.begin + doubt_max;
   while (true) {
-    std::optional<bool> end = co_await wait_for_registry(question);
-    if (end) co_return *end;
+    Placing placing = co_await wait_for_registry(question);
+    if (placing != Placing::open) co_return placing == Placing::here;
     const auto asked = broker_.pool_->member().request(next_record(question));
     if (!co_await wait_for_answer(question, *asked)) co_return false;
-    if (!asked->answer()) end = co_await on_silence(question);
+    if (!asked->answer()) placing = co_await on_silence(question);
     else if (const auto* const refusal = std::get_if<pool::Refusal>(&*asked->answer()))
-      end = co_await on_refusal(question, *refusal);
-    else end = co_await on_placement(question, *asked);
-    if (end) co_return *end;
+      placing = co_await on_refusal(question, *refusal);
+    else placing = co_await on_placement(question, *asked);
+    if (placing != Placing::open) co_return placing == Placing::here;
   }
 }
 
 // The registry may be away for a moment, as while this host joins.
-asio::awaitable<std::optional<bool>> Broker::Connection::wait_for_registry(PoolQuestion& question) {
+asio::awaitable<Broker::Connection::Placing> Broker::Connection::wait_for_registry(PoolQuestion& question) {
   PoolHost& pool = *broker_.pool_;
   pool::Member& member = pool.member();
   const auto begin = question.begin;
@@ -130,15 +130,17 @@ asio::awaitable<std::optional<bool>> Broker::Connection::wait_for_registry(PoolQ
     const auto back = std::min(member.lost_at() + registry_back_max, begin + registry_trouble_max);
     if (Clock::now() >=
         (question.local ? back : std::max({question.attempt.deadline, begin + registry_away_max, back}))) {
-      if (!question.local)
-        co_return co_await refuse_here(pool.why_no_leases() + (member.name_is_taken() ? "" : "; try later"));
+      if (!question.local) {
+        co_await refuse_here(pool.why_no_leases() + (member.name_is_taken() ? "" : "; try later"));
+        co_return Placing::ended;
+      }
       EventLog::warn("lease without the pool", {{"tenant", client_.tenant}, {"reason", member.trouble()}});
-      co_return true;
+      co_return Placing::here;
     }
     question.wake.expires_after(std::chrono::milliseconds(100));
-    if (!co_await sleep(question.wake)) co_return false;
+    if (!co_await sleep(question.wake)) co_return Placing::ended;
   }
-  co_return std::nullopt;
+  co_return Placing::open;
 }
 
 // What the registry is asked for this time: without the hosts in doubt, as long as there may be others.
@@ -171,62 +173,74 @@ asio::awaitable<bool> Broker::Connection::wait_for_answer(PoolQuestion& question
   co_return true;
 }
 
-asio::awaitable<std::optional<bool>> Broker::Connection::on_silence(PoolQuestion& question) {
+asio::awaitable<Broker::Connection::Placing> Broker::Connection::on_silence(PoolQuestion& question) {
   const PoolHost& pool = *broker_.pool_;
   const bool in_touch = broker_.pool_->member().in_touch(), waits = question.record.waits;
-  if (waits && in_touch && !question.last_reason.empty())
-    co_return co_await refuse_for_now(question.attempt, question.last_reason);
-  if (question.doubts || waits || !in_touch) co_return std::nullopt;  // once more, for the reason; or by itself
-  co_return co_await refuse_here(
+  if (waits && in_touch && !question.last_reason.empty()) {
+    co_await refuse_for_now(question.attempt, question.last_reason);
+    co_return Placing::ended;
+  }
+  if (question.doubts || waits || !in_touch) co_return Placing::open;  // once more, for the reason; or by itself
+  co_await refuse_here(
       fmt::format("no placer of pool '{}' has answered for {} s: `fargpu doctor` tells more; try later", pool.name(),
                   registry_silence_max.count()));
+  co_return Placing::ended;
 }
 
-asio::awaitable<std::optional<bool>> Broker::Connection::on_refusal(PoolQuestion& question,
-                                                                    const pool::Refusal& refusal) {
+asio::awaitable<Broker::Connection::Placing> Broker::Connection::on_refusal(PoolQuestion& question,
+                                                                            const pool::Refusal& refusal) {
   if (question.doubts) {
     if (!refusal.may_change) question.doubt_until = question.begin;
     co_return co_await ask_again(question, refusal.may_change ? ask_in_doubt_again : ask_pool_again);
   }
   if (!refusal.may_change) {
-    co_return co_await refuse_lease(wire::Failure::Reason::DENIED, refusal.text);
+    co_await refuse_lease(wire::Failure::Reason::DENIED, refusal.text);
+    co_return Placing::ended;
   }
   // What has just ended may not have been heard of by the placer.
   const auto grace = broker_.sessions_are_ending() ? std::chrono::milliseconds(Broker::giving_back_max)
                                                    : 3 * LeaseAttempt::end_heard_within;
   question.last_reason = refusal.text;
   question.until = std::max(question.attempt.deadline, question.begin + grace);
-  if (Clock::now() >= question.until) co_return co_await refuse_for_now(question.attempt, question.last_reason);
+  if (Clock::now() >= question.until) {
+    co_await refuse_for_now(question.attempt, question.last_reason);
+    co_return Placing::ended;
+  }
   co_return co_await ask_again(question, ask_pool_again);
 }
 
-asio::awaitable<std::optional<bool>> Broker::Connection::on_placement(PoolQuestion& question,
-                                                                      const pool::Request& asked) {
+asio::awaitable<Broker::Connection::Placing> Broker::Connection::on_placement(PoolQuestion& question,
+                                                                              const pool::Request& asked) {
   LeaseAttempt& attempt = question.attempt;
   pool::RequestRecord& record = question.record;
   const auto parts = std::get<std::vector<pool::Part>>(*asked.answer());
   if (parts.size() != 1 || parts.front().host != record.front) {
     if (question.request.getFollowsPlaces()) {
       co_await send_places(parts, asked.id(), *attempt.job);
-      co_return false;
+      co_return Placing::ended;
     }
-    co_return co_await refuse_for_now(
-        attempt, "the pool has placed this job at other hosts, which this client is too old to follow");
+    co_await refuse_for_now(attempt,
+                            "the pool has placed this job at other hosts, which this client is too old to follow");
+    co_return Placing::ended;
   }
   const std::string reason = co_await broker_.pool_->find(asked.id(), client_.tenant, *attempt.job);
   attempt.placed = broker_.leases_.find(client_.tenant, *attempt.job);
-  if (attempt.placed) co_return true;
-  if (++question.placements == placements_max) co_return co_await refuse_for_now(attempt, reason);
+  if (attempt.placed) co_return Placing::here;
+  if (++question.placements == placements_max) {
+    co_await refuse_for_now(attempt, reason);
+    co_return Placing::ended;
+  }
   if (!record.only_front) record.avoid = {record.front};
   co_return co_await ask_again(question, ask_pool_again);
 }
 
-// Nothing once the time has passed. False if the client has gone meanwhile.
-asio::awaitable<std::optional<bool>> Broker::Connection::ask_again(PoolQuestion& question,
-                                                                   std::chrono::milliseconds after) {
+// Open once the time has passed.
+asio::awaitable<Broker::Connection::Placing> Broker::Connection::ask_again(PoolQuestion& question,
+                                                                           std::chrono::milliseconds after) {
   question.wake.expires_after(after);
-  if (!co_await sleep(question.wake)) co_return false;
-  co_return std::nullopt;
+  // In a variable: g++ 12 puts the condition of a coroutine without any in front of its frame.
+  const bool there = co_await sleep(question.wake);
+  co_return there ? Placing::open : Placing::ended;
 }
 
 asio::awaitable<bool> Broker::Connection::refuse_for_now(const LeaseAttempt& attempt, const std::string& text) {
