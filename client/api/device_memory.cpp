@@ -44,7 +44,7 @@ CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
     // another process may look, only later work could notice; elsewhere the memory's end waits. Nothing may be put
     // behind a function of the program: it may need memory of the GPU.
     const auto region = session.map.find(dptr);
-    const bool allocated = region && region->allocated() && region->context->active;
+    const bool allocated = region && region->allocated() && region->context && region->context->active;
     const bool noticed = allocated && (region->context->host_visible.load() > region->context->completed.load() ||
                                        session.contexts.several() || session.shared_memory.any());
     if (allocated && !noticed) session.waits.put_before_all(thread, *region->context);

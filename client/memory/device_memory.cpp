@@ -221,10 +221,10 @@ CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* strea
   const bool managed = !region;
   if (managed) region = parts_.map.find(address);
   if (!region || region->base != address || !region->allocated()) return CUDA_ERROR_INVALID_VALUE;
-  Context& context = *region->context;
+  Context* const context = region->context;
   // Until the wait is over managed memory is there: functions of the program may use it.
   CUresult outcome = CUDA_SUCCESS;
-  if (!stream && context.active && (managed || noticed)) outcome = parts_.waits.settle(thread, context);
+  if (!stream && context && context->active && (managed || noticed)) outcome = parts_.waits.settle(thread, *context);
   if (managed) {
     if (!parts_.map.remove_if(address, [&](const Region& r) { return r.buffer_id == region->buffer_id; }))
       return CUDA_ERROR_INVALID_VALUE;  // another thread has freed it meanwhile

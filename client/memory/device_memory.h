@@ -75,7 +75,7 @@ class DeviceMemory {
   }
   /// Frees without any wait: memory that the GPU may still use is not given out again before the GPU has passed it.
   void discard(Thread& thread, std::uint64_t address);
-  /// The context is gone, and with it what was allocated in it; nothing runs any more.
+  /// The context is gone, and with it the memory that is its own in the map; nothing runs any more.
   void context_closed(Thread& thread, Context& context);
 
   /// Asks for memory of a device. If there is none, what is kept for reuse there, or still waits for the GPU, may be

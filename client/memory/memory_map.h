@@ -34,7 +34,7 @@ struct Region {
   std::uint64_t base = 0;
   std::uint64_t bytes = 0;
   int device = 0;                    ///< ordinal as the program sees it
-  Context* context = nullptr;        ///< that made it; null for mappings
+  Context* context = nullptr;        ///< that made it; null for mappings, and for pools' memory that outlasts it
   std::uint64_t buffer_id = 0;       ///< unique over the life of the process
   unsigned flags = 0;                ///< of host memory: CU_MEMHOSTALLOC_* or CU_MEMHOSTREGISTER_*
   std::uint64_t device_address = 0;  ///< of host memory: where kernels see it, 0 while they do not

@@ -1,5 +1,7 @@
 #include "shared_memory.h"
 
+#include <vector>
+
 #include "operations.capnp.h"
 #include "client/call/refusal.h"
 #include "client/call/remote_call.h"
@@ -113,22 +115,37 @@ CUresult SharedMemory::close(Thread& thread, std::uint64_t address, bool of_pool
     // Work that uses it may be under way, whatever an earlier call has to say.
     const CUresult late = thread.take_late_error();
     const Thread::AnswersOnly answers_only(thread);
-    const CUresult result = parts_.contexts.idle() ? CUDA_SUCCESS : parts_.waits.settle(thread, *region->context);
+    const CUresult result = settle(thread, region->context);
     release_unused(thread, it);
     return late != CUDA_SUCCESS ? late : result;
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
 
+// What has outlasted its context may be in use in any other one.
+CUresult SharedMemory::settle(Thread& thread, Context* context) {
+  if (parts_.contexts.idle()) return CUDA_SUCCESS;
+  if (context) return parts_.waits.settle(thread, *context);
+  std::vector<Context*> all;
+  parts_.contexts.for_active([&](Context& one) {
+    if (!one.green) all.push_back(&one);
+  });
+  CUresult result = CUDA_SUCCESS;
+  for (Context* const one : all)
+    if (const CUresult bad = parts_.waits.settle(thread, *one); bad != CUDA_SUCCESS) result = bad;
+  return result;
+}
+
 void SharedMemory::context_closed(Thread& thread, Context& context) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(opened_, [&](const auto& entry) {
-    const Opened& opened = entry.second;
-    if (entry.first.second != &context) return false;
-    for (const auto& [address, times] : opened.allocations) parts_.map.remove(address);
-    release(thread, opened);
-    return true;
-  });
+  for (auto it = opened_.begin(); it != opened_.end();) {
+    const auto piece = it++;
+    if (piece->first.second != &context) continue;
+    std::erase_if(piece->second.allocations, [&](const auto& allocation) {
+      return parts_.map.remove_if(allocation.first, [&](const Region& r) { return r.context == &context; }).has_value();
+    });
+    release_unused(thread, piece);
+  }
 }
 
 void SharedMemory::release_unused(Thread& thread, Pieces::iterator opened) {

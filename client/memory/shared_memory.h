@@ -48,7 +48,7 @@ class SharedMemory {
   /// Another process may see memory of this one, and hear from the program when to look.
   bool any() const { return any_.load(std::memory_order_relaxed); }
   void note(Thread& thread);
-  /// The context is gone, and with it what was opened in it.
+  /// The context is gone, and with it what was opened in it and is its own in the map.
   void context_closed(Thread& thread, Context& context);
 
  private:
@@ -58,6 +58,7 @@ class SharedMemory {
     int device = 0;
     std::map<std::uint64_t, unsigned> allocations;  // how often, by address
   };
+  CUresult settle(Thread& thread, Context* context);
   void release(Thread& thread, const Opened& opened);
   using Pieces = std::map<std::pair<ShareKey, const Context*>, Opened>;
   void release_unused(Thread& thread, Pieces::iterator opened);

@@ -241,6 +241,13 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   }
   for (const Handle handle : gone_events) events.erase(handle);
   functions.forget_context(context);
+  // Memory of pools is of no context and stays (cuCtxDestroy). A reset of a primary context destroys all that was
+  // allocated in it.
+  if (!context.primary) {
+    map.update_within(0, UINT64_MAX, [&](Region& region) {
+      if (region.context == &context && region.pool && region.on_device()) region.context = nullptr;
+    });
+  }
   graph_memory.context_closed(context);
   peers.context_closed(thread, context);
   shared_memory.context_closed(thread, context);

@@ -138,6 +138,62 @@ TEST_CASE("blocks freed on an idle stream are not others' before copies to them 
   CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }
 
+TEST_CASE("memory of pools outlasts the context that it was allocated in") {
+  RemoteContext remote;
+  const std::size_t bytes = GENERATE(std::size_t{3000}, 8 * mib);
+  const bool of_primary = GENERATE(false, true);
+  CUcontext made = nullptr, other = nullptr, of = nullptr;
+  REQUIRE(cuCtxCreate_v4(&other, nullptr, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxCreate_v4(&made, nullptr, 0, 0) == CUDA_SUCCESS);
+  if (of_primary) REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  const CUmemoryPool pool = new_pool();
+  CUdeviceptr ordered = 0, of_pool = 0, plain = 0;
+  REQUIRE(cuMemAllocAsync(&ordered, bytes, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemAllocFromPoolAsync(&of_pool, bytes, pool, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&plain, bytes) == CUDA_SUCCESS);
+  for (const CUdeviceptr address : {ordered, of_pool, plain}) REQUIRE(cuMemsetD8_v2(address, 9, bytes) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  REQUIRE((of_primary ? cuDevicePrimaryCtxReset_v2(0) : cuCtxDestroy_v2(made)) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(other) == CUDA_SUCCESS);
+  CHECK(cuMemFree_v2(plain) == CUDA_ERROR_INVALID_VALUE);
+  if (of_primary) {  // which takes all that was allocated in it
+    for (const CUdeviceptr address : {ordered, of_pool}) CHECK(cuMemFree_v2(address) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
+    return;
+  }
+  CHECK(attribute(default_pool(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == bytes);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == bytes);
+  for (int i = 0; i < 4; ++i) {
+    CUdeviceptr fresh = 0;
+    REQUIRE((i % 2 == 0 ? cuMemAllocAsync(&fresh, bytes, nullptr)
+                        : cuMemAllocFromPoolAsync(&fresh, bytes, pool, nullptr)) == CUDA_SUCCESS);
+    CHECK(fresh != ordered);
+    CHECK(fresh != of_pool);
+    CHECK(cuMemsetD8_v2(fresh, 1, bytes) == CUDA_SUCCESS);
+  }
+  std::vector<unsigned char> back(bytes);
+  for (const CUdeviceptr address : {ordered, of_pool}) {
+    REQUIRE(cuMemcpyDtoH_v2(back.data(), address, bytes) == CUDA_SUCCESS);
+    CHECK(back == std::vector<unsigned char>(bytes, 9));
+    of = made;
+    CHECK(cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_CONTEXT, address) == CUDA_SUCCESS);
+    CHECK(of == nullptr);
+  }
+  // Freed either way, also while work uses it.
+  test::Paused paused;
+  for (const CUdeviceptr address : {ordered, of_pool})
+    CHECK(cuMemsetD8Async(address, 7, bytes, nullptr) == CUDA_SUCCESS);
+  CHECK(cuMemFreeAsync(ordered, nullptr) == CUDA_SUCCESS);
+  CHECK(cuMemFree_v2(of_pool) == CUDA_SUCCESS);
+  CHECK(cuMemFree_v2(of_pool) == CUDA_ERROR_INVALID_VALUE);
+  CUdeviceptr fresh = 0;
+  CHECK(cuMemAllocFromPoolAsync(&fresh, bytes, pool, nullptr) == CUDA_SUCCESS);
+  CHECK(fresh != of_pool);
+  paused.end();
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 3 * bytes);
+}
+
 TEST_CASE("a loop of allocating and freeing asks the worker once") {
   RemoteContext remote;
   const Streams streams;

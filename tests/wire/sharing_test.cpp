@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstring>
+#include <future>
 
 #include "client/memory/shared_handle.h"
 #include "fixture.h"
@@ -367,6 +369,50 @@ TEST_CASE("pools go from hand to hand as files, and what lies in them by words o
   CHECK(cuIpcCloseMemHandle(opened) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemFreeAsync(opened, nullptr) == CUDA_SUCCESS);
   CHECK(cuMemFree_v2(opened) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("memory that a pool imported outlasts the context, and other opened memory does not") {
+  RemoteContext remote;
+  const Foreign foreign(remote);
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemoryPool pool = nullptr, imported = nullptr;
+  int file = -1;
+  REQUIRE(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
+  REQUIRE(cuMemPoolExportToShareableHandle(&file, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemPoolImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(file)),
+                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+  ::close(file);
+  CUcontext made = nullptr;
+  REQUIRE(cuCtxCreate_v4(&made, nullptr, 0, 0) == CUDA_SUCCESS);
+  auto data = handle_of<CUmemPoolPtrExportData>(foreign.shared);
+  CUdeviceptr of_pool = 0, opened = 0;
+  REQUIRE(cuMemPoolImportPointer(&of_pool, imported, &data) == CUDA_SUCCESS);
+  auto neighbour = foreign.shared;
+  neighbour.offset = 8192;
+  REQUIRE(cuIpcOpenMemHandle_v2(&opened, handle_of<CUipcMemHandle>(neighbour), 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32_v2(of_pool, 9, 10) == CUDA_SUCCESS);
+  REQUIRE(cuCtxDestroy_v2(made) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  unsigned word = 0;
+  CHECK(cuMemcpyDtoH_v2(&word, opened, 4) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuMemcpyDtoH_v2(&word, of_pool + 36, 4) == CUDA_SUCCESS);
+  CHECK(word == 9);
+  test::Paused paused;
+  REQUIRE(cuMemsetD32Async(of_pool, 7, 10, nullptr) == CUDA_SUCCESS);
+  auto freed = std::async(std::launch::async, [&] {
+    CHECK(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+    return cuMemFree_v2(of_pool);
+  });
+  CHECK(freed.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  paused.end();
+  CHECK(freed.get() == CUDA_SUCCESS);
+  CHECK(cuMemcpyDtoH_v2(&word, of_pool, 4) == CUDA_ERROR_INVALID_VALUE);
+  std::size_t free = 0, total = 0;
+  CHECK(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);  // behind what the worker was told
+  CHECK(remote.shares.lent(foreign.key) == 0);
 }
 
 TEST_CASE("memory that was shared is used for nothing else") {
