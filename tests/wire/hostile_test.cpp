@@ -17,6 +17,7 @@
 #include "calls_copy.capnp.h"
 #include "calls_graph.capnp.h"
 #include "calls_stream.capnp.h"
+#include "calls_vmm.capnp.h"
 #include "client/session/dial.h"
 #include "fixture.h"
 #include "hand_made_client.h"
@@ -234,6 +235,44 @@ TEST_CASE("a worker changes no memory that is not the client's to change") {
     send_change(client, changed_block, std::vector<std::byte>(GENERATE(0, 1, 7)));
     CHECK(client.worker_end().find("without what was there before") != std::string::npos);
   }
+}
+
+TEST_CASE("a worker neither tells nor changes who has access to memory that is not the client's") {
+  HandMadeClient client;
+  client.open_context();
+  constexpr std::uint64_t base = 0x1000'0000'0000, piece = 2u << 20, end = base + 2 * piece;
+  for (const std::uint64_t address : {base, base + piece}) {
+    client.send_call<wire::BackMemory>(Opcode::backMemory, [&](auto in) {
+      in.setAddress(address);
+      in.setBytes(piece);
+    });
+    REQUIRE(client.reply() == CUDA_SUCCESS);
+  }
+  const auto get = [&](std::uint64_t address) {
+    client.send_call<wire::CuMemGetAccess>(Opcode::cuMemGetAccess, [&](auto in) { in.setPtr(address); });
+    return client.reply();
+  };
+  const auto set = [&](std::uint64_t address, std::uint64_t bytes) {
+    client.send_call<wire::CuMemSetAccess>(Opcode::cuMemSetAccess, [&](auto in) {
+      in.setPtr(address);
+      in.setSize(bytes);
+      in.initDesc(1)[0].setFlags(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+      in.setCount(1);
+    });
+    return client.reply();
+  };
+  for (const std::uint64_t address : {base, base + piece + 1, end - 1}) CHECK(get(address) == CUDA_SUCCESS);
+  CHECK(set(base, 2 * piece) == CUDA_SUCCESS);
+  auto& driver = fake::FakeDriver::instance();
+  const auto asked = [&] { return driver->calls("cuMemGetAccess") + driver->calls("cuMemSetAccess"); };
+  const std::size_t before = asked();
+  for (const std::uint64_t address : {std::uint64_t{0}, std::uint64_t{0x400000}, base - 1, end, ~std::uint64_t{0}}) {
+    CHECK(get(address) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(set(address, piece) == CUDA_ERROR_INVALID_VALUE);
+  }
+  for (const std::uint64_t bytes : {2 * piece + 1, 3 * piece, ~std::uint64_t{0}})
+    CHECK(set(base, bytes) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(asked() == before);
 }
 
 TEST_CASE("a worker copies changes to one row of memory that is the client's, with what was there before") {

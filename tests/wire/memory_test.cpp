@@ -434,6 +434,14 @@ TEST_CASE("virtual memory is reserved, created, mapped and given back") {
   CUmemGenericAllocationHandle handle = 0, again = 0;
   REQUIRE(cuMemCreate(&handle, 2 * granularity, &prop, 0) == CUDA_SUCCESS);
   REQUIRE(cuMemMap(range + 4 * granularity, 2 * granularity, 0, handle, 0) == CUDA_SUCCESS);
+  unsigned long long flags = 9;
+  CHECK(cuMemGetAccess(&flags, &prop.location, range + 6 * granularity - 1) == CUDA_SUCCESS);
+  CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  for (const CUdeviceptr nothing : {range, range + 6 * granularity, CUdeviceptr{0x1234000}}) {
+    CHECK(cuMemGetAccess(&flags, &prop.location, nothing) == CUDA_SUCCESS);
+    CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  }
+  CHECK(cuMemGetAccess(&flags, &prop.location, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemMap(range + 5 * granularity, granularity, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);
   CUmemAccessDesc access{};
   access.location = prop.location;
