@@ -65,6 +65,52 @@ TEST_CASE("memory is allocated, filled, copied and freed") {
   CHECK(cuMemFree_v2(0) == CUDA_SUCCESS);
 }
 
+TEST_CASE("memsets of nothing are done, wherever they are, and bring no later failure") {
+  RemoteContext remote;
+  CUdeviceptr memory = 0;
+  CUstream stream = nullptr;
+  std::size_t free = 0, total = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 2 << 20) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const std::size_t before = remote.driver->calls("cuMemsetD8Async");
+  for (const CUdeviceptr place : {CUdeviceptr{0}, memory, memory + (2 << 20), CUdeviceptr{0x1000}}) {
+    CHECK(cuMemsetD8Async(place, 1, 0, stream) == CUDA_SUCCESS);
+    CHECK(cuMemsetD16Async(place, 1, 0, stream) == CUDA_SUCCESS);
+    CHECK(cuMemsetD32Async(place, 1, 0, stream) == CUDA_SUCCESS);
+    CHECK(cuMemsetD2D8Async(place, 64, 1, 0, 5, stream) == CUDA_SUCCESS);
+    CHECK(cuMemsetD2D32Async(place, 64, 1, 5, 0, stream) == CUDA_SUCCESS);
+    CHECK(cuMemsetD8_v2(place, 1, 0) == CUDA_SUCCESS);
+    CHECK(cuMemsetD2D16_v2(place, 64, 1, 0, 5) == CUDA_SUCCESS);
+    CHECK(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);  // which would tell of one
+  }
+  CHECK(cuMemsetD8Async(memory, 1, 0, reinterpret_cast<CUstream>(0x1234)) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(remote.driver->calls("cuMemsetD8Async") == before);
+  CUgraph graph = nullptr;
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  CHECK(cuMemsetD8Async(memory, 1, 0, stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  CHECK(remote.driver->calls("cuMemsetD8Async") == before + 1);  // the driver knows which nodes it makes
+}
+
+TEST_CASE("memsets of rows of wider elements are refused at once where the pitch is not a multiple of these") {
+  RemoteContext remote;
+  CUdeviceptr memory = 0;
+  CUstream stream = nullptr;
+  REQUIRE(cuMemAlloc_v2(&memory, 4096) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  for (const std::size_t pitch : {std::size_t{65}, std::size_t{66}, std::size_t{68}, SIZE_MAX}) {
+    CAPTURE(pitch);
+    const CUresult by_two = pitch % 2 == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    const CUresult by_four = pitch % 4 == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (pitch < 4096) CHECK(cuMemsetD2D8Async(memory, pitch, 1, 8, 2, stream) == CUDA_SUCCESS);
+    CHECK(cuMemsetD2D16Async(memory, pitch, 1, 8, 2, stream) == by_two);
+    CHECK(cuMemsetD2D16_v2(memory, pitch, 1, 8, 2) == by_two);
+    CHECK(cuMemsetD2D32Async(memory, pitch, 1, 8, 2, stream) == by_four);
+    CHECK(cuMemsetD2D32_v2(memory, pitch, 1, 8, 2) == by_four);
+  }
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
 TEST_CASE("device addresses that CUDA does not know are refused, not taken for the host's") {
   RemoteContext remote;
   CUdeviceptr memory = 0;
