@@ -609,9 +609,10 @@ void DeviceMemory::unmap(Thread& thread, std::uint64_t address, std::uint64_t by
 
 std::optional<std::uint64_t> DeviceMemory::reserve(std::uint64_t bytes, std::uint64_t wanted_alignment,
                                                    std::uint64_t wish) {
+  const std::uint64_t multiple = std::max(wanted_alignment, granularity);
   const std::lock_guard lock(mutex_);
-  if (wish != 0 && wish % granularity == 0 && window_.take_at(wish, bytes)) return wish;
-  return window_.take(bytes, std::max(wanted_alignment, granularity));
+  if (wish != 0 && wish % multiple == 0 && window_.take_at(wish, bytes)) return wish;
+  return window_.take(bytes, multiple);
 }
 
 void DeviceMemory::unreserve(std::uint64_t address, std::uint64_t bytes) {

@@ -516,6 +516,22 @@ TEST_CASE("virtual memory is reserved, created, mapped and given back") {
   CHECK(cuMemCreate(&handle, granularity, &prop, 0) == CUDA_ERROR_NOT_SUPPORTED);
 }
 
+TEST_CASE("a reservation has its alignment, also where it is wished elsewhere") {
+  RemoteContext remote;
+  constexpr std::size_t piece = 2u << 20, wide = 64 * piece;
+  CUdeviceptr range = 0, wished = 0;
+  REQUIRE(cuMemAddressReserve(&range, 2 * wide, wide, 0, 0) == CUDA_SUCCESS);
+  CHECK(range % wide == 0);
+  REQUIRE(cuMemAddressFree(range, 2 * wide) == CUDA_SUCCESS);
+  REQUIRE(cuMemAddressReserve(&wished, piece, wide, range + piece, 0) == CUDA_SUCCESS);
+  CHECK(wished % wide == 0);
+  REQUIRE(cuMemAddressFree(wished, piece) == CUDA_SUCCESS);
+  for (const auto& [alignment, wish] : {std::pair{std::size_t{0}, range + piece}, std::pair{wide, range + wide}}) {
+    REQUIRE(cuMemAddressReserve(&wished, piece, alignment, wish, 0) == CUDA_SUCCESS);
+    CHECK(wished == wish);
+  }
+}
+
 TEST_CASE("memory of the host is denied by attributes, and refused without a word") {
   RemoteContext remote;
   const auto attribute = [](CUdevice_attribute which) {
