@@ -8,6 +8,7 @@
 #include "calls_stream.capnp.h"
 #include "client/call/remote_call.h"
 #include "client/memory/conflicts.h"
+#include "operations.capnp.h"
 
 namespace fargpu::client {
 
@@ -87,12 +88,14 @@ CUresult Waits::settle_before_work(Thread& thread, Stream& stream) {
   return settle(thread, stream);
 }
 
-// Not where a stream with other work may be waiting for this thread.
+// A stream with other work may be waiting for this thread: of what it was given, only copies are waited for.
 void Waits::settle_taken(Thread& thread) {
   std::vector<Stream*> unsettled;
+  bool others = false;
   const auto look = [&](Stream& stream) {
     if (!stream.context->active || stream.finished()) return;
-    if (stream.idle() || stream.as_good_as_idle() || !for_host()) unsettled.push_back(&stream);
+    if (stream.idle() || stream.as_good_as_idle()) unsettled.push_back(&stream);
+    else others = true;
   };
   parts_.contexts.for_active([&](Context& context) { look(context.legacy); });
   parts_.streams.for_each([&](Handle, Stream& stream) { look(stream); });
@@ -103,6 +106,9 @@ void Waits::settle_taken(Thread& thread) {
     const std::uint64_t items = stream->items.load();
     if (call.wait() == CUDA_SUCCESS) stream->complete(call.number(), items);
   }
+  if (!others) return;
+  RemoteCall<wire::FinishCopies> copies(parts_.calls, thread);
+  copies.wait();
 }
 
 // Copies of pinned memory are waited for until they have been read: those that are under way now, of all streams that

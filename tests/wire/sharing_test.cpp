@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <vector>
 
 #include "client/memory/shared_handle.h"
 #include "fixture.h"
@@ -99,6 +100,27 @@ TEST_CASE("memory of cuMemAlloc has handles for other processes") {
   // Not in the process that has it anyway.
   CUdeviceptr opened = 0;
   CHECK(cuIpcOpenMemHandle_v2(&opened, first, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE("the first handle waits for copies that were taken for done, and for no kernel") {
+  RemoteContext remote;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 4096) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  const bool copies = GENERATE(false, true);
+  test::Paused paused;
+  const std::vector<std::byte> bytes(4096, std::byte{7});
+  if (copies) REQUIRE(cuMemcpyHtoD_v2(memory, bytes.data(), bytes.size()) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32Async(memory, 5, 16, nullptr) == CUDA_SUCCESS);  // as a kernel that waits for the program
+  auto shared = std::async(std::launch::async, [&] {
+    CUipcMemHandle handle{};
+    CHECK(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+    return cuIpcGetMemHandle(&handle, memory);
+  });
+  if (copies) CHECK(shared.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  else CHECK(shared.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+  paused.end();
+  CHECK(shared.get() == CUDA_SUCCESS);
 }
 
 TEST_CASE("peers reach memory of another process like one's own") {
