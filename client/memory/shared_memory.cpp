@@ -1,5 +1,6 @@
 #include "shared_memory.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "operations.capnp.h"
@@ -54,8 +55,8 @@ CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool
 
 CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle& handle, CUmemoryPool pool,
                             std::uint64_t& address) {
-  const std::lock_guard lock(mutex_);
   note(thread);
+  const std::lock_guard lock(mutex_);
   if (ours_.contains(handle.key)) return CUDA_ERROR_INVALID_CONTEXT;
   if (handle.bytes == 0 || handle.bytes % DeviceMemory::granularity != 0) return CUDA_ERROR_INVALID_VALUE;
   const std::pair key(handle.key, static_cast<const Context*>(&context));
@@ -101,25 +102,29 @@ bool SharedMemory::imported(std::uint64_t address) const {
 }
 
 CUresult SharedMemory::close(Thread& thread, std::uint64_t address, bool of_pool) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const auto there = parts_.map.find(address);
   if (!there || there->kind != Region::Kind::opened || of_pool != (there->pool != nullptr))
     return CUDA_ERROR_INVALID_VALUE;
-  for (auto it = opened_.begin(); it != opened_.end(); ++it) {
-    Opened& opened = it->second;
-    const auto allocation = opened.allocations.find(address);
-    if (allocation == opened.allocations.end()) continue;
-    if (--allocation->second > 0) return CUDA_SUCCESS;
-    const auto region = parts_.map.remove(address);
-    opened.allocations.erase(allocation);
-    // Work that uses it may be under way, whatever an earlier call has to say.
-    const CUresult late = thread.take_late_error();
-    const Thread::AnswersOnly answers_only(thread);
-    const CUresult result = settle(thread, region->context);
-    release_unused(thread, it);
-    return late != CUDA_SUCCESS ? late : result;
-  }
-  return CUDA_ERROR_INVALID_VALUE;
+  const auto piece = std::find_if(opened_.begin(), opened_.end(),
+                                  [&](const auto& entry) { return entry.second.allocations.contains(address); });
+  if (piece == opened_.end()) return CUDA_ERROR_INVALID_VALUE;
+  Opened& opened = piece->second;
+  const auto allocation = opened.allocations.find(address);
+  if (--allocation->second > 0) return CUDA_SUCCESS;
+  parts_.map.remove(address);
+  opened.allocations.erase(allocation);
+  ++opened.closing;
+  // Work that uses it may be under way, whatever an earlier call has to say. It may wait for another thread, which may
+  // share memory first.
+  lock.unlock();
+  const CUresult late = thread.take_late_error();
+  const Thread::AnswersOnly answers_only(thread);
+  const CUresult result = settle(thread, there->context);
+  lock.lock();
+  --opened.closing;
+  release_unused(thread, piece);
+  return late != CUDA_SUCCESS ? late : result;
 }
 
 // What has outlasted its context may be in use in any other one.
@@ -149,7 +154,7 @@ void SharedMemory::context_closed(Thread& thread, Context& context) {
 }
 
 void SharedMemory::release_unused(Thread& thread, Pieces::iterator opened) {
-  if (!opened->second.allocations.empty()) return;
+  if (!opened->second.allocations.empty() || opened->second.closing > 0) return;
   release(thread, opened->second);
   opened_.erase(opened);
 }

@@ -57,6 +57,7 @@ class SharedMemory {
     std::uint64_t bytes = 0;
     int device = 0;
     std::map<std::uint64_t, unsigned> allocations;  // how often, by address
+    unsigned closing = 0;                           // calls that wait for the last use of one, without the lock
   };
   CUresult settle(Thread& thread, Context* context);
   void release(Thread& thread, const Opened& opened);
@@ -64,7 +65,7 @@ class SharedMemory {
   void release_unused(Thread& thread, Pieces::iterator opened);
 
   const Parts parts_;
-  std::mutex mutex_;  // held over calls to the worker: nothing that answers them needs it
+  std::mutex mutex_;  // held over calls to the worker, but for waits for the GPU: nothing that answers them needs it
   std::mutex settling_;
   std::atomic<bool> any_{false}, settled_{false};
   std::set<ShareKey> ours_;

@@ -181,6 +181,42 @@ TEST_CASE("memory of another process is used like one's own, and closed as often
   CHECK(remote.driver->memory_bytes() == before);
 }
 
+TEST_CASE("a wait for the last use of opened memory holds up no other thread that shares") {
+  RemoteContext remote;
+  const Foreign foreign(remote);
+  CUdeviceptr own = 0, opened = 0, again = 0;
+  CUipcMemHandle handle{};
+  REQUIRE(cuMemAlloc_v2(&own, 4096) == CUDA_SUCCESS);
+  REQUIRE(cuIpcGetMemHandle(&handle, own) == CUDA_SUCCESS);
+  REQUIRE(cuIpcOpenMemHandle_v2(&opened, foreign.handle(), 0) == CUDA_SUCCESS);
+  const auto elsewhere = [&](auto call) {
+    return std::async(std::launch::async, [&remote, call] {
+      const CUresult bad = cuCtxSetCurrent(remote.context);
+      return bad == CUDA_SUCCESS ? call() : bad;
+    });
+  };
+  test::Paused paused;
+  REQUIRE(cuMemsetD32Async(opened, 7, 10, nullptr) == CUDA_SUCCESS);
+  auto closed = elsewhere([&] { return cuIpcCloseMemHandle(opened); });
+  CHECK(closed.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  auto shared = elsewhere([&] { return cuIpcGetMemHandle(&handle, own); });
+  CHECK(shared.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+  auto reopened = elsewhere([&] { return cuIpcOpenMemHandle_v2(&again, foreign.handle(), 0); });
+  CHECK(reopened.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+  paused.end();
+  for (auto* const call : {&closed, &shared, &reopened}) CHECK(call->get() == CUDA_SUCCESS);
+  // What was opened again meanwhile stays.
+  unsigned word = 0;
+  REQUIRE(cuMemsetD32_v2(again, 8, 10) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(&word, again + 36, 4) == CUDA_SUCCESS);
+  CHECK(word == 8);
+  CHECK(remote.shares.lent(foreign.key) == 1);
+  CHECK(cuIpcCloseMemHandle(again) == CUDA_SUCCESS);
+  std::size_t free = 0, total = 0;
+  CHECK(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);  // behind what the worker was told
+  CHECK(remote.shares.lent(foreign.key) == 0);
+}
+
 TEST_CASE("as often as memory of another session was fetched it is let go, whatever became of it") {
   RemoteContext remote;
   const Foreign foreign(remote);
