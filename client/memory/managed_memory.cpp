@@ -14,6 +14,7 @@
 #include "protocol/errors.h"
 #include "protocol/copy.h"
 #include "protocol/limits.h"
+#include "client/base/log.h"
 #include "client/base/pages.h"
 #include "client/call/remote_call.h"
 #include "client/objects/contexts.h"
@@ -279,7 +280,17 @@ void ManagedMemory::ask_behind_changes(Thread& thread) {
     if (Context* const context = contexts_.find(name); context && context->active) wait_for_sent(thread, *context);
 }
 
+// Of memory whose context a kernel has ended the program keeps what it last saw, and may look at it on its way out.
 void ManagedMemory::fetch_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) {
+  const auto failed = [&] {
+    const CUresult failure = block.context->failure;
+    if (failure == CUDA_SUCCESS) return false;
+    const std::string name(result_name(failure));
+    log::write_once(log::Level::warn, "managed memory after " + name,
+                    "managed memory has what the program last saw there: its context has failed (" + name + ")");
+    return true;
+  };
+  if (failed()) return;
   for_parts(static_cast<const Block&>(block).parts, offset, bytes, [&](std::uint64_t at, std::uint64_t length) {
     RemoteCall<wire::CopyOut> call(thread, block.context);
     auto in = call.in();
@@ -287,7 +298,7 @@ void ManagedMemory::fetch_range(Thread& thread, PagedMemory::Block& block, std::
     encode({.width = length}, {.kind = CopySide::Kind::device, .place = block.base + at}, {}, in.initCopy());
     call.target({block.alias + at, length});
     const CUresult result = call.wait();
-    if (result != CUDA_SUCCESS || call.arrived_bytes() != length)
+    if ((result != CUDA_SUCCESS || call.arrived_bytes() != length) && !failed())
       throw SystemError("managed memory could not be fetched from the GPU: " + std::string(result_name(result)));
   });
 }

@@ -140,6 +140,8 @@ void PagedMemory::hand_over(Thread& thread) {
   const std::lock_guard lock(mutex_);
   for (auto& [base, block] : blocks_) {
     if (!block->context->active) continue;
+    // Managed memory goes to its own context, from which nothing comes back then.
+    if (use_ == Use::in_turns && block->context->failure != CUDA_SUCCESS) continue;
     send(thread, *block);
   }
   handed_over(thread);
@@ -209,7 +211,7 @@ void PagedMemory::compare(Thread& thread, Block& block, std::uint64_t offset, st
   try {
     fetch_range(thread, block, offset, now.size());
     const std::size_t both = changed_by_both(ours, now, known);
-    if (both < now.size())
+    if (both < now.size() && block.context->failure == CUDA_SUCCESS)
       note_conflict(block.base + offset + both, use_ == Use::in_turns ? "managed" : "pinned", block.base, block.bytes);
   } catch (const SystemError&) {  // of a context that has failed: its calls say so
   }

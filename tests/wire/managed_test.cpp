@@ -257,6 +257,35 @@ TEST_CASE("a page comes also to a thread that is still to be told of an earlier 
   CHECK(cuCtxSynchronize() == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE("the program keeps what it saw of managed memory whose context has failed") {
+  Managed m;
+  const bool told = GENERATE(true, false);  // before the program looks
+  unsigned* const data = m.allocate(512 * kib);
+  unsigned* const others = m.allocate(64);
+  data[0] = 1;
+  m.fill(data + 1, 1, 10);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(data[1] == 10);
+  others[0] = 3;
+  CUfunction crash = nullptr;
+  REQUIRE(cuModuleGetFunction(&crash, m.module, "crash") == CUDA_SUCCESS);
+  const auto launch = [&] { return cuLaunchKernel(crash, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); };
+  REQUIRE(launch() == CUDA_SUCCESS);
+  if (told) REQUIRE(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(data[0] == 1);
+  CHECK(data[1] == 10);
+  CHECK(others[0] == 3);
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  // What the program writes from here on stays here.
+  others[1] = 4;
+  data[64 * kib] = 5;
+  CHECK(launch() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuMemsetD8_v2(m.at(data), 0, 1) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(others[1] == 4);
+  CHECK(data[64 * kib] == 5);
+  CHECK(data[0] == 1);
+}
+
 TEST_CASE("system calls use managed memory like any other") {
   Managed m;
   const std::size_t words = 100 * kib;
