@@ -119,7 +119,8 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
   if (rdma_offer) near = std::make_unique<OfAnotherMachine>(connection);
   else near = std::make_unique<WrappedChannel>(connection);
   if (resume_time.count() > 0)
-    resumption_ = std::make_shared<server::Resumption>(server::Resumption::Options{.time = resume_time});
+    resumption_ = std::make_shared<server::Resumption>(
+        server::Resumption::Options{.time = resume_time, .clock_stands = [this] { return has_no_broker.load(); }});
   worker_ = std::thread([this, turnstile, work_max, scrub, sm_groups, far = std::move(far),
                          memory_limits = std::move(memory_limits)]() mutable {
     std::vector<std::byte> attach;
@@ -213,6 +214,11 @@ std::unique_ptr<Channel> Remote::lane() {
   auto [near, far] = rdma_offer ? make_sockets() : make_memory_channel();
   const std::lock_guard lock(lane_mutex_);
   if (refuses_connections) throw ChannelClosed("no broker is there");
+  if (has_no_broker) {
+    client::DialError error(CUDA_ERROR_SYSTEM_NOT_READY, "nobody listens");
+    error.nobody_listens = true;
+    throw error;
+  }
   lane_threads_.emplace_back([this, far = std::move(far)]() mutable {
     server::LaneWish wish;
     try {

@@ -85,6 +85,8 @@ class Remote {
   }
   /// No further connection comes about.
   std::atomic<bool> refuses_connections{false};
+  /// As while the broker is restarted: nobody listens, and the time for which the client is waited for stands.
+  std::atomic<bool> has_no_broker{false};
   /// Somebody else's connection that says it is the session's client: the failure that answers it; empty if it is one.
   struct Claim {
     std::uint32_t channel = 0, epoch = 0;

@@ -333,6 +333,29 @@ TEST_CASE("a client that does not come back loses its session when the time is o
   remote.refuses_connections = false;
 }
 
+TEST_CASE("a session whose broker is away for longer than a client is waited for goes on") {
+  constexpr auto time = 1500ms, away = 1700ms;
+  const Resuming resuming(time);
+  test::RemoteContext remote(with_lanes(0));
+  for (int round = 0; round < 2; ++round) {  // the first connection has carried the beginning too
+    CAPTURE(round);
+    const unsigned before = remote.returns;
+    remote.has_no_broker = true;
+    remote.cut_all();
+    const auto begin = std::chrono::steady_clock::now();
+    {
+      const std::jthread starting([&] {
+        std::this_thread::sleep_for(away);
+        remote.has_no_broker = false;
+      });
+      run_program(8000);
+    }
+    CHECK(std::chrono::steady_clock::now() - begin >= away);
+    for (int waited = 0; remote.returns == before && waited < 1000; ++waited) std::this_thread::sleep_for(10ms);
+    CHECK(remote.returns > before);
+  }
+}
+
 TEST_CASE("a client that cannot use its session does not leave it waiting for a return") {
   const Resuming resuming;
   const Window band{fake::driver_band, fake::driver_band_bytes};
