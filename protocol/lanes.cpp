@@ -137,7 +137,7 @@ class Lanes::Arriving final : FrameHandler {
 
 void Lanes::add(std::shared_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before) {
   const std::lock_guard lock(mutex_);
-  if (closed_) return;
+  if (closed_) return channel->close();  // others may have it too
   Lane& lane = *lanes_.emplace_back(std::make_unique<Lane>());
   lane.channel = std::move(channel);
   lane.number = lanes_.size() - 1;

@@ -138,6 +138,20 @@ TEST_CASE("chunks of a lane that is resumed come as they were, though their memo
   CHECK(far.bytes == meant);
 }
 
+TEST_CASE("a connection that comes when the lanes are closed is closed, whoever else has it") {
+  Kept kept(0);
+  Lanes lanes(kept);
+  lanes.close();
+  auto [left, right] = sockets();
+  const std::shared_ptr<Channel> held = std::move(left);
+  lanes.add(held, 0, 0);
+  std::array<std::byte, 8> buffer;
+  const auto read = [&, &far = *right] {
+    if (far.wait({.readable = true}, std::chrono::seconds(5)).readable) far.receive_some(buffer);
+  };
+  CHECK_THROWS_AS(read(), ChannelClosed);
+}
+
 TEST_CASE("bytes that cannot be read are told, and the lane goes on") {
   Kept near(0), far(2 * limits::lane_chunk_bytes);
   Lanes from(near), to(far);

@@ -30,6 +30,7 @@ LaneWish read_lane(std::span<const std::byte> lane_message, std::span<const std:
 }
 
 void take_lane(Session* session, std::unique_ptr<Channel> channel, const LaneWish& wish) noexcept {
+  std::shared_ptr<Channel> lane;
   try {
     const bool taken = wish.known && session && !session->lanes_full();
     send_control(*channel, 1, [&](wire::Control::Builder answer) {
@@ -40,10 +41,12 @@ void take_lane(Session* session, std::unique_ptr<Channel> channel, const LaneWis
     });
     if (!taken) return;
     Resumption* const resumption = session->options().resumption.get();
-    std::shared_ptr<Channel> lane = std::move(channel);
+    lane = std::move(channel);
     if (resumption && wish.channel != 0) lane = resumption->wrap(std::move(lane), wish.channel);
-    session->add_lane(std::move(lane));
+    session->add_lane(lane);
   } catch (const std::exception&) {  // it is gone
+    // The client counts on it once it has its answer, and what resumes it keeps it.
+    if (lane) lane->close();
   }
 }
 
