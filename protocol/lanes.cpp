@@ -287,7 +287,7 @@ class Lanes::Lent {
     left_at_ = std::chrono::steady_clock::now();
     tell_confirmed();
     if (needs(job)) jobs_.push_back(std::move(job));
-    else job.told.sent();
+    else tell(job);
   }
   /// There is nothing more to send just now.
   void look() {
@@ -303,11 +303,13 @@ class Lanes::Lent {
   }
   void tell_confirmed() {
     while (!jobs_.empty() && !needs(jobs_.front())) {
-      const Job& job = jobs_.front();
-      if (resumed_ && resumed_->lost(job.bytes) && job.told.unreadable) job.told.unreadable();
-      job.told.sent();
+      tell(jobs_.front());
       jobs_.pop_front();
     }
+  }
+  void tell(const Job& job) {
+    if (resumed_ && resumed_->lost(job.bytes) && job.told.unreadable) job.told.unreadable();
+    job.told.sent();
   }
 
   ResumableChannel* const resumed_;
