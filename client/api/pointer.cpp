@@ -82,10 +82,16 @@ void forget_context(Thread& thread, CUpointer_attribute attribute, Region& regio
   if (region.pool || session_of(thread).graph_memory.knows(region.base)) region.context = nullptr;
 }
 
-// Registered memory has another address for kernels, which it gets when that is asked for.
-void find_device_address(Thread& thread, CUpointer_attribute attribute, Region& region) {
+// Registered memory has another address for kernels, which it gets when that is asked for. A kernel may find the
+// address anywhere, so the memory is there from then on, if it `is_used`. The CUDA runtime asks for all attributes
+// together, mostly to learn what kind of memory it is: then memory is not made ready but when work is given the
+// address.
+void find_device_address(Thread& thread, CUpointer_attribute attribute, Region& region, bool is_used) {
   if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_POINTER || !region.on_host() || region.device_address != 0) return;
-  (void)session_of(thread).host_memory.promise(region.base, region.device_address);  // else it stays without
+  HostMemory& memory = session_of(thread).host_memory;
+  const Thread::AnswersOnly answers_only(thread);  // of earlier failures the next call tells
+  if (is_used && memory.map(thread, region.base, region.device_address) == CUDA_SUCCESS) return;
+  (void)memory.promise(region.base, region.device_address);  // else it stays without
 }
 
 // What the plural form writes for an attribute that memory does not have; `known` is whether CUDA knows the memory
@@ -118,7 +124,7 @@ CUresult cuPointerGetAttribute(Thread& thread, void* data, CUpointer_attribute a
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   auto region = region_of(thread, ptr);
   if (!region) return CUDA_ERROR_INVALID_VALUE;
-  find_device_address(thread, attribute, *region);
+  find_device_address(thread, attribute, *region, true);
   forget_context(thread, attribute, *region);
   return attribute_of(*region, attribute, ptr, data);
 }
@@ -131,7 +137,7 @@ CUresult cuPointerGetAttributes(Thread& thread, unsigned count, CUpointer_attrib
   for (unsigned i = 0; i < count; ++i) {
     if (!data[i]) return CUDA_ERROR_INVALID_VALUE;
     if (region) {
-      find_device_address(thread, attributes[i], *region);
+      find_device_address(thread, attributes[i], *region, false);
       forget_context(thread, attributes[i], *region);
     }
     if (!region || attribute_of(*region, attributes[i], ptr, data[i]) != CUDA_SUCCESS)

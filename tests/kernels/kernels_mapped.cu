@@ -321,13 +321,22 @@ CASE(copied_to_when_kernels_begin_to_use_it) {
   }
 }
 
+// The address by which kernels know memory, asked for so that nothing is made ready for them yet.
+CUdeviceptr promised(const void* memory) {
+  CUdeviceptr address = 0;
+  CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_DEVICE_POINTER;
+  void* answer = &address;
+  OK(cuPointerGetAttributes(1, &asked, &answer, reinterpret_cast<CUdeviceptr>(memory)));
+  HOLDS(address != 0);
+  return address;
+}
+
 // A kernel is the first to use that address, where the process has no other memory that both see.
 CASE(registered_by_its_attributes_alone) {
   Kernels kernels;
   Registered memory(4 * mib, MAP_PRIVATE);
   int* const values = memory.get();
-  CUdeviceptr address = 0;
-  OK(cuPointerGetAttribute(&address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, reinterpret_cast<CUdeviceptr>(values)));
+  const CUdeviceptr address = promised(values);
   values[0] = 5;
   values[1024] = 6;
   launch_step(kernels, nullptr, address, 1024, 2);
@@ -345,8 +354,7 @@ CASE(registered_and_copied_first) {
     Registered memory(bytes, MAP_PRIVATE);
     int* const values = memory.get();
     for (size_t i = 0; i < count; ++i) values[i] = static_cast<int>(i) + way + 1;
-    CUdeviceptr address = 0;
-    OK(cuPointerGetAttribute(&address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, reinterpret_cast<CUdeviceptr>(values)));
+    const CUdeviceptr address = promised(values);
     device.clear();
     Stream stream;
     switch (way) {

@@ -212,6 +212,25 @@ TEST_CASE("kernels write to registered memory, and the program sees it after a s
   CHECK(cuMemHostGetDevicePointer_v2(&device, words.data(), 0) == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE("memory is there for kernels once its device pointer alone is asked for") {
+  RemoteContext remote;
+  std::vector<unsigned> words(1000, 1);
+  REQUIRE(cuMemHostRegister_v2(words.data(), words.size() * 4, CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS);
+  const auto here = reinterpret_cast<CUdeviceptr>(words.data());
+  const auto mapped = [&] { return remote.session().host_memory.mapped(here); };
+  CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_DEVICE_POINTER;
+  CUdeviceptr among_others = 0, alone = 0, device = 0;
+  void* answer = &among_others;
+  REQUIRE(cuPointerGetAttributes(1, &asked, &answer, here + 8) == CUDA_SUCCESS);
+  CHECK_FALSE(mapped());
+  REQUIRE(cuPointerGetAttribute(&alone, asked, here + 8) == CUDA_SUCCESS);
+  CHECK(mapped());
+  CHECK(alone == among_others);
+  REQUIRE(cuMemHostGetDevicePointer_v2(&device, words.data(), 0) == CUDA_SUCCESS);
+  CHECK(alone == device + 8);
+  REQUIRE(cuMemHostUnregister(words.data()) == CUDA_SUCCESS);
+}
+
 TEST_CASE("registered memory that kernels use may be large") {
   RemoteContext remote;
   std::vector<unsigned> words(3u << 20, 1);  // several frames each way
