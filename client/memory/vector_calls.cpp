@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <link.h>
 #include <limits.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -88,6 +89,17 @@ int receive_messages(int socket, mmsghdr* messages, unsigned count, int flags, t
   return ::recvmmsg(socket, messages, count, flags, timeout);
 }
 
+// Pages come by SIGSEGV, and calls that the filter of system_calls.cpp stops by SIGSYS. A thread that blocks these when
+// its own doing brings them ends the process.
+template <auto call>
+int unblocked(int how, const sigset_t* set, sigset_t* before) {
+  if (!set || how == SIG_UNBLOCK) return call(how, set, before);
+  sigset_t others = *set;
+  ::sigdelset(&others, SIGSEGV);
+  ::sigdelset(&others, SIGSYS);
+  return call(how, &others, before);
+}
+
 struct Call {
   std::string_view name;
   void* touched;
@@ -113,6 +125,8 @@ const std::array calls{
     Call{"recvmsg", reinterpret_cast<void*>(&receive_message)},
     Call{"sendmmsg", reinterpret_cast<void*>(&send_messages)},
     Call{"recvmmsg", reinterpret_cast<void*>(&receive_messages)},
+    Call{"pthread_sigmask", reinterpret_cast<void*>(&unblocked<::pthread_sigmask>)},
+    Call{"sigprocmask", reinterpret_cast<void*>(&unblocked<::sigprocmask>)},
 };
 
 /// A loaded library, as the loader tells of it.

@@ -2,7 +2,7 @@
 // System calls with vectors of buffers (readv, sendmsg and their like) on memory whose pages come and go. A filter as
 // in system_calls.cpp sees the address of the vector and not what is in it, so it would have to stop every such call,
 // in programs that are started from here too. Instead the libraries of this process call functions of ours, which touch
-// the pages first.
+// the pages first. Their calls that block signals leave those unblocked by which pages come.
 
 namespace fargpu::client {
 

@@ -28,6 +28,7 @@ extern "C" __global__ void answer(volatile int* asked, volatile int* answered, i
 #else
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -920,6 +921,33 @@ CASE(system_calls) {
     launch_step(kernels, nullptr, address, 1, count);
     OK(cuCtxSynchronize());
     for (int i = 0; i < count; ++i) HOLDS(values[i] == 4 * i + 3);
+  }
+  std::fclose(file);
+}
+
+// Pages come by signals, as do system calls, to threads too that block what they can.
+CASE(all_signals_blocked) {
+  Kernels kernels;
+  Pinned values(4 * mib);
+  CUdeviceptr address = values.mapped();
+  FILE* file = std::tmpfile();
+  HOLDS(file != nullptr);
+  auto whole = static_cast<ssize_t>(values.bytes());
+  int count = static_cast<int>(values.count());
+  for (const bool thread_alone : {true, false}) {
+    for (int i = 0; i < count; ++i) values[i] = i;
+    launch_step(kernels, nullptr, address, 1, count);
+    OK(cuCtxSynchronize());
+    std::thread([&] {
+      sigset_t all, before;
+      sigfillset(&all);
+      HOLDS((thread_alone ? pthread_sigmask : sigprocmask)(SIG_SETMASK, &all, &before) == 0);
+      HOLDS(values[1] == 3);
+      HOLDS(pwrite(fileno(file), values.get(), values.bytes(), 0) == whole);
+      sigset_t now;
+      HOLDS(pthread_sigmask(SIG_BLOCK, nullptr, &now) == 0 && sigismember(&now, SIGINT) == 1);
+    }).join();
+    for (int i = 0; i < count; ++i) HOLDS(values[i] == 2 * i + 1);
   }
   std::fclose(file);
 }
