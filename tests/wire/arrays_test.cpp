@@ -1,8 +1,10 @@
 // Arrays and mipmapped arrays through the wire, and copies from and to them.
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstring>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "calls_array.capnp.h"
@@ -609,6 +611,30 @@ TEST_CASE("memory in an array is charged for as long as the array lives") {
   CHECK(cuArrayDestroy(m.array) == CUDA_SUCCESS);
   CHECK(m.driver->memory_bytes() == m.before);
   CHECK(cuMemAlloc_v2(&more, 2u << 20) == CUDA_SUCCESS);
+}
+
+TEST_CASE("memory that is taken out of an array is charged no longer once the stream has passed that") {
+  const bool same_stream = GENERATE(true, false);  // of others nobody knows which came first
+  const std::uint64_t limit = 3u << 20;
+  Mappable m({limit, limit});
+  CUstream other = nullptr;
+  REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(m.map() == CUDA_SUCCESS);
+  CHECK(cuMemRelease(m.pool) == CUDA_SUCCESS);
+  m.info.memOperationType = CU_MEM_OPERATION_TYPE_UNMAP;
+  m.info.memHandle.memHandle = 0;
+  REQUIRE(cuMemMapArrayAsync(&m.info, 1, same_stream ? nullptr : other) == CUDA_SUCCESS);
+  CHECK(m.driver->memory_bytes() == m.before);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CUdeviceptr more = 0;
+  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  for (int tries = 0; tries < (same_stream ? 500 : 5) && result == CUDA_ERROR_OUT_OF_MEMORY; ++tries) {
+    if (tries > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    result = cuMemAlloc_v2(&more, 2u << 20);
+  }
+  CHECK(result == (same_stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY));
+  CHECK(cuArrayDestroy(m.array) == CUDA_SUCCESS);
+  if (!same_stream) CHECK(cuMemAlloc_v2(&more, 2u << 20) == CUDA_SUCCESS);
 }
 
 TEST_CASE("what cannot be mapped into an array") {

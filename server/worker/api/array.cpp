@@ -4,6 +4,9 @@
 #include <bit>
 #include <functional>
 #include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "protocol/extent.h"
 #include "server/worker/memory/scrub.h"
@@ -151,7 +154,51 @@ Outcome cuMipmappedArrayCreate(Session& session, Call& call, wire::CuMipmappedAr
           [&driver](CUmipmappedArray made) { driver.cuMipmappedArrayDestroy(made); }});
 }
 
-// An array keeps what was ever mapped into it charged for as long as it lives, also when it is taken out again.
+namespace {
+
+HeldCharges::Place place_of(wire::ArrayMapping::Reader item) {
+  if (item.isTail()) {
+    const auto tail = item.getTail();
+    return {1, tail.getLayer(), tail.getOffset(), tail.getBytes()};
+  }
+  const auto level = item.getLevel();
+  return {0,
+          level.getLevel(),
+          level.getLayer(),
+          level.getX(),
+          level.getY(),
+          level.getZ(),
+          level.getWidth(),
+          level.getHeight(),
+          level.getDepth()};
+}
+
+// An array has what is mapped into it until a later list of the same stream takes it out again, or puts something else
+// into just that place, and the stream has passed that. Where the stream fails or is destroyed before, the array has it
+// for as long as it lives.
+void charge_arrays(Session& session, wire::MapArrays::Reader in, const std::vector<CUarrayMapInfo>& list,
+                   StreamState& stream) {
+  std::vector<std::pair<std::weak_ptr<HeldCharges>, std::shared_ptr<Charge>>> leaving;
+  for (unsigned i = 0; i < list.size(); ++i) {
+    const auto item = in.getItems()[i];
+    const std::shared_ptr<HeldCharges> held =
+        session.objects().charges_of(Handle(item.getMipmap() != 0 ? item.getMipmap() : item.getArray()));
+    auto gone = held->map(place_of(item),
+                          item.getAllocation() != 0 ? session.memory().charge_of(list[i].memHandle.memHandle) : nullptr,
+                          {stream.context->id, stream.handle, stream.submitted});
+    if (gone) leaving.emplace_back(held, std::move(gone));
+  }
+  if (leaving.empty()) return;
+  const auto passed = [leaving = std::move(leaving)](CUresult result) {
+    if (result == CUDA_SUCCESS) return;
+    for (const auto& [array, charge] : leaving)
+      if (const auto still = array.lock()) still->keep(charge);
+  };
+  session.completions().after(stream, Completions::Kind::release, passed);
+}
+
+}  // namespace
+
 Outcome mapArrays(Session& session, Call&, wire::MapArrays::Reader in, StreamState& stream) {
   const auto items = in.getItems();
   if (items.size() == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -194,12 +241,8 @@ Outcome mapArrays(Session& session, Call&, wire::MapArrays::Reader in, StreamSta
   const CUresult result =
       session.driver().cuMemMapArrayAsync(list.data(), static_cast<unsigned>(list.size()), stream.cuda);
   if (result != CUDA_SUCCESS) return result;
-  for (unsigned i = 0; i < list.size(); ++i) {
-    const Handle array(items[i].getMipmap() != 0 ? items[i].getMipmap() : items[i].getArray());
-    if (items[i].getAllocation() != 0)
-      session.objects().charge(array, session.memory().charge_of(list[i].memHandle.memHandle));
-  }
   session.ordering().submitted(stream);
+  charge_arrays(session, in, list, stream);
   return result;
 }
 

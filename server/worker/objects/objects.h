@@ -16,6 +16,7 @@
 #include "contexts.h"
 #include "handle_lives.h"
 #include "handles.h"
+#include "held_charges.h"
 #include "known.h"
 #include "protocol/invalid_handle.h"
 #include "protocol/image_hash.h"
@@ -137,7 +138,12 @@ class Objects {
   /// A variable of a module or library: the session may use it as long as its owner lives.
   void add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes);
   /// What an object took of the device's memory: charged until the object is forgotten.
-  void charge(Handle object, std::shared_ptr<Charge> charge) { charges_[object.value()].insert(std::move(charge)); }
+  void charge(Handle object, std::shared_ptr<Charge> charge) { charges_of(object)->keep(std::move(charge)); }
+  const std::shared_ptr<HeldCharges>& charges_of(Handle object) {
+    auto& held = charges_[object.value()];
+    if (!held) held = std::make_shared<HeldCharges>();
+    return held;
+  }
 
   /// Which image a library or module was loaded from; null where that is not known.
   const ImageHash* image_of(Handle loaded) const {
@@ -182,8 +188,8 @@ class Objects {
   Contexts& contexts_;
   const Forgotten forgotten_;
   Handles handles_;
-  std::set<std::pair<std::uint64_t, std::uint64_t>> globals_;                     // owner and address
-  std::unordered_map<std::uint64_t, std::set<std::shared_ptr<Charge>>> charges_;  // by handle
+  std::set<std::pair<std::uint64_t, std::uint64_t>> globals_;                // owner and address
+  std::unordered_map<std::uint64_t, std::shared_ptr<HeldCharges>> charges_;  // by handle
   struct LoadedImage {
     ImageHash hash{};
     std::shared_ptr<const void> kept;
