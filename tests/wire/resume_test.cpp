@@ -15,6 +15,7 @@
 #include "protocol/handshake.h"
 #include "protocol/message.h"
 #include "tests/unit/rdma_ends.h"
+#include "tests/wrapped_channel.h"
 #include "wrap.h"
 
 using namespace fargpu;
@@ -465,6 +466,38 @@ TEST_CASE("of two that know the secret, the one that came last and spoke has the
   CHECK_FALSE(claim(resumption, 0, first).refusal.empty());
   CHECK_FALSE(claim(resumption, 2, other.secret).refusal.empty());
   CHECK(claim(resumption, 1, other.secret).refusal.empty());
+}
+
+TEST_CASE("a break of which the session hears when its client is back does not leave it waiting for a return") {
+  // Says that it has broken when the client is back.
+  class Slow final : public test::WrappedChannel {
+   public:
+    Slow(std::unique_ptr<Channel> channel, std::atomic<bool>& closing, std::atomic<bool>& back)
+        : WrappedChannel(std::move(channel)), closing_(closing), back_(back) {}
+    void close() noexcept override {
+      WrappedChannel::close();
+      closing_ = true;
+      while (!back_) std::this_thread::sleep_for(1ms);
+    }
+
+   private:
+    std::atomic<bool>& closing_;
+    std::atomic<bool>& back_;
+  };
+  std::atomic<bool> closing{false}, back{false};
+  std::string told;
+  server::Resumption resumption(
+      {.time = 20s, .tell = [&](const auto* what, const std::string&) { told += what ? "broke " : "back "; }});
+  auto [near, far] = make_memory_channel();
+  const auto channel = resumption.wrap(std::make_shared<Slow>(std::move(far), closing, back), 0);
+  std::thread reading([&] { channel->suspect("a test"); });
+  while (!closing) std::this_thread::sleep_for(1ms);
+  CHECK(claim(resumption, 0, resumption.first_secret()).refusal.empty());
+  back = true;
+  reading.join();
+  CHECK(told == "back ");
+  channel->suspect("a test");  // the next break is told
+  CHECK(told == "back broke ");
 }
 
 TEST_CASE("a claim that comes late, of a connection that the client has given up, does not take its session") {

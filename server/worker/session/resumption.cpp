@@ -40,7 +40,10 @@ std::shared_ptr<ResumableChannel> Resumption::wrap(std::shared_ptr<Channel> conn
   ResumableChannel::Hooks hooks;
   watch_connection(*connection);
   if (own) {
-    hooks.broke = [this](const Break& what) { options_.tell(&what, ""); };
+    hooks.broke = [this](const Break& what) {
+      const std::lock_guard noting(mutex_);
+      if (what.at >= returned_at_) options_.tell(&what, "");  // else the client is back already
+    };
     hooks.impatience = [this](const Break& what) { return impatience(what); };
   } else {
     hooks.broke = [this](const Break& what) {
@@ -127,6 +130,7 @@ void Resumption::claim(std::unique_ptr<Channel> connection, const Meet& meet) no
     });
     watch_connection(*connection);
     met = go_on ? go_on(std::move(connection)) : std::move(connection);
+    if (found->first == 0) returned_at_ = Clock::now();
     channel->resume(met, epoch, resume.getReceived());
     if (found->first == 0) options_.tell(nullptr, met->peer());
   } catch (const ProtocolError& error) {

@@ -58,7 +58,7 @@ class Resumption {
   std::mutex mutex_;
   std::map<std::uint32_t, Link> links_;
   // Of the session's own connection.
-  ResumableChannel::Clock::time_point broken_at_{}, looked_at_{};
+  ResumableChannel::Clock::time_point broken_at_{}, looked_at_{}, returned_at_{};
   ResumableChannel::Clock::duration waited_{};
   ResumableChannel::Clock::time_point lane_ended_at_{};  // when a lane was last closed in order
 };
