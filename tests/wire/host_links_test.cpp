@@ -62,6 +62,48 @@ void each_way(const std::function<void(Several&, bool links)>& test) {
   }
 }
 
+TEST_CASE("a link may be used as soon as the other host has heard that it is taken") {
+  struct Open final : server::PeerDoor {
+    bool admit(std::span<const std::byte>) override { return true; }
+    void shut_out(std::span<const std::byte>) override {}
+    server::PeerConnection connect(const server::PeerAddress&, std::uint32_t) override { return {}; }
+  } door;
+  // The session uses the link at the moment at which the answer leaves.
+  struct Hasty final : WrappedChannel {
+    using WrappedChannel::WrappedChannel;
+    std::size_t send_some(std::span<const Bytes> pieces) override {
+      const std::size_t sent = WrappedChannel::send_some(pieces);
+      if (!used.exchange(true)) {
+        use = std::thread(act);
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      }
+      return sent;
+    }
+    std::function<void()> act;
+    std::atomic<bool> used{false};
+    std::thread use;
+  };
+  Waker waker;
+  server::HostBudget budget(0);
+  server::PeerLinks links(waker, budget, Compression::never, std::chrono::seconds(20), &door,
+                          [](std::uint32_t, const std::string&) {});
+  REQUIRE(links.offer(3).empty());
+  const auto key = links.admit(3);
+  REQUIRE_FALSE(key.empty());
+  const auto link = links.find(3);
+  auto [near, far] = make_memory_channel();
+  auto hasty = std::make_unique<Hasty>(std::move(far));
+  Hasty& channel = *hasty;
+  channel.act = [&] { link->say_landed(7); };
+  links.take(std::move(hasty), {.link = 3, .channel = 0, .key = key});
+  channel.use.join();
+  links.collect();
+  CHECK(link->failure() == "");
+  const auto message = receive_control(*near, std::chrono::seconds(5));
+  MessageReader reader(message);
+  CHECK(reader.root<wire::Control>().isLaneAnswer());
+}
+
 TEST_CASE("copies between hosts have the same outcome by links and through the program") {
   each_way([](Several& several, bool links) {
     const Side one(several, 0), other(several, other_device);

@@ -152,13 +152,15 @@ std::uint64_t PeerLink::memory_of(End end) {
 
 // --- connections ----------------------------------------------------------------------------------------------------
 
-bool PeerLink::take(std::uint32_t channel, std::shared_ptr<Channel> connection) {
+bool PeerLink::take(std::uint32_t channel, std::shared_ptr<Channel> connection,
+                    const std::function<void(Channel&)>& first) {
   give_up_after(silence_, connection->descriptor());
   const std::lock_guard lock(mutex_);
   if (closed_ || channel > limits::link_lanes || !channels_.insert(channel).second) {
     connection->close();
     return false;
   }
+  if (first) first(*connection);
   if (channel != 0) {
     lanes_.add_lane(std::move(connection), 1, 1);
     return true;

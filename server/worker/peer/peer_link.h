@@ -46,8 +46,10 @@ class PeerLink {
   const std::string& failure() const { return failure_; }
 
   /// Takes a connection on which both ends have said one frame: 0 is the link's own, the others are lanes. Any thread.
-  /// False for one that it has, or that no link has.
-  bool take(std::uint32_t channel, std::shared_ptr<Channel> connection);
+  /// False for one that it has, or that no link has. `first`: what is to be said on it once it is taken, before anybody
+  /// uses it; what follows at the other end may lead to that at once.
+  bool take(std::uint32_t channel, std::shared_ptr<Channel> connection,
+            const std::function<void(Channel&)>& first = {});
   /// Hands over what has happened. Returns whether anything had.
   bool collect();
   /// Ends it, because of this.

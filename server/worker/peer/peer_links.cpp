@@ -168,13 +168,16 @@ void PeerLinks::take(std::unique_ptr<Channel> channel, const PeerWish& wish) noe
         if (--found->second.missing == 0) forget_key(found->second);
       }
     }
-    send_control(*channel, 1, [&](wire::Control::Builder answer) {
-      auto failure = answer.initLaneAnswer();
-      if (link) return;
-      failure.setReason(wire::Failure::Reason::DENIED);
-      failure.setText("the session expects no connection of another host with this key");
-    });
-    if (link) link->take(wish.channel, std::move(channel));
+    const auto answer = [&](Channel& to) {
+      send_control(to, 1, [&](wire::Control::Builder control) {
+        auto failure = control.initLaneAnswer();
+        if (link) return;
+        failure.setReason(wire::Failure::Reason::DENIED);
+        failure.setText("the session expects no connection of another host with this key");
+      });
+    };
+    if (link) link->take(wish.channel, std::move(channel), answer);
+    else answer(*channel);
   } catch (const std::exception&) {  // it is gone
   }
 }
