@@ -30,7 +30,6 @@ constexpr int placements_max = 4;  // of one request, if hosts have no room alth
 }  // namespace
 
 /// A request to the pool's registry, and how far it is.
-
 struct Broker::Connection::PoolQuestion {
   wire::LeaseRequest::Reader request;
   LeaseAttempt& attempt;

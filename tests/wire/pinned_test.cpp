@@ -214,7 +214,7 @@ TEST_CASE("kernels write to registered memory, and the program sees it after a s
 
 TEST_CASE("memory is there for kernels once its device pointer alone is asked for") {
   RemoteContext remote;
-  std::vector<unsigned> words(1000, 1);
+  std::vector<unsigned> words(1u << 20, 1);  // small memory may be mapped at once
   REQUIRE(cuMemHostRegister_v2(words.data(), words.size() * 4, CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS);
   const auto here = reinterpret_cast<CUdeviceptr>(words.data());
   const auto mapped = [&] { return remote.session().host_memory.mapped(here); };

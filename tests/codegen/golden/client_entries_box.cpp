@@ -75,6 +75,11 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill(CUdeviceptr address, unsigned char valu
     const StreamUse hStreamUse(thread, CU_STREAM_LEGACY);
     if (!hStreamUse) return hStreamUse.error();
     in.setHStream(hStreamUse.wire());
+    // Work on nothing is done, wherever it is; a capture has a node of it.
+    if (bytes == 0 && !hStreamUse->capture.load()) {
+      if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
+      return session_of(thread).captures.check_submission(*hStreamUse);
+    }
     // The form without a stream waits where the host sees the outcome, or the program wants it to.
     const CUresult result = call.post(hStreamUse);
     const bool waits = call.seen_by_host() || synchronizes(thread, *hStreamUse, address);
@@ -102,6 +107,11 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill_ptds(CUdeviceptr address, unsigned char
     const StreamUse hStreamUse(thread, CU_STREAM_PER_THREAD);
     if (!hStreamUse) return hStreamUse.error();
     in.setHStream(hStreamUse.wire());
+    // Work on nothing is done, wherever it is; a capture has a node of it.
+    if (bytes == 0 && !hStreamUse->capture.load()) {
+      if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
+      return session_of(thread).captures.check_submission(*hStreamUse);
+    }
     // The form without a stream waits where the host sees the outcome, or the program wants it to.
     const CUresult result = call.post(hStreamUse);
     const bool waits = call.seen_by_host() || synchronizes(thread, *hStreamUse, address);
@@ -130,6 +140,11 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync(CUdeviceptr address, unsigned char
     const StreamUse hStreamUse(thread, hStream);
     if (!hStreamUse) return hStreamUse.error();
     in.setHStream(hStreamUse.wire());
+    // Work on nothing is done, wherever it is; a capture has a node of it.
+    if (bytes == 0 && !hStreamUse->capture.load()) {
+      if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
+      return session_of(thread).captures.check_submission(*hStreamUse);
+    }
     return call.post(hStreamUse);
   }, [&]([[maybe_unused]] Route& route) {
     route.stream(hStream);
@@ -156,6 +171,11 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync_ptsz(CUdeviceptr address, unsigned
     const StreamUse hStreamUse(thread, own_default(hStream));
     if (!hStreamUse) return hStreamUse.error();
     in.setHStream(hStreamUse.wire());
+    // Work on nothing is done, wherever it is; a capture has a node of it.
+    if (bytes == 0 && !hStreamUse->capture.load()) {
+      if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
+      return session_of(thread).captures.check_submission(*hStreamUse);
+    }
     return call.post(hStreamUse);
   }, [&]([[maybe_unused]] Route& route) {
     route.stream(own_default(hStream));
