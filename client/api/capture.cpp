@@ -2,6 +2,8 @@
 
 #include "client/objects/capture.h"
 
+#include <utility>
+
 #include "calls_graph.capnp.h"
 #include "calls_stream.capnp.h"
 #include "client/session/arguments.h"
@@ -37,11 +39,9 @@ CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* st
   call.in().setStream(use.wire());
   if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
   const auto out = call.out();
-  CaptureAnswer& kept = thread.capture_answer;
-  kept.dependencies.clear();
-  kept.edges.clear();
+  CaptureAnswer answer;
   for (const std::uint64_t node : out.getDependencies())
-    kept.dependencies.push_back(handle_cast<CUgraphNode>(Handle(node)));
+    answer.dependencies.push_back(handle_cast<CUgraphNode>(Handle(node)));
   bool plain_edges = true;
   for (const auto edge : out.getEdges()) {
     CUgraphEdgeData data{};
@@ -49,16 +49,21 @@ CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* st
     data.to_port = edge.getToPort();
     data.type = edge.getType();
     plain_edges = plain_edges && data.from_port == 0 && data.to_port == 0 && data.type == 0;
-    kept.edges.push_back(data);
+    answer.edges.push_back(data);
   }
-  if (!kept.edges.empty() && kept.edges.size() != kept.dependencies.size())
+  if (!answer.edges.empty() && answer.edges.size() != answer.dependencies.size())
     throw ProtocolError("a capture has edges other than its dependencies");
   // Callers that do not ask for edge data must be told when there is some.
   if (!edges && !plain_edges) return CUDA_ERROR_LOSSY_QUERY;
+  const CaptureAnswer* const kept = session_of(thread).captures.keep(*use, known_id, std::move(answer));
+  if (!kept) {  // another thread has ended the capture since
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+  }
   if (graph) *graph = handle_cast<CUgraph>(Handle(out.getGraph()));
-  if (dependencies) *dependencies = kept.dependencies.data();
-  if (edges) *edges = kept.edges.empty() ? nullptr : kept.edges.data();
-  if (count) *count = kept.dependencies.size();
+  if (dependencies) *dependencies = kept->dependencies.data();
+  if (edges) *edges = kept->edges.empty() ? nullptr : kept->edges.data();
+  if (count) *count = kept->dependencies.size();
   return CUDA_SUCCESS;
 }
 

@@ -1,6 +1,7 @@
 #include "capture.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "context.h"
 #include "stream.h"
@@ -194,6 +195,15 @@ CUresult Captures::status(const Stream& stream, CUstreamCaptureStatus& status, s
   return disturbed_by(stream).empty() ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
+const CaptureAnswer* Captures::keep(const Stream& stream, std::uint64_t id, CaptureAnswer answer) {
+  const std::lock_guard lock(mutex_);
+  Capture* const capture = of(stream);
+  if (!capture || capture->id != id) return nullptr;
+  CaptureAnswer& kept = capture->answers[&stream];
+  kept = std::move(answer);
+  return &kept;
+}
+
 void Captures::invalidate(const Stream& stream) {
   const std::lock_guard lock(mutex_);
   if (Capture* const capture = of(stream)) capture->invalidated = true;
@@ -207,6 +217,7 @@ void Captures::forget(Stream& stream) {
     // at the end.
     if (capture->origin == &stream) return remove(*capture);
     capture->streams.erase(&stream);
+    capture->answers.erase(&stream);
     stream.capture = nullptr;
   }
 }

@@ -19,6 +19,13 @@ struct Event;
 struct Stream;
 class Thread;
 
+/// What cuStreamGetCaptureInfo gave pointers to: the program may use them until it asks about the same stream again,
+/// or the capture ends.
+struct CaptureAnswer {
+  std::vector<CUgraphNode> dependencies;
+  std::vector<CUgraphEdgeData> edges;
+};
+
 /// One capture sequence, from cuStreamBeginCapture to cuStreamEndCapture.
 struct Capture {
   std::uint64_t id = 0;
@@ -28,7 +35,9 @@ struct Capture {
   Context* context = nullptr;
   bool into_graph = false;  ///< a graph of the program's goes on, and is the program's whatever comes of it
   std::atomic<bool> invalidated{false};
-  std::set<Stream*> streams;  ///< that take part; under Captures' lock
+  // Under Captures' lock:
+  std::set<Stream*> streams;                       ///< that take part
+  std::map<const Stream*, CaptureAnswer> answers;  ///< about these
 };
 
 class Captures {
@@ -65,6 +74,9 @@ class Captures {
 
   /// Status and id for cuStreamIsCapturing and cuStreamGetCaptureInfo.
   CUresult status(const Stream& stream, CUstreamCaptureStatus& status, std::uint64_t& id);
+  /// Keeps what a query about this stream is answered with, in place of the earlier answer. Null if the stream takes no
+  /// part in this capture any more.
+  const CaptureAnswer* keep(const Stream& stream, std::uint64_t id, CaptureAnswer answer);
 
   /// The stream's capture, if it takes part in one, can come to nothing any more.
   void invalidate(const Stream& stream);

@@ -34,12 +34,6 @@ struct TraceCosts {
   std::shared_ptr<trace::Details> details;        ///< what it asks for; null for nothing
 };
 
-/// What cuStreamGetCaptureInfo gave pointers to; stands until the thread asks again.
-struct CaptureAnswer {
-  std::vector<CUgraphNode> dependencies;
-  std::vector<CUgraphEdgeData> edges;
-};
-
 class Thread {
  public:
   /// The calling thread's own; made at its first call. Cheap.
@@ -96,7 +90,6 @@ class Thread {
   std::map<Context*, Handle> default_streams;
   /// Where the arguments of a launch are gathered; has its size from the first one on.
   std::vector<std::byte> launch_arguments;
-  CaptureAnswer capture_answer;
   /// FARGPU_TRACE: of the call that it makes.
   TraceCosts traced;
 

@@ -144,7 +144,6 @@ void end_session(client::Session* session) {
   thread.contexts().clear();
   thread.default_streams.clear();
   thread.capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  thread.capture_answer = {};
   client::process().give_up();
   (void)thread.take_late_error();
   static NoPages& none = *new NoPages(*session);

@@ -260,6 +260,36 @@ TEST_CASE("a capture knows its state, its streams and its thread") {
   CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
+TEST_CASE("what is told of a captured stream stays until the stream is asked about again") {
+  RemoteContext remote;
+  CUstream streams[2] = {};
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  CUgraph graphs[2] = {};
+  CUgraphNode nodes[2] = {};
+  const CUgraphNode* dependencies[2] = {};
+  const CUgraphEdgeData* edges = nullptr;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  std::size_t count = 0;
+  for (CUstream& stream : streams) {
+    REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    REQUIRE(cuMemsetD8Async(memory, 1, 64, stream) == CUDA_SUCCESS);
+  }
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE(cuStreamGetCaptureInfo_v3(streams[i], &status, nullptr, &graphs[i], &dependencies[i], &edges, &count) ==
+            CUDA_SUCCESS);
+    REQUIRE(count == 1);
+    nodes[i] = *dependencies[i];
+  }
+  CHECK(nodes[0] != nodes[1]);
+  CHECK(*dependencies[0] == nodes[0]);
+  CHECK(*dependencies[1] == nodes[1]);
+  CUgraph graph = nullptr;
+  CHECK(cuStreamEndCapture(streams[1], &graph) == CUDA_SUCCESS);
+  CHECK(cuStreamEndCapture(streams[0], &graph) == CUDA_SUCCESS);
+}
+
 TEST_CASE("a capture ends at the worker too, whatever an earlier call met") {
   RemoteContext remote;
   CUstream stream = nullptr;
