@@ -53,8 +53,8 @@ CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* st
   }
   if (!answer.edges.empty() && answer.edges.size() != answer.dependencies.size())
     throw ProtocolError("a capture has edges other than its dependencies");
-  // Callers that do not ask for edge data must be told when there is some.
-  if (!edges && !plain_edges) return CUDA_ERROR_LOSSY_QUERY;
+  // Callers that ask for dependencies without edge data must be told when there is some.
+  if (dependencies && !edges && !plain_edges) return CUDA_ERROR_LOSSY_QUERY;
   const CaptureAnswer* const kept = session_of(thread).captures.keep(*use, known_id, std::move(answer));
   if (!kept) {  // another thread has ended the capture since
     *status = CU_STREAM_CAPTURE_STATUS_NONE;

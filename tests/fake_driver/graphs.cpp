@@ -266,7 +266,10 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
   last = *capture ? handle_of((*capture)->captured) : nullptr;
   if (count) *count = last ? 1 : 0;
   if (dependencies) *dependencies = &last;
-  if (edges) *edges = nullptr;
+  // Work behind a launch with attributes has an edge of another kind.
+  static const CUgraphEdgeData programmatic{.from_port = CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC,
+                                            .type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC};
+  if (edges) *edges = last && (*capture)->captured->launch.attributes > 0 ? &programmatic : nullptr;
   return CUDA_SUCCESS;
 }
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* dependencies, const CUgraphEdgeData*,

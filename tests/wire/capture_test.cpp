@@ -290,6 +290,43 @@ TEST_CASE("what is told of a captured stream stays until the stream is asked abo
   CHECK(cuStreamEndCapture(streams[0], &graph) == CUDA_SUCCESS);
 }
 
+TEST_CASE("edge data is missed by a program that asks for dependencies") {
+  RemoteContext remote;
+  CUstream stream = nullptr;
+  CUmodule module = nullptr;
+  CUfunction fill = nullptr;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&fill, module, "fill32") == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  unsigned words = 4, value = 7;
+  void* arguments[] = {&memory, &words, &value};
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  attribute.value.programmaticStreamSerializationAllowed = 1;
+  CUlaunchConfig config{};
+  config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+  config.hStream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  REQUIRE(cuLaunchKernelEx(&config, fill, arguments, nullptr) == CUDA_SUCCESS);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUgraph graph = nullptr;
+  const CUgraphNode* dependencies = nullptr;
+  const CUgraphEdgeData* edges = nullptr;
+  std::size_t count = 0;
+  CHECK(cuStreamGetCaptureInfo_v2(stream, &status, nullptr, &graph, &dependencies, &count) == CUDA_ERROR_LOSSY_QUERY);
+  CHECK(cuStreamGetCaptureInfo_v2(stream, &status, nullptr, &graph, nullptr, &count) == CUDA_SUCCESS);
+  CHECK(graph != nullptr);
+  CHECK(count == 1);
+  CHECK(cuStreamGetCaptureInfo_v3(stream, &status, nullptr, nullptr, &dependencies, &edges, &count) == CUDA_SUCCESS);
+  REQUIRE(edges != nullptr);
+  CHECK(edges->type == CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC);
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+}
+
 TEST_CASE("a capture ends at the worker too, whatever an earlier call met") {
   RemoteContext remote;
   CUstream stream = nullptr;
