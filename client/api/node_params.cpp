@@ -129,7 +129,8 @@ CUresult write_kernel(Thread& thread, const CUDA_KERNEL_NODE_PARAMS_v3& p, wire:
   Function* const function =
       named ? session_of(thread).functions.find(named) : session_of(thread).functions.find_kernel(kernel);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = check_context(thread, p.ctx); bad != CUDA_SUCCESS) return bad;
+  const CUcontext context = p.func ? nullptr : p.ctx;  // cuda.h: ignored beside a function
+  if (const CUresult bad = check_context(thread, context); bad != CUDA_SUCCESS) return bad;
   std::span<const std::byte> arguments;
   if (const CUresult bad = gather_arguments(*function, p.kernelParams, p.extra, arguments); bad != CUDA_SUCCESS)
     return bad;
@@ -144,7 +145,7 @@ CUresult write_kernel(Thread& thread, const CUDA_KERNEL_NODE_PARAMS_v3& p, wire:
   node.setAsKernel(!p.func);
   write_shape(p, node);
   node.setParameters(data_of(arguments));
-  node.setContext(handle_of(p.ctx).value());
+  node.setContext(handle_of(context).value());
   return CUDA_SUCCESS;
 }
 

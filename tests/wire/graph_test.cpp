@@ -191,6 +191,9 @@ TEST_CASE("kernel nodes carry their arguments, and bad handles are refused") {
   params.kernelParams = g.arguments;
   CUgraphNode node = nullptr;
   CHECK(cuGraphAddKernelNode_v2(&node, graph, nullptr, 0, &params) == CUDA_SUCCESS);
+  params.ctx = reinterpret_cast<CUcontext>(g.module);  // ignored beside a function
+  CHECK(cuGraphAddKernelNode_v2(&node, graph, nullptr, 0, &params) == CUDA_SUCCESS);
+  params.ctx = nullptr;
   params.func = reinterpret_cast<CUfunction>(g.module);
   CHECK(cuGraphAddKernelNode_v2(&node, graph, nullptr, 0, &params) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(cuGraphAddEmptyNode(&node, reinterpret_cast<CUgraph>(g.stream), nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
