@@ -148,12 +148,24 @@ CUresult Captures::check_query(const Thread& thread, Stream& stream) {
   return check_unsafe(thread);
 }
 
+namespace {
+
+// A primary context has the streams of its green contexts, too.
+bool has(const Context& context, const Stream& stream) {
+  const Context& own = *stream.context;
+  return &own == &context || (own.green && context.primary && own.device == context.device);
+}
+
+}  // namespace
+
 CUresult Captures::check_context(const Context& context) {
   if (!any()) return CUDA_SUCCESS;
   const std::lock_guard lock(mutex_);
   CUresult result = CUDA_SUCCESS;
   for (auto& [id, capture] : captures_) {
-    if (capture->context != &context) continue;
+    const auto& members = capture->streams;
+    if (std::none_of(members.begin(), members.end(), [&](const Stream* member) { return has(context, *member); }))
+      continue;
     capture->invalidated = true;
     result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }

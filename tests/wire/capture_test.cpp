@@ -327,6 +327,25 @@ TEST_CASE("edge data is missed by a program that asks for dependencies") {
   CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
 }
 
+TEST_CASE("a context whose stream has joined a capture of another context is not waited for") {
+  RemoteContext remote;
+  CUstream stream = nullptr, joined = nullptr;
+  CUevent event = nullptr;
+  CUcontext other = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxCreate_v4(&other, nullptr, 0, 0) == CUDA_SUCCESS);  // and is current
+  REQUIRE(cuStreamCreate(&joined, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitEvent(joined, event, 0) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CUgraph graph = nullptr;
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
 TEST_CASE("a capture ends at the worker too, whatever an earlier call met") {
   RemoteContext remote;
   CUstream stream = nullptr;

@@ -141,6 +141,20 @@ TEST_CASE("waiting for a primary context is waiting for its green ones") {
   CHECK(seen == 1);
 }
 
+TEST_CASE("a capture in a green context is one in its primary context") {
+  RemoteContext remote;
+  const CUgreenCtx green = make_green();
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  REQUIRE(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  CHECK(cuCtxRecordEvent(remote.context, event) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CUgraph graph = nullptr;
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(cuCtxRecordEvent(remote.context, event) == CUDA_SUCCESS);
+}
+
 TEST_CASE("a green context can be current; what is made in it outlives it, but for streams") {
   RemoteContext remote;
   const CUgreenCtx green = make_green(16);
