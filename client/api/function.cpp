@@ -76,11 +76,26 @@ bool surely_settable(const Device& device, const Function::Attributes& known, CU
   }
 }
 
+static_assert(CU_FUNC_ATTRIBUTE_MAX <= 32);
+std::uint32_t bit_of(CUfunction_attribute attribute) {
+  return attribute < CU_FUNC_ATTRIBUTE_MAX ? std::uint32_t{1} << attribute : 0;
+}
+
+// Whether the attribute has yet to become the function's own, which goes before what is set of its kernel: CUDA Driver
+// API, cuKernelSetAttribute. A kernel's own it is anyway.
+bool to_be_its_own(const Functions& functions, Function& function, CUfunction_attribute attribute) {
+  if (function.handle.kind() == HandleKind::kernel || !functions.may_have_kernel(function)) return false;
+  const std::lock_guard lock(function.mutex);
+  return !(function.own_attributes & bit_of(attribute));
+}
+
 CUresult set(Thread& thread, CUfunction_attribute attribute, int value, Function& function, int device) {
   if (attribute < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_ERROR_INVALID_VALUE;  // only to be read
   // Setting what is set already needs no word; frameworks do it before every launch.
   int present = 0;
-  if (get(thread, &present, attribute, function, device) == CUDA_SUCCESS && present == value) return CUDA_SUCCESS;
+  if (get(thread, &present, attribute, function, device) == CUDA_SUCCESS && present == value &&
+      !to_be_its_own(session_of(thread).functions, function, attribute))
+    return CUDA_SUCCESS;
   RemoteCall<wire::SetFunctionAttribute> call(thread);
   if (const CUresult bad = address(thread, call, function, device); bad != CUDA_SUCCESS) return bad;
   call.in().setAttribute(attribute);
@@ -97,6 +112,10 @@ CUresult set(Thread& thread, CUfunction_attribute attribute, int value, Function
   }();
   const CUresult result = sure ? call.post() : call.wait();
   if (result != CUDA_SUCCESS) return result;
+  {
+    const std::lock_guard lock(function.mutex);
+    function.own_attributes |= bit_of(attribute);
+  }
   Session& session = session_of(thread);
   const std::vector<Handle> same = session.functions.attribute_changed(function, device, attribute, value, changes);
   for (const Opcode stale : forgotten_after(Opcode::setFunctionAttribute)) {

@@ -37,6 +37,7 @@ void Function::reset() {
   context = 0;
   functions.clear();
   attributes.clear();
+  own_attributes = 0;
   changes = 0;
   clusters.clear();
   legacy = {};

@@ -59,6 +59,9 @@ struct Function {
   };
   static Attributes read(wire::FunctionAttributesReply::Reader reply);
   std::map<int, Attributes> attributes;
+  /// Bits by attribute: those that were set through this function, and so go before what its kernel is given, whichever
+  /// comes first.
+  std::uint32_t own_attributes = 0;
   /// How often attributes of it, or of what it is one with, were set: what was asked for before such a change is not
   /// kept after it.
   std::uint64_t changes = 0;
@@ -153,6 +156,10 @@ class Functions {
   std::vector<Handle> attribute_changed(Function& function, int device, CUfunction_attribute attribute, int value,
                                         std::uint64_t changes);
 
+  /// Attributes of it may be its own or its kernel's.
+  bool may_have_kernel(const Function& function) const {
+    return function.owner.kind() == HandleKind::kernel || library_modules_;
+  }
   /// The program has the module that is behind a library: functions found in it are those of the library's kernels,
   /// unknown to us.
   bool knows_modules_of_libraries() const { return library_modules_; }

@@ -614,6 +614,31 @@ TEST_CASE("the function of a kernel that is known well is not waited for") {
   CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr) == CUDA_ERROR_INVALID_HANDLE);
 }
 
+TEST_CASE("an attribute that is set through a function is its own, whatever its kernel has") {
+  RemoteContext remote;
+  LoadedKernel fill;
+  const CUfunction function = fill.function();
+  const auto set = [&](CUfunction f) {
+    CHECK(cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 30) == CUDA_SUCCESS);
+    remote.hear_out();
+  };
+  CHECK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 30, fill.kernel, 0) == CUDA_SUCCESS);
+  set(function);
+  CHECK(remote.driver->calls("cuFuncSetAttribute") == 1);
+  set(function);
+  CHECK(remote.driver->calls("cuFuncSetAttribute") == 1);
+  // A function without a kernel has no other attributes.
+  CUmodule module = nullptr;
+  CUfunction plain = nullptr;
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&plain, module, "fill32") == CUDA_SUCCESS);
+  int present = 1;
+  REQUIRE(cuFuncGetAttribute(&present, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, plain) == CUDA_SUCCESS);
+  CHECK(cuFuncSetAttribute(plain, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, present) == CUDA_SUCCESS);
+  remote.hear_out();
+  CHECK(remote.driver->calls("cuFuncSetAttribute") == 1);
+}
+
 TEST_CASE("a kernel has a function in each context, which goes with that") {
   RemoteContext remote;
   LoadedKernel fill;
