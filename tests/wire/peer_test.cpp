@@ -50,6 +50,10 @@ TEST_CASE("access of one device to another's memory holds for present and later 
   CHECK(cuDeviceCanAccessPeer(&can, 0, 2) == CUDA_ERROR_INVALID_DEVICE);
   CHECK(cuDeviceGetP2PAttribute(&value, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, 0, 1) == CUDA_SUCCESS);
   CHECK(value == 3);
+  CHECK(cuDeviceGetP2PAttribute(&value, CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED, 0, 1) ==
+        CUDA_SUCCESS);
+  CHECK(value == 1);
+  CHECK(cuDeviceGetP2PAttribute(&value, static_cast<CUdevice_P2PAttribute>(6), 0, 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuDeviceGetP2PAttribute(&value, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, 0) == CUDA_ERROR_INVALID_DEVICE);
 
   CHECK(cuCtxEnablePeerAccess(two.other, 1) == CUDA_ERROR_INVALID_VALUE);

@@ -14,7 +14,8 @@ namespace {
 
 constexpr CUdevice_P2PAttribute peer_attributes[] = {
     CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
-    CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED};
+    CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED,
+    CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED};
 
 void write_device(DriverTable& driver, CUdevice ordinal, wire::DeviceFacts::Builder device) {
   char name[256] = {};
@@ -88,12 +89,16 @@ void write_facts(DriverTable& driver, const std::vector<int>& ordinals, wire::Ho
       int can = 0;
       driver.cuDeviceCanAccessPeer(&can, ordinals[from], ordinals[to]);
       peer.setCanAccess(can != 0);
-      auto attributes = peer.initAttributes(std::size(peer_attributes));
-      for (unsigned i = 0; i < std::size(peer_attributes); ++i) {
+      std::vector<std::pair<CUdevice_P2PAttribute, int>> known;  // an older driver does not know all
+      for (const CUdevice_P2PAttribute attribute : peer_attributes) {
         int value = 0;
-        driver.cuDeviceGetP2PAttribute(&value, peer_attributes[i], ordinals[from], ordinals[to]);
-        attributes[i].setAttribute(peer_attributes[i]);
-        attributes[i].setValue(value);
+        if (driver.cuDeviceGetP2PAttribute(&value, attribute, ordinals[from], ordinals[to]) == CUDA_SUCCESS)
+          known.emplace_back(attribute, value);
+      }
+      auto attributes = peer.initAttributes(static_cast<unsigned>(known.size()));
+      for (unsigned i = 0; i < known.size(); ++i) {
+        attributes[i].setAttribute(known[i].first);
+        attributes[i].setValue(known[i].second);
       }
     }
   }
