@@ -574,6 +574,11 @@ CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice) {
   *bytes = state().memory_limit_bytes;
   return CUDA_SUCCESS;
 }
+CUresult cuDeviceGetHostAtomicCapabilities(unsigned* capabilities, const CUatomicOperation*, unsigned count, CUdevice) {
+  if (count == 0) return CUDA_ERROR_INVALID_VALUE;
+  std::fill_n(capabilities, count, CU_ATOMIC_CAPABILITY_UNSIGNED);
+  return CUDA_SUCCESS;
+}
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
@@ -591,6 +596,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
+    case CU_DEVICE_ATTRIBUTE_NUMA_CONFIG:
+    case CU_DEVICE_ATTRIBUTE_NUMA_ID:
+    case CU_DEVICE_ATTRIBUTE_ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH:
     case CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED:

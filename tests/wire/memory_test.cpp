@@ -532,6 +532,23 @@ TEST_CASE("a reservation has its alignment, also where it is wished elsewhere") 
   }
 }
 
+TEST_CASE("a link of the GPU to its own host is none to the program's memory") {
+  RemoteContext remote;
+  int value = 7;
+  CHECK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_NUMA_CONFIG, 0) == CUDA_SUCCESS);
+  CHECK(value == CU_DEVICE_NUMA_CONFIG_NONE);
+  CHECK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_NUMA_ID, 0) == CUDA_SUCCESS);
+  CHECK(value == -1);
+  CHECK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED, 0) == CUDA_SUCCESS);
+  CHECK(value == 0);
+  const CUatomicOperation operations[] = {CU_ATOMIC_OPERATION_INTEGER_ADD, CU_ATOMIC_OPERATION_CAS};
+  unsigned capabilities[] = {7, 7};
+  CHECK(cuDeviceGetHostAtomicCapabilities(capabilities, operations, 2, 0) == CUDA_SUCCESS);
+  CHECK(capabilities[0] == 0);
+  CHECK(capabilities[1] == 0);
+  CHECK(cuDeviceGetHostAtomicCapabilities(capabilities, operations, 0, 0) == CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_CASE("memory of the host is denied by attributes, and refused without a word") {
   RemoteContext remote;
   const auto attribute = [](CUdevice_attribute which) {
