@@ -133,9 +133,10 @@ CUresult cuGreenCtxStreamCreate(Thread& thread, CUstream* out, CUgreenCtx green,
 }
 
 CUresult cuStreamDestroy_v2(Thread& thread, CUstream stream) {
-  Stream* const found = session_of(thread).streams.find(handle_of(stream));
-  if (!found) return CUDA_ERROR_INVALID_HANDLE;  // the default streams cannot be destroyed
-  return session_of(thread).streams.destroy(thread, *found);
+  Streams& streams = session_of(thread).streams;
+  Stream* const found = streams.find(handle_of(stream));
+  if (!found) return streams.error(handle_of(stream));  // the default streams cannot be destroyed
+  return streams.destroy(thread, *found);
 }
 
 CUresult cuStreamSynchronize(Thread& thread, CUstream stream) {

@@ -114,6 +114,15 @@ class HandleMap {
            handle.generation() <= slot->generation;
   }
 
+  /// Whether the object of this handle is gone, no other one has taken its place yet, and `test` holds of it.
+  template <class Test>
+  bool gone(Handle handle, Test&& test) {
+    const std::lock_guard lock(mutex_);
+    Slot* const slot = handle.well_formed(kind_, origin_) ? slot_at(handle.index()) : nullptr;
+    return slot && slot->live.load(std::memory_order_relaxed) == 0 && handle.generation() == slot->generation &&
+           test(*slot->object.load(std::memory_order_relaxed));
+  }
+
   /// Calls visit(handle, object) for each live object.
   template <class Visit>
   void for_each(Visit&& visit) {

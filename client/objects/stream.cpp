@@ -9,6 +9,7 @@ void Stream::reset() {
   id = 0;
   submitted = awaited = completed = settled = ordered = items = retired = fenced = 0;
   capture = nullptr;
+  without_green = false;
 }
 
 Stream* Event::recorded_on() const {

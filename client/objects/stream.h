@@ -28,6 +28,8 @@ struct Stream {
   std::atomic<int> priority{0};
   std::uint64_t id = 0;  ///< cuStreamGetId
 
+  bool without_green = false;  ///< it is gone because its green context was destroyed
+
   std::atomic<std::uint64_t> submitted{0};  ///< last call that gave it work
   std::atomic<std::uint64_t> awaited{0};    ///< the last of these but for copies to the device that go by themselves
   std::atomic<std::uint64_t> completed{0};  ///< everything up to this call is done, or as good as done

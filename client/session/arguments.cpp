@@ -22,7 +22,9 @@ StreamUse::StreamUse(Thread& thread, CUstream stream, Context* context) {
     }
     return;
   }
-  stream_ = session_of(thread).streams.find(handle_of(stream));
+  Streams& streams = session_of(thread).streams;
+  stream_ = streams.find(handle_of(stream));
+  if (!stream_) error_ = streams.error(handle_of(stream));
 }
 
 bool synchronizes(Thread& thread, const Stream& stream, CUdeviceptr address) {

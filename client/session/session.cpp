@@ -230,6 +230,7 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   });
   for (const auto& [handle, stream] : gone_streams) {
     captures.forget(*stream);
+    stream->without_green = context.green;
     streams.erase(handle);
   }
   captures.context_closed(context);

@@ -24,6 +24,11 @@ class Streams : public HandleMap<Stream> {
   Stream* default_of(Thread& thread, Context& context);
   /// cuStreamDestroy, and the end of a thread for its default streams.
   CUresult destroy(Thread& thread, Stream& stream);
+  /// What a call about a handle is answered with that is of no stream, or no more.
+  CUresult error(Handle handle) {
+    return gone(handle, [](const Stream& stream) { return stream.without_green; }) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                                                                   : CUDA_ERROR_INVALID_HANDLE;
+  }
 
  private:
   Captures& captures_;

@@ -194,7 +194,8 @@ TEST_CASE("a green context can be current; what is made in it outlives it, but f
   REQUIRE(cuGreenCtxDestroy(green) == CUDA_SUCCESS);  // it is popped
   REQUIRE(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
   CHECK(current == remote.context);
-  CHECK(cuStreamSynchronize(stream) != CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(stream) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  CHECK(cuStreamDestroy_v2(stream) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
   CHECK(cuEventSynchronize(event) == CUDA_SUCCESS);
   CHECK(cuEventRecord(event, nullptr) == CUDA_SUCCESS);
   unsigned words[2] = {};
