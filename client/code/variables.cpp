@@ -1,6 +1,9 @@
 #include "variables.h"
 
 #include <algorithm>
+#include <cstdint>
+
+#include "client/objects/context.h"
 
 namespace fargpu::client {
 
@@ -32,6 +35,16 @@ std::optional<Region> Variables::known(const Name& name, std::uint64_t owner) co
 void Variables::found(Name name, std::uint64_t address) {
   const std::lock_guard lock(mutex_);
   addresses_.insert_or_assign(std::move(name), address);
+}
+
+void Variables::hand_on(Thread& thread, Context& from, Context& to) {
+  managed_.hand_on_variables(thread, from, to);
+  map_.update_within(0, UINT64_MAX, [&](Region& region) {
+    if (region.context != &from || !region.managed_variable || Handle(region.owner).kind() != HandleKind::library)
+      return;
+    region.context = &to;
+    region.device = to.device;
+  });
 }
 
 void Variables::give_back(Thread& thread, const std::vector<Region>& variables) {

@@ -11,6 +11,7 @@
 
 #include "client/memory/managed_memory.h"
 #include "client/memory/memory_map.h"
+#include "protocol/handle.h"
 
 namespace fargpu::client {
 
@@ -23,6 +24,9 @@ class Variables {
   /// pages here, for others may lie there when the answer comes. Returned for the case that the module stays.
   std::vector<Region> take(const std::function<bool(const Region&)>& which);
   void give_back(Thread& thread, const std::vector<Region>& variables);
+  /// A context is about to be closed. Managed variables of libraries are one for all contexts and live as long as their
+  /// library: those that were asked for in this context first are another one's from here on.
+  void hand_on(Thread& thread, Context& from, Context& to);
 
   /// By which a program asks for a variable: CUDA's runtime does so at each copy to or from a symbol.
   struct Name {

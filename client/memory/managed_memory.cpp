@@ -173,6 +173,20 @@ void ManagedMemory::forsake(std::uint64_t address, std::uint64_t bytes) {
   }
 }
 
+// What the worker has of a variable lies with its module or library, and is there for any context. A block may have
+// variables of several contexts: those of the closed one are forsaken.
+void ManagedMemory::hand_on_variables(Thread& thread, Context& from, Context& to) {
+  const std::lock_guard lock(mutex_);
+  bool any = false;
+  for (auto block = blocks_.lower_bound(driver_band_.base);
+       block != blocks_.end() && driver_band_.contains(block->first); ++block) {
+    if (block->second->context != &from) continue;
+    // What was sent by way of the context is there before the context goes.
+    if (!std::exchange(any, true) && from.own_work) wait_for_sent(thread, from);
+    block->second->context = &to;
+  }
+}
+
 // --- contents -------------------------------------------------------------------------------------------------------
 
 // Copies of ours run on a stream of their own, which waits for nothing: the program may touch managed memory in a host

@@ -59,6 +59,8 @@ class ManagedMemory final : public PagedMemory {
   bool adopt(Thread& thread, Context& context, std::uint64_t address, std::uint64_t bytes);
   /// It is gone.
   void forsake(std::uint64_t address, std::uint64_t bytes);
+  /// A context is about to be closed: contents of variables go by way of another one from now on.
+  void hand_on_variables(Thread& thread, Context& from, Context& to);
 
   /// Changes what is known of [address, address + bytes); false unless all of it is managed.
   bool advise(std::uint64_t address, std::uint64_t bytes, const std::function<void(ManagedAdvice&)>& change);

@@ -67,6 +67,18 @@ Context* Contexts::any_active() {
   return found;
 }
 
+Context* Contexts::heir_of(const Context& closing) {
+  const auto fitness = [&](const Context& context) {
+    return 2 * (context.failure == CUDA_SUCCESS) + (context.device == closing.device);
+  };
+  Context* found = nullptr;
+  for_active([&](Context& context) {
+    if (context.green || &context == &closing) return;
+    if (!found || fitness(context) > fitness(*found)) found = &context;
+  });
+  return found;
+}
+
 bool Contexts::idle() {
   bool idle = true;
   contexts_.for_each([&](Handle, Context& context) { idle = idle && (!context.active || this->idle(context)); });

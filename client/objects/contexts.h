@@ -47,6 +47,9 @@ class Contexts {
   }
   /// An active one, or null if there is none.
   Context* any_active();
+  /// The one that takes over what outlives `closing`: one that has not failed, and of its device, if possible. Null if
+  /// no other one is active.
+  Context* heir_of(const Context& closing);
   /// Nothing is under way in any context, as far as is known without asking. Programs wait for streams more often than
   /// for a context: where the context as a whole is not known to be idle, each of its streams is looked at.
   bool idle();

@@ -215,6 +215,8 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   for (Context* const green : contexts.greens(context)) close_context(thread, *green);
   stream_waits.forget(context);  // no thread may be left that would write what they wait for
   context.storage.clear(context.cuda());
+  if (!context.green)
+    if (Context* const heir = contexts.heir_of(context)) variables.hand_on(thread, context, *heir);
   RemoteCall<wire::CloseContext> call(calls, thread);
   call.in().setContext(context.handle.value());
   context.active = false;

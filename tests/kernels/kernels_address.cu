@@ -572,6 +572,35 @@ CASE(managed_variable_for_both) {
   OK(cuLibraryUnload(library));
 }
 
+// It lives as long as the library, whichever context was the first to ask for it.
+CASE(managed_variable_outlives_context) {
+  CUlibrary library;
+  OK(cuLibraryLoadData(&library, kernel_image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUkernel count_up;
+  OK(cuLibraryGetKernel(&count_up, library, "count_up"));
+  CUcontext first, other;
+  OK(cuCtxGetCurrent(&first));
+  OK(cuCtxCreate(&other, nullptr, 0, devices() < 2 ? 0 : 1));
+  CUdeviceptr address;
+  OK(cuLibraryGetManaged(&address, nullptr, library, "counted"));
+  int* const values = reinterpret_cast<int*>(address);
+  values[0] = 10;
+  int by = 1;
+  void* arguments[] = {&by};
+  for (CUcontext context : {other, first}) {
+    OK(cuCtxSetCurrent(context));
+    OK(cuLaunchKernel(reinterpret_cast<CUfunction>(count_up), 8, 1, 1, 128, 1, 1, 0, nullptr, arguments, nullptr));
+    OK(cuCtxSynchronize());
+  }
+  OK(cuCtxDestroy(other));
+  HOLDS(values[0] == 12 && values[999] == 2);
+  values[0] = 20;
+  OK(cuLaunchKernel(reinterpret_cast<CUfunction>(count_up), 8, 1, 1, 128, 1, 1, 0, nullptr, arguments, nullptr));
+  OK(cuCtxSynchronize());
+  HOLDS(values[0] == 21 && values[999] == 3);
+  OK(cuLibraryUnload(library));
+}
+
 CASE(peer_copy_waits) {
   if (devices() < 2) return skip("there is one device");
   Kernels kernels;

@@ -90,7 +90,7 @@ class TwoDevices(SystemTest):
     def test_peers(self):
         broker = self.broker(driver=SOFTWARE_GPU, env={"FARGPU_SOFTGPU_DEVICES": "2"})
         for case in ("two_devices", "no_access_to_peers", "managed_for_both", "managed_variable_for_both",
-                     "peer_copy_waits", "launches_together", "grids_meet"):
+                     "managed_variable_outlives_context", "peer_copy_waits", "launches_together", "grids_meet"):
             with self.subTest(case):
                 done = run([PROGRAMS / "kernels_address", case], env=environment(broker), seconds=CASE_SECONDS)
                 self.assertEqual(done.code, 0, done.out + done.err)

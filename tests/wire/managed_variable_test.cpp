@@ -184,6 +184,48 @@ TEST_CASE("libraries tell of managed variables by a call of their own") {
   CHECK(unified == 0);
 }
 
+TEST_CASE("a managed variable of a library outlives the context in which it was asked for first") {
+  RemoteContext remote;
+  CUlibrary library = nullptr;
+  REQUIRE(cuLibraryLoadData(&library, test::kernels, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  CUcontext first = nullptr;
+  REQUIRE(cuCtxCreate_v4(&first, nullptr, 0, 0) == CUDA_SUCCESS);
+  CUdeviceptr address = 0, again = 0;
+  REQUIRE(cuLibraryGetManaged(&address, nullptr, library, "managed_words") == CUDA_SUCCESS);
+  const bool asked_by_both = GENERATE(true, false);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  if (asked_by_both) {
+    REQUIRE(cuLibraryGetManaged(&again, nullptr, library, "managed_words") == CUDA_SUCCESS);
+    CHECK(again == address);
+  }
+  auto* const words = reinterpret_cast<unsigned*>(address);
+  words[5] = 7;  // sent by way of the first context
+  REQUIRE(cuMemsetD32_v2(address + 24, 9, 1) == CUDA_SUCCESS);
+  const bool ours = GENERATE(true, false);
+  if (ours) words[7] = 8;  // not sent yet
+  REQUIRE(cuCtxDestroy_v2(first) == CUDA_SUCCESS);
+  unsigned managed = 0;
+  REQUIRE(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) == CUDA_SUCCESS);
+  CHECK(managed == 1);
+  CUcontext its = nullptr;
+  CHECK(cuPointerGetAttribute(&its, CU_POINTER_ATTRIBUTE_CONTEXT, address) == CUDA_SUCCESS);
+  CHECK(its == remote.context);
+  CHECK(words[5] == 7);
+  CHECK(words[6] == 9);
+  CHECK(words[7] == (ours ? 8u : 0x11111111u));
+  words[8] = 10;
+  unsigned there[4] = {};
+  REQUIRE(cuMemcpyDtoH_v2(there, address + 20, 16) == CUDA_SUCCESS);
+  CHECK(there[0] == 7);
+  CHECK(there[2] == words[7]);
+  CHECK(there[3] == 10);
+  CHECK(cuLibraryGetManaged(&again, nullptr, library, "managed_words") == CUDA_SUCCESS);
+  CHECK(again == address);
+  CHECK(words[8] == 10);
+  REQUIRE(cuLibraryUnload(library) == CUDA_SUCCESS);
+  CHECK(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) == CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_CASE("a managed variable is there before any context is") {
   Remote remote;
   CUlibrary library = nullptr;
