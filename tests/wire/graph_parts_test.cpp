@@ -361,6 +361,36 @@ TEST_CASE("a graph's copies go where kernels see memory that they came to use la
   CHECK(pinned[1] == 60);
 }
 
+TEST_CASE("nodes are not forgotten to be disabled when an update brings the first copy to the program") {
+  Graphs g;
+  const CUDA_MEMCPY3D within = [&] {
+    CUDA_MEMCPY3D copy = g.in(g.memory + 16, nullptr, 4);
+    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = g.memory;
+    return copy;
+  }();
+  const CUgraphNode node = g.add(within);
+  const CUgraphExec exec = g.instantiate();
+  CUgraph other = nullptr;
+  REQUIRE(cuGraphCreate(&other, 0) == CUDA_SUCCESS);
+  unsigned seen = 77;
+  g.add(g.out(&seen, g.memory, 4), {}, other);
+  REQUIRE(cuMemsetD32_v2(g.memory, 5, 1) == CUDA_SUCCESS);
+  REQUIRE(cuGraphNodeSetEnabled(exec, node, 0) == CUDA_SUCCESS);
+  CUgraphExecUpdateResultInfo info{};
+  CHECK(cuGraphExecUpdate_v2(exec, other, &info) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
+  g.run(exec);  // as it was
+  CHECK(seen == 77);
+  CHECK(g.word(g.memory + 16) == 0);
+  REQUIRE(cuGraphNodeSetEnabled(exec, node, 1) == CUDA_SUCCESS);
+  g.run(exec);
+  CHECK(g.word(g.memory + 16) == 5);
+  CHECK(cuGraphExecUpdate_v2(exec, other, &info) == CUDA_SUCCESS);
+  g.run(exec);
+  CHECK(seen == 5);
+}
+
 TEST_CASE("a graph with conditions says that its copies cannot go where kernels see the memory") {
   Graphs g;
   unsigned* pinned = nullptr;

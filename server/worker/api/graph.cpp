@@ -244,7 +244,9 @@ Outcome cuGraphNodeSetEnabled(Session& session, Call& call, wire::CuGraphNodeSet
   if (attended && !copy && attended->has_parts()) return CUDA_ERROR_NOT_SUPPORTED;
   if (const CUresult bad = attended ? attended->before_change() : CUDA_SUCCESS; bad != CUDA_SUCCESS) return bad;
   const CUresult result = session.driver().cuGraphNodeSetEnabled(exec.cuda(), node.cuda(), in.getIsEnabled());
-  if (result == CUDA_SUCCESS && copy) attended->set_enabled(node.cuda(), copy, in.getIsEnabled() != 0);
+  if (result != CUDA_SUCCESS) return result;
+  if (attended) attended->set_enabled(node.cuda(), copy, in.getIsEnabled() != 0);
+  else session.attended_graphs().set_enabled(exec.value(), node.cuda(), in.getIsEnabled() != 0);
   return result;
 }
 
@@ -334,6 +336,16 @@ Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader, Kno
   if (const CUresult bad = attended ? attended->before_change() : CUDA_SUCCESS; bad != CUDA_SUCCESS) {
     out.setOutcome(CU_GRAPH_EXEC_UPDATE_ERROR);
     return bad;
+  }
+  // Nobody knows which copies of the new graph the driver would leave out.
+  if (session.attended_graphs().any_disabled(exec.value()) &&
+      needs_attention(driver, session.graph_parts(), graph.cuda())) {
+    out.setRefusal(
+        "updating an executable graph of which nodes are disabled with the first graph that copies from or to memory "
+        "of "
+        "the program");
+    out.setOutcome(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
+    return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   }
   CUgraphExecUpdateResultInfo info{};
   CUresult result = driver.cuGraphExecUpdate_v2(exec.cuda(), graph.cuda(), &info);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -27,11 +28,26 @@ class AttendedGraphs {
     return found == graphs_.end() ? nullptr : found->second.get();
   }
   void add(std::uint64_t exec, std::unique_ptr<AttendedGraph> graph) { graphs_[exec] = std::move(graph); }
-  void forget(std::uint64_t exec) { graphs_.erase(exec); }
+  void forget(std::uint64_t exec) {
+    graphs_.erase(exec);
+    disabled_.erase(exec);
+  }
+
+  /// A node of an executable graph that needs no attention was disabled, or enabled again. Named as the program does.
+  void set_enabled(std::uint64_t exec, CUgraphNode node, bool enabled) {
+    if (!enabled) {
+      disabled_[exec].insert(node);
+    } else if (const auto found = disabled_.find(exec); found != disabled_.end()) {
+      found->second.erase(node);
+      if (found->second.empty()) disabled_.erase(found);
+    }
+  }
+  bool any_disabled(std::uint64_t exec) const { return disabled_.contains(exec); }
 
  private:
   std::shared_ptr<DriverTable> driver_;
   std::unordered_map<std::uint64_t, std::unique_ptr<AttendedGraph>> graphs_;
+  std::unordered_map<std::uint64_t, std::set<CUgraphNode>> disabled_;  // none of those in graphs_
 };
 
 }  // namespace fargpu::server

@@ -383,34 +383,30 @@ CUresult AttendedGraph::take(CUgraph graph, std::string& refusal) {
   if (copy_) driver->cuGraphDestroy(copy_);
   if (driver->cuGraphClone(&copy_, graph) != CUDA_SUCCESS) copy_ = nullptr;  // conditional nodes cannot be copied
   if (copy_) names_.take(*driver, graph, copy_);
-  const bool disabled_known = keep_disabled();
-  if (!make_plan(driver, copy_ ? copy_ : graph, refusal)) return CUDA_ERROR_NOT_SUPPORTED;
-  if (disabled_known || !plan_->has_parts) return CUDA_SUCCESS;
-  refusal = "a graph whose nodes were made in another order, while nodes of the executable graph are disabled";
-  plan_ = nullptr;
-  return CUDA_ERROR_NOT_SUPPORTED;
+  keep_disabled();
+  return make_plan(driver, copy_ ? copy_ : graph, refusal) ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// An update leaves disabled what was (CUDA Programming Guide, Individual Node Enable). False if it is not known which
-// nodes of the new graph these are.
-bool AttendedGraph::keep_disabled() {
-  bool known = true;
-  for (auto& [name, copy] : disabled_) {
-    copy = names_.copy_of(name);
-    known = known && copy;
-  }
-  std::erase_if(disabled_, [](const auto& node) { return !node.second; });
-  return known;
+// An update leaves disabled what was (CUDA Programming Guide, Individual Node Enable). Which nodes of the new graph
+// these are may come to be known with another update.
+void AttendedGraph::keep_disabled() {
+  for (auto& [name, copy] : disabled_) copy = names_.copy_of(name);
 }
 
 std::set<CUgraphNode> AttendedGraph::disabled() const {
   std::set<CUgraphNode> copies;
-  for (const auto& [name, copy] : disabled_) copies.insert(copy);
+  for (const auto& [name, copy] : disabled_)
+    if (copy) copies.insert(copy);
   return copies;
 }
 
 bool AttendedGraph::make_plan(const std::shared_ptr<DriverTable>& driver, CUgraph graph, std::string& refusal) {
   plan_ = GraphPlan::make(driver, parts_, graph, whole_, flags_, disabled(), refusal);
+  const auto unknown = [](const auto& node) { return !node.second; };
+  if (plan_ && plan_->has_parts && std::any_of(disabled_.begin(), disabled_.end(), unknown)) {
+    refusal = "a graph whose nodes were made in another order, while nodes of the executable graph are disabled";
+    plan_ = nullptr;
+  }
   plan_changed_ = false;
   std::erase_if(unchanged_, [](const auto& plan) { return plan.expired(); });
   unchanged_.push_back(plan_);
@@ -460,7 +456,8 @@ CUgraphNode AttendedGraph::copy_of(CUgraphNode node) {
 }
 
 void AttendedGraph::set_enabled(CUgraphNode node, CUgraphNode copy, bool enabled) {
-  if (enabled) std::erase_if(disabled_, [&](const auto& disabled) { return disabled.second == copy; });
+  const auto is = [&](const auto& disabled) { return disabled.first == node || (copy && disabled.second == copy); };
+  if (enabled) std::erase_if(disabled_, is);
   else disabled_[node] = copy;
   plan_changed_ = true;
 }

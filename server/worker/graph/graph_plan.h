@@ -81,7 +81,7 @@ class AttendedGraph {
   CUgraphNode copy_of(CUgraphNode node);
   CUgraph copy() const { return copy_; }
   void changed() { plan_changed_ = true; }
-  /// `node`: by which the program names it.
+  /// `node`: by which the program names it. `copy`: null if it is not known.
   void set_enabled(CUgraphNode node, CUgraphNode copy, bool enabled);
   bool has_parts() const { return plan_ && plan_->has_parts; }
 
@@ -95,13 +95,14 @@ class AttendedGraph {
   const std::uint64_t flags_;
   CUgraph copy_ = nullptr;
   NodeNames names_;
-  std::map<CUgraphNode, CUgraphNode> disabled_;  // nodes of the copy, by what the program names them
+  // Nodes of the copy, null where they are not known, by what the program names them.
+  std::map<CUgraphNode, CUgraphNode> disabled_;
   std::shared_ptr<GraphPlan> plan_;
   std::vector<std::weak_ptr<GraphPlan>> unchanged_;  // plans, plan_ among them, since which nothing was changed
   bool plan_changed_ = false;
   std::uint64_t places_seen_ = 0;  // changes of where kernels see parts
 
-  bool keep_disabled();
+  void keep_disabled();
   std::set<CUgraphNode> disabled() const;
   bool make_plan(const std::shared_ptr<DriverTable>& driver, CUgraph graph, std::string& refusal);
 };
