@@ -640,8 +640,10 @@ CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned c
   const Lock lock(mutex());
   Graph* const g = live<Graph>(graph);
   UserObject* const o = live<UserObject>(object);
-  if (!g || !o || count == 0 || g->references[o] < count) return CUDA_ERROR_INVALID_VALUE;
-  if ((g->references[o] -= count) == 0) g->references.erase(o);
+  if (!g || !o || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto held = g->references.find(o);
+  if (held == g->references.end() || held->second < count) return CUDA_ERROR_INVALID_VALUE;
+  if ((held->second -= count) == 0) g->references.erase(held);
   drop(o, count);
   return CUDA_SUCCESS;
 }

@@ -774,6 +774,53 @@ TEST_CASE("references of user objects are their owners'") {
   CHECK(ended == 1);
 }
 
+TEST_CASE("copies of a graph within another one keep what was added to it there") {
+  Graphs g;
+  std::vector<int> order;
+  Function one = [&] { order.push_back(1); }, two = [&] { order.push_back(2); };
+  CUgraph child = nullptr, within = nullptr, copy = nullptr;
+  REQUIRE(cuGraphCreate(&child, 0) == CUDA_SUCCESS);
+  const CUgraphNode early = g.add(one, {}, child);
+  CUgraphNode node = nullptr;
+  REQUIRE(cuGraphAddChildGraphNode(&node, g.graph, nullptr, 0, child) == CUDA_SUCCESS);
+  REQUIRE(cuGraphChildGraphNodeGetGraph(node, &within) == CUDA_SUCCESS);
+  CUgraphNode its_early = nullptr;
+  std::size_t count = 1;
+  REQUIRE(cuGraphGetNodes(within, &its_early, &count) == CUDA_SUCCESS);
+  CHECK(its_early != early);
+  const CUgraphNode late = g.add(two, {its_early}, within);
+  const bool embedded = GENERATE(false, true);
+  if (embedded) {
+    CUgraphNode again = nullptr;
+    REQUIRE(cuGraphCreate(&copy, 0) == CUDA_SUCCESS);
+    REQUIRE(cuGraphAddChildGraphNode(&again, copy, nullptr, 0, within) == CUDA_SUCCESS);
+  } else {
+    REQUIRE(cuGraphClone(&copy, within) == CUDA_SUCCESS);
+  }
+  CUgraphNode late_copy = nullptr, early_copy = nullptr;
+  if (!embedded) {
+    REQUIRE(cuGraphNodeFindInClone(&late_copy, late, copy) == CUDA_SUCCESS);
+    REQUIRE(cuGraphNodeFindInClone(&early_copy, its_early, copy) == CUDA_SUCCESS);
+  }
+  const CUgraphExec exec = g.instantiate(copy);
+  REQUIRE(cuGraphDestroy(child) == CUDA_SUCCESS);
+  REQUIRE(cuGraphDestroy(g.graph) == CUDA_SUCCESS);
+  g.graph = nullptr;
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // for the parts to go
+  g.run(exec);
+  CHECK(order == std::vector<int>{1, 2});
+  REQUIRE(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+  if (embedded) return;
+  // Each part is kept once: it goes with its node. The node and the driver's object are two less.
+  for (const CUgraphNode gone : {late_copy, early_copy}) {
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const std::size_t before = g.driver->objects();
+    REQUIRE(cuGraphDestroyNode(gone) == CUDA_SUCCESS);
+    CHECK(soon([&] { return g.driver->objects() + 2 == before; }));
+  }
+}
+
 TEST_CASE("nothing is left of graphs that are gone") {
   Graphs g;
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);

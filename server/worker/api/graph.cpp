@@ -26,6 +26,14 @@ bool holds_itself(Session& session, CUgraph graph, Handle handle, const CUgraphN
   return handles.root_of(handle) == handles.root_of(child) && lies_in(session, graph, node.graph.graph);
 }
 
+// The node, which was just given these parameters, has a copy of a graph, unless it was moved.
+CUresult keep_parts_of_child(Session& session, wire::NodeParameters::Reader in, CUgraphNode node, CUgraph keeper) {
+  if (!in.isChild() || in.getMoved()) return CUDA_SUCCESS;
+  CUgraph copy{};
+  if (const CUresult bad = session.driver().cuGraphChildGraphNodeGetGraph(node, &copy); bad != CUDA_SUCCESS) return bad;
+  return keep_parts_of_copy(session, Handle(in.getChild()), copy, keeper);
+}
+
 }  // namespace
 
 // --- nodes ----------------------------------------------------------------------------------------------------------
@@ -62,6 +70,12 @@ Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in, Known<Ha
     node.take_back();
     return result;
   }
+  if (const CUresult bad = keep_parts_of_child(session, in.getParameters(), made, keeper_of(session, graph.cuda()));
+      bad != CUDA_SUCCESS) {
+    session.driver().cuGraphDestroyNode(made);
+    node.take_back();
+    return bad;
+  }
   auto out = call.out<wire::AddNodeReply>();
   const Handle handle = session.objects().introduce(HandleKind::node, made, call, graph.value());
   out.setNode(handle.value());
@@ -90,17 +104,7 @@ namespace {
 // The parts of a node that the graph keeps for it: the node is one of the graph's own, and of no graph within it.
 std::vector<std::uint64_t> parts_kept_for(Session& session, CUgraph graph, CUgraphNode node) {
   DriverTable& driver = session.driver();
-  const GraphParts& parts = session.graph_parts();
-  std::vector<std::uint64_t> numbers;
-  CUgraphNodeType type{};
-  CUDA_HOST_NODE_PARAMS host{};
-  CUDA_MEMCPY3D copy{};
-  if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return {};
-  if (type == CU_GRAPH_NODE_TYPE_HOST && driver.cuGraphHostNodeGetParams(node, &host) == CUDA_SUCCESS)
-    numbers.push_back(parts.of(host));
-  if (type == CU_GRAPH_NODE_TYPE_MEMCPY && driver.cuGraphMemcpyNodeGetParams(node, &copy) == CUDA_SUCCESS)
-    for (const auto& side : {source_of(copy), target_of(copy)}) numbers.push_back(side ? parts.at(*side) : 0);
-  std::erase(numbers, 0);
+  const std::vector<std::uint64_t> numbers = parts_of(session, node);
   if (numbers.empty()) return {};
   std::size_t count = 0;
   if (driver.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) return {};
@@ -126,9 +130,10 @@ Outcome set_in_graph(Session& session, const Call& call, wire::NodeParameters::R
     params.take_back();
     return result;
   }
+  const CUresult kept = keep_parts_of_child(session, in, node.cuda(), graph);
   for (const Handle gone : within) session.objects().forget(gone.kind(), gone.value());
   for (const std::uint64_t part : before) session.graph_parts().let_go(session.driver(), graph, part);
-  return result;
+  return kept;
 }
 
 Outcome set_in_exec(Session& session, Call& call, wire::SetNode::Reader in, Known<HandleKind::node> node) {
@@ -193,6 +198,10 @@ Outcome cuGraphClone(Session& session, Call& call, wire::CuGraphClone::Reader, K
   CUgraph clone{};
   const CUresult result = session.driver().cuGraphClone(&clone, original.cuda());
   if (result != CUDA_SUCCESS) return result;
+  if (const CUresult bad = keep_parts_of_copy(session, original.handle(), clone, clone); bad != CUDA_SUCCESS) {
+    session.driver().cuGraphDestroy(clone);
+    return bad;
+  }
   const Handle handle = session.objects().reveal(HandleKind::graph, clone, call);
   session.user_objects().copied(original.handle(), handle);
   call.out<wire::CuGraphCloneReply>().setPhGraphClone(handle.value());

@@ -271,6 +271,40 @@ bool lies_in(Session& session, CUgraph graph, CUgraph outer) {
   return false;
 }
 
+std::vector<std::uint64_t> parts_of(Session& session, CUgraphNode node) {
+  DriverTable& driver = session.driver();
+  const GraphParts& parts = session.graph_parts();
+  std::vector<std::uint64_t> numbers;
+  CUgraphNodeType type{};
+  CUDA_HOST_NODE_PARAMS host{};
+  CUDA_MEMCPY3D copy{};
+  if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return {};
+  if (type == CU_GRAPH_NODE_TYPE_HOST && driver.cuGraphHostNodeGetParams(node, &host) == CUDA_SUCCESS)
+    numbers.push_back(parts.of(host));
+  if (type == CU_GRAPH_NODE_TYPE_MEMCPY && driver.cuGraphMemcpyNodeGetParams(node, &copy) == CUDA_SUCCESS)
+    for (const auto& side : {source_of(copy), target_of(copy)}) numbers.push_back(side ? parts.at(*side) : 0);
+  std::erase(numbers, 0);
+  return numbers;
+}
+
+// The driver hands on what the original keeps itself. What was added to the original while it was within another graph
+// is kept by the outermost one (keeper_of).
+CUresult keep_parts_of_copy(Session& session, Handle original, CUgraph copy, CUgraph keeper) {
+  if (session.objects().handles().root_of(original) == original) return CUDA_SUCCESS;
+  std::vector<CUgraph> unseen{copy};
+  while (!unseen.empty()) {
+    const CUgraph graph = unseen.back();
+    unseen.pop_back();
+    for (const CUgraphNode node : nodes_of(session.driver(), graph)) {
+      for (const std::uint64_t part : parts_of(session, node))
+        if (const CUresult bad = session.graph_parts().keep(session.driver(), graph, keeper, part); bad != CUDA_SUCCESS)
+          return bad;
+      for (const CUgraph inner : graphs_of(session, node)) unseen.push_back(inner);
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
 std::vector<Handle> known_within(Session& session, CUgraphNode outer) {
   std::vector<Handle> known;
   const auto note = [&](HandleKind kind, auto object) {

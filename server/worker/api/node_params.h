@@ -71,6 +71,11 @@ CUresult check_memory(Session& session, Handle graph, const GraphMemory::Node& n
 CUgraph outermost_of(Session& session, Handle object);
 /// The graph that keeps the parts of this one's nodes: the one it is within, or itself.
 CUgraph keeper_of(Session& session, CUgraph graph);
+/// The parts of the client that a node has, graphs within it left out.
+std::vector<std::uint64_t> parts_of(Session& session, CUgraphNode node);
+/// The driver has made `copy` of a graph. What the copy has not got with it, `keeper`, which is the copy or a graph
+/// around it, keeps from here on.
+CUresult keep_parts_of_copy(Session& session, Handle original, CUgraph copy, CUgraph keeper);
 
 /// Whether a graph is another one or lies within it, in a child graph or the body of a conditional node.
 bool lies_in(Session& session, CUgraph graph, CUgraph outer);

@@ -109,13 +109,22 @@ void GraphParts::drop_spares(DriverTable& driver, std::uint64_t bytes_left) {
   }
 }
 
+CUuserObject GraphParts::object_of(std::uint64_t number) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = parts_.find(number);
+  return found == parts_.end() ? nullptr : found->second.object;
+}
+
+// The driver does not tell what a graph keeps, but it does not let a graph release anything else.
+CUresult GraphParts::keep(DriverTable& driver, CUgraph graph, CUgraph keeper, std::uint64_t number) {
+  const CUuserObject object = object_of(number);
+  if (!object) return CUDA_SUCCESS;
+  const bool kept = driver.cuGraphReleaseUserObject(graph, object, 1) == CUDA_SUCCESS;
+  return driver.cuGraphRetainUserObject(kept ? graph : keeper, object, 1, 0);
+}
+
 void GraphParts::let_go(DriverTable& driver, CUgraph graph, std::uint64_t number) {
-  CUuserObject object = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = parts_.find(number); found != parts_.end()) object = found->second.object;
-  }
-  if (object) driver.cuGraphReleaseUserObject(graph, object, 1);
+  if (const CUuserObject object = object_of(number)) driver.cuGraphReleaseUserObject(graph, object, 1);
 }
 
 std::span<std::byte> GraphParts::staging(std::uint64_t number) const {

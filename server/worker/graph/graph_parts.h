@@ -57,6 +57,9 @@ class GraphParts {
   void set_bodies(CUgraphNode node, std::vector<CUgraph> bodies);
   std::vector<CUgraph> bodies(CUgraphNode node) const;
 
+  /// The graph has a node with the part, which `keeper` is to keep unless the graph does. Some other graph keeps it
+  /// too.
+  CUresult keep(DriverTable& driver, CUgraph graph, CUgraph keeper, std::uint64_t number);
   /// The graph, which has kept the part for a node, needs it for that no more.
   void let_go(DriverTable& driver, CUgraph graph, std::uint64_t number);
 
@@ -93,6 +96,7 @@ class GraphParts {
     std::uint64_t number;
   };
   static void CUDA_CB on_last(void* last);
+  CUuserObject object_of(std::uint64_t number) const;
   CUresult give_staging(DriverTable& driver, Part& part);
   bool take_spare(Part& part, std::uint64_t bytes);
   void drop_spares(DriverTable& driver, std::uint64_t bytes_left);
