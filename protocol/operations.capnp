@@ -461,6 +461,7 @@ struct LoadImageReply {
   wallMilliseconds @4 :Float32;
   kernels @5 :List(FunctionReply);  # some that will be looked for, by what earlier sessions did
   ahead @6 :List(LoadedAhead);    # of a library: what earlier sessions loaded next is loaded already
+  threadsPerBlock @7 :UInt32;     # that were compiled for, where that was asked; else 0
 }
 struct LoadedAhead {
   # An answer to a loadImage that was not sent yet.
@@ -511,6 +512,7 @@ struct LinkReply {
   errorLog @2 :Data;
   wallMilliseconds @3 :Float32;
   linkedBytes @4 :UInt64;
+  threadsPerBlock @5 :UInt32;  # as in LoadImageReply
 }
 
 struct FetchLinked {

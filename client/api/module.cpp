@@ -123,7 +123,8 @@ struct LibrarySource {
   LibrarySource& operator=(const LibrarySource&) = delete;
 
   CUresult load(Thread& thread, Handle& loaded) {
-    const JitOptions jit{static_cast<unsigned>(jit_options.size()), jit_options.data(), jit_values.data()};
+    std::vector<void*> given = jit_values;  // the driver's answer replaces some
+    const JitOptions jit{static_cast<unsigned>(jit_options.size()), jit_options.data(), given.data()};
     const LibraryOptions library{static_cast<unsigned>(options.size()), options.data(), values.data()};
     return load_image(thread, image, /*module=*/false, jit, library, loaded);
   }

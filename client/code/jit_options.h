@@ -44,16 +44,19 @@ class JitOutputs {
   explicit JitOutputs(const JitOptions& jit)
       : info_(jit, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES),
         error_(jit, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES),
-        wall_(slot_of(jit, CU_JIT_WALL_TIME)) {}
+        wall_(slot_of(jit, CU_JIT_WALL_TIME)),
+        threads_(slot_of(jit, CU_JIT_THREADS_PER_BLOCK)) {}
 
-  /// `Reply` has the driver's logs and the time it took.
+  /// `Reply` has the driver's logs, the time it took, and the threads of a block that it compiled for.
   template <class Reply>
   void store(const Reply& reply) const {
     info_.store(reply.getInfoLog());
     error_.store(reply.getErrorLog());
-    if (!wall_) return;
+    // The values themselves, not places that they point to.
     const float milliseconds = reply.getWallMilliseconds();
-    std::memcpy(wall_, &milliseconds, sizeof(milliseconds));  // the value itself, not a place it points to
+    if (wall_) std::memcpy(wall_, &milliseconds, sizeof(milliseconds));
+    const unsigned threads = reply.getThreadsPerBlock();
+    if (threads_ && threads > 0) std::memcpy(threads_, &threads, sizeof(threads));
   }
 
  private:
@@ -87,6 +90,7 @@ class JitOutputs {
   Log info_;
   Log error_;
   void** wall_ = nullptr;
+  void** threads_ = nullptr;
 };
 
 }  // namespace fargpu::client

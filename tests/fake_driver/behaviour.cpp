@@ -1204,6 +1204,8 @@ CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned count, CU
     if (options[i] == CU_JIT_ERROR_LOG_BUFFER && !values[i]) return CUDA_ERROR_INVALID_VALUE;
     if (options[i] == CU_JIT_ERROR_LOG_BUFFER) log = static_cast<char*>(values[i]);
     if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) size = &values[i];
+    if (options[i] == CU_JIT_THREADS_PER_BLOCK)  // whole warps
+      values[i] = reinterpret_cast<void*>((reinterpret_cast<std::size_t>(values[i]) + 31) / 32 * 32);
   }
   if (log && size) {
     const std::size_t written = std::min(reinterpret_cast<std::size_t>(*size), words.size());

@@ -189,6 +189,21 @@ TEST_CASE("what a file says of the loads of earlier sessions is a hint") {
   load_library(b);
 }
 
+TEST_CASE("the program is told for how many threads of a block its code was compiled") {
+  RemoteContext remote;
+  CUjit_option options[] = {CU_JIT_OPTIMIZATION_LEVEL, CU_JIT_THREADS_PER_BLOCK};
+  const auto number = [](std::uintptr_t value) { return reinterpret_cast<void*>(value); };
+  void* values[] = {number(3), number(100)};
+  const bool library = GENERATE(false, true);
+  CUmodule module = nullptr;
+  CUlibrary loaded = nullptr;
+  if (library)
+    REQUIRE(cuLibraryLoadData(&loaded, test::kernels, options, values, 2, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  else REQUIRE(cuModuleLoadDataEx(&module, test::kernels, 2, options, values) == CUDA_SUCCESS);
+  CHECK(values[0] == number(3));
+  CHECK(values[1] == number(128));
+}
+
 TEST_CASE("functions that earlier sessions found in a module come with it") {
   const ImageFolder folder;
   const auto find = [](const char* name) {

@@ -48,6 +48,7 @@ CUresult JitOptions::read(capnp::List<wire::Option>::Reader options, HostBudget&
         if (kind >= CU_JIT_NUM_OPTIONS) return CUDA_ERROR_INVALID_VALUE;  // what it points to is unknown
         kinds_.push_back(kind);
         values_.push_back(reinterpret_cast<void*>(option.getValue()));
+        if (kind == CU_JIT_THREADS_PER_BLOCK) threads_at_ = kinds_.size();
     }
   }
   info_bytes = wants_info ? std::min(info_bytes, log_bytes_max) : 0;
@@ -76,6 +77,12 @@ float JitOptions::wall_milliseconds() const {
   float milliseconds = 0;
   if (wall_at_ != 0) std::memcpy(&milliseconds, &values_[wall_at_ - 1], sizeof(milliseconds));
   return milliseconds;
+}
+
+unsigned JitOptions::threads_per_block() const {
+  unsigned threads = 0;
+  if (threads_at_ != 0) std::memcpy(&threads, &values_[threads_at_ - 1], sizeof(threads));
+  return threads;
 }
 
 }  // namespace fargpu::server

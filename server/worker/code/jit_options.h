@@ -29,12 +29,14 @@ class JitOptions {
     out.setInfoLog(written(info_log_, info_size_at_));
     out.setErrorLog(written(error_log_, error_size_at_));
     out.setWallMilliseconds(wall_milliseconds());
+    out.setThreadsPerBlock(threads_per_block());
   }
 
  private:
   void add_log(std::vector<char>& log, std::size_t bytes, CUjit_option buffer, CUjit_option size, std::size_t& size_at);
   capnp::Data::Reader written(const std::vector<char>& log, std::size_t size_at) const;
   float wall_milliseconds() const;
+  unsigned threads_per_block() const;
 
   std::vector<CUjit_option> kinds_;
   std::vector<void*> values_;
@@ -44,6 +46,7 @@ class JitOptions {
   std::size_t info_size_at_ = 0;  // index + 1 of the option for the log's size
   std::size_t error_size_at_ = 0;
   std::size_t wall_at_ = 0;
+  std::size_t threads_at_ = 0;
 };
 
 }  // namespace fargpu::server
