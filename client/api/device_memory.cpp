@@ -44,6 +44,10 @@ CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
     // another process may look, only later work could notice; elsewhere the memory's end waits. Nothing may be put
     // behind a function of the program: it may need memory of the GPU.
     const auto region = session.map.find(dptr);
+    // What has outlasted its context may be in use in any other one.
+    if (region && region->allocated() && !region->context) {
+      if (const CUresult bad = session.waits.settle_all(thread); bad != CUDA_SUCCESS) return bad;
+    }
     const bool allocated = region && region->allocated() && region->context && region->context->active;
     const bool noticed = allocated && (region->context->host_visible.load() > region->context->completed.load() ||
                                        session.contexts.several() || session.shared_memory.any());

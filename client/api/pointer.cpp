@@ -83,14 +83,16 @@ void forget_context(Thread& thread, CUpointer_attribute attribute, Region& regio
 }
 
 // Registered memory has another address for kernels, which it gets when that is asked for. A kernel may find the
-// address anywhere, so the memory is there from then on, if it `is_used`. The CUDA runtime asks for all attributes
-// together, mostly to learn what kind of memory it is: then memory is not made ready but when work is given the
-// address.
+// address anywhere, so the memory is there from then on, if it `is_used`, and if that is no wait. The CUDA runtime asks
+// for all attributes together, mostly to learn what kind of memory it is: then memory is not made ready but when work
+// is given the address.
 void find_device_address(Thread& thread, CUpointer_attribute attribute, Region& region, bool is_used) {
   if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_POINTER || !region.on_host() || region.device_address != 0) return;
   HostMemory& memory = session_of(thread).host_memory;
   const Thread::AnswersOnly answers_only(thread);  // of earlier failures the next call tells
-  if (is_used && memory.map(thread, region.base, region.device_address) == CUDA_SUCCESS) return;
+  if (is_used && !memory.waits_to_map(region.base) &&
+      memory.map(thread, region.base, region.device_address) == CUDA_SUCCESS)
+    return;
   (void)memory.promise(region.base, region.device_address);  // else it stays without
 }
 

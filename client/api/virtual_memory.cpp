@@ -158,12 +158,12 @@ CUresult cuMemGetAccess(Thread& thread, unsigned long long* flags, const CUmemLo
   CUmemLocation there = *location;
   if (!translate(session_of(thread), there)) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::CuMemGetAccess> call(thread);
-  // The worker has no word on memory that is not the session's; the driver says that nothing has access to it.
+  // The worker has no word on memory that is not the session's.
   const auto region = session_of(thread).map.find(ptr);
   if (ptr != 0 && !(region && (region->on_device() || region->device_address != 0))) {
     if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
-    *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    return CUDA_SUCCESS;
+    *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;  // as the driver writes it
+    return CUDA_ERROR_INVALID_VALUE;
   }
   auto in = call.in();
   encode(there, in.initLocation());

@@ -313,6 +313,15 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
   return CUDA_SUCCESS;
 }
 
+bool HostMemory::waits_to_map(std::uint64_t address) const {
+  const std::lock_guard lock(mutex_);
+  const Block* const block = find(address, 1);
+  if (!block || block->device_address != 0) return false;
+  return expects_within(block->base, block->bytes) || awaited_within(block->base, block->bytes) ||
+         parts_.lanes.uses(block->base, block->base + block->bytes) ||
+         (parts_.graphs.any_launched() && !parts_.graph_parts.within(block->base, block->bytes).empty());
+}
+
 bool HostMemory::take_alias(const Region& region, Block& block) {
   if (block.alias != 0) return true;
   const auto taken = window_.take(round_up(block.bytes), page_bytes);

@@ -78,6 +78,8 @@ class HostMemory {
   /// Makes the block that holds this address usable by kernels; gives the address they know it by. `kernel`: the one
   /// whose arguments are the reason, for the log.
   CUresult map(Thread& thread, std::uint64_t address, std::uint64_t& device_address, std::string_view kernel = {});
+  /// Whether map() would wait, for the GPU or for another thread.
+  bool waits_to_map(std::uint64_t address) const;
 
   /// The address by which kernels will know the memory at `address`: work that is given it makes the block usable.
   CUresult promise(std::uint64_t address, std::uint64_t& device_address);

@@ -1,7 +1,6 @@
 #include "shared_memory.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "operations.capnp.h"
 #include "client/call/refusal.h"
@@ -130,15 +129,7 @@ CUresult SharedMemory::close(Thread& thread, std::uint64_t address, bool of_pool
 // What has outlasted its context may be in use in any other one.
 CUresult SharedMemory::settle(Thread& thread, Context* context) {
   if (parts_.contexts.idle()) return CUDA_SUCCESS;
-  if (context) return parts_.waits.settle(thread, *context);
-  std::vector<Context*> all;
-  parts_.contexts.for_active([&](Context& one) {
-    if (!one.green) all.push_back(&one);
-  });
-  CUresult result = CUDA_SUCCESS;
-  for (Context* const one : all)
-    if (const CUresult bad = parts_.waits.settle(thread, *one); bad != CUDA_SUCCESS) result = bad;
-  return result;
+  return context ? parts_.waits.settle(thread, *context) : parts_.waits.settle_all(thread);
 }
 
 void SharedMemory::context_closed(Thread& thread, Context& context) {

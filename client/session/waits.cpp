@@ -42,6 +42,17 @@ CUresult Waits::settle(Thread& thread, Stream& stream) {
   return result;
 }
 
+CUresult Waits::settle_all(Thread& thread) {
+  std::vector<Context*> all;
+  parts_.contexts.for_active([&](Context& context) {
+    if (!context.green) all.push_back(&context);
+  });
+  CUresult result = CUDA_SUCCESS;
+  for (Context* const context : all)
+    if (const CUresult bad = settle(thread, *context); bad != CUDA_SUCCESS) result = bad;
+  return result;
+}
+
 CUresult Waits::wait_for(Thread& thread, Context& context) {
   RemoteCall<wire::CuCtxSynchronize> call(thread, &context);
   std::vector<Context*> all = parts_.contexts.greens(context);

@@ -49,6 +49,7 @@ class Waits final : public Settler {
   CUresult synchronize(Thread& thread, Stream& stream);
   CUresult settle(Thread& thread, Context& context) override;
   CUresult settle(Thread& thread, Stream& stream) override;
+  CUresult settle_all(Thread& thread) override;
   CUresult settle_before_work(Thread& thread, Stream& stream) override;
   void settle_taken(Thread& thread) override;
   void after_work(Thread& thread) override {

@@ -16,6 +16,8 @@ class Settler {
   virtual CUresult settle(Thread& thread, Context& context) = 0;
   /// Waits for everything given to the stream, where the program did not ask for a wait.
   virtual CUresult settle(Thread& thread, Stream& stream) = 0;
+  /// Waits for everything given to any context, likewise.
+  virtual CUresult settle_all(Thread& thread) = 0;
   /// Waits for everything that new work on the stream would come behind: of a stream that waits for the legacy one,
   /// also for what that was given.
   virtual CUresult settle_before_work(Thread& thread, Stream& stream) = 0;

@@ -184,12 +184,12 @@ TEST_CASE("memory of pools outlasts the context that it was allocated in") {
   for (const CUdeviceptr address : {ordered, of_pool})
     CHECK(cuMemsetD8Async(address, 7, bytes, nullptr) == CUDA_SUCCESS);
   CHECK(cuMemFreeAsync(ordered, nullptr) == CUDA_SUCCESS);
-  CHECK(cuMemFree_v2(of_pool) == CUDA_SUCCESS);
-  CHECK(cuMemFree_v2(of_pool) == CUDA_ERROR_INVALID_VALUE);
   CUdeviceptr fresh = 0;
   CHECK(cuMemAllocFromPoolAsync(&fresh, bytes, pool, nullptr) == CUDA_SUCCESS);
   CHECK(fresh != of_pool);
   paused.end();
+  CHECK(cuMemFree_v2(of_pool) == CUDA_SUCCESS);
+  CHECK(cuMemFree_v2(of_pool) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
   CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 3 * bytes);
 }

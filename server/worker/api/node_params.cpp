@@ -288,7 +288,8 @@ std::vector<std::uint64_t> parts_of(Session& session, CUgraphNode node) {
 }
 
 // The driver hands on what the original keeps itself. What was added to the original while it was within another graph
-// is kept by the outermost one (keeper_of).
+// is kept by the outermost one (keeper_of). Which of both a part is, the driver does not tell, and a graph that
+// releases what it does not keep takes it from others. So the keeper may keep one once too often, until its own end.
 CUresult keep_parts_of_copy(Session& session, Handle original, CUgraph copy, CUgraph keeper) {
   if (session.objects().handles().root_of(original) == original) return CUDA_SUCCESS;
   std::vector<CUgraph> unseen{copy};
@@ -297,7 +298,7 @@ CUresult keep_parts_of_copy(Session& session, Handle original, CUgraph copy, CUg
     unseen.pop_back();
     for (const CUgraphNode node : nodes_of(session.driver(), graph)) {
       for (const std::uint64_t part : parts_of(session, node))
-        if (const CUresult bad = session.graph_parts().keep(session.driver(), graph, keeper, part); bad != CUDA_SUCCESS)
+        if (const CUresult bad = session.graph_parts().keep(session.driver(), keeper, part); bad != CUDA_SUCCESS)
           return bad;
       for (const CUgraph inner : graphs_of(session, node)) unseen.push_back(inner);
     }

@@ -73,8 +73,8 @@ CUgraph outermost_of(Session& session, Handle object);
 CUgraph keeper_of(Session& session, CUgraph graph);
 /// The parts of the client that a node has, graphs within it left out.
 std::vector<std::uint64_t> parts_of(Session& session, CUgraphNode node);
-/// The driver has made `copy` of a graph. What the copy has not got with it, `keeper`, which is the copy or a graph
-/// around it, keeps from here on.
+/// The driver has made `copy` of a graph. What the copy may not have got with it, `keeper`, which is the copy or a
+/// graph around it, keeps from here on.
 CUresult keep_parts_of_copy(Session& session, Handle original, CUgraph copy, CUgraph keeper);
 
 /// Whether a graph is another one or lies within it, in a child graph or the body of a conditional node.

@@ -48,7 +48,9 @@ CUresult JitOptions::read(capnp::List<wire::Option>::Reader options, HostBudget&
         if (kind >= CU_JIT_NUM_OPTIONS) return CUDA_ERROR_INVALID_VALUE;  // what it points to is unknown
         kinds_.push_back(kind);
         values_.push_back(reinterpret_cast<void*>(option.getValue()));
-        if (kind == CU_JIT_THREADS_PER_BLOCK) threads_at_ = kinds_.size();
+        if (kind != CU_JIT_THREADS_PER_BLOCK) break;
+        threads_at_ = kinds_.size();
+        threads_wished_ = values_.back();
     }
   }
   info_bytes = wants_info ? std::min(info_bytes, log_bytes_max) : 0;
@@ -79,9 +81,11 @@ float JitOptions::wall_milliseconds() const {
   return milliseconds;
 }
 
+// None where the driver has written nothing: then nothing is written at the program either.
 unsigned JitOptions::threads_per_block() const {
   unsigned threads = 0;
-  if (threads_at_ != 0) std::memcpy(&threads, &values_[threads_at_ - 1], sizeof(threads));
+  if (threads_at_ != 0 && values_[threads_at_ - 1] != threads_wished_)
+    std::memcpy(&threads, &values_[threads_at_ - 1], sizeof(threads));
   return threads;
 }
 

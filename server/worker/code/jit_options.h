@@ -47,6 +47,7 @@ class JitOptions {
   std::size_t error_size_at_ = 0;
   std::size_t wall_at_ = 0;
   std::size_t threads_at_ = 0;
+  void* threads_wished_ = nullptr;
 };
 
 }  // namespace fargpu::server

@@ -115,12 +115,9 @@ CUuserObject GraphParts::object_of(std::uint64_t number) const {
   return found == parts_.end() ? nullptr : found->second.object;
 }
 
-// The driver does not tell what a graph keeps, but it does not let a graph release anything else.
-CUresult GraphParts::keep(DriverTable& driver, CUgraph graph, CUgraph keeper, std::uint64_t number) {
+CUresult GraphParts::keep(DriverTable& driver, CUgraph keeper, std::uint64_t number) {
   const CUuserObject object = object_of(number);
-  if (!object) return CUDA_SUCCESS;
-  const bool kept = driver.cuGraphReleaseUserObject(graph, object, 1) == CUDA_SUCCESS;
-  return driver.cuGraphRetainUserObject(kept ? graph : keeper, object, 1, 0);
+  return object ? driver.cuGraphRetainUserObject(keeper, object, 1, 0) : CUDA_SUCCESS;
 }
 
 void GraphParts::let_go(DriverTable& driver, CUgraph graph, std::uint64_t number) {

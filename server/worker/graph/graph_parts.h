@@ -57,9 +57,8 @@ class GraphParts {
   void set_bodies(CUgraphNode node, std::vector<CUgraph> bodies);
   std::vector<CUgraph> bodies(CUgraphNode node) const;
 
-  /// The graph has a node with the part, which `keeper` is to keep unless the graph does. Some other graph keeps it
-  /// too.
-  CUresult keep(DriverTable& driver, CUgraph graph, CUgraph keeper, std::uint64_t number);
+  /// The graph keeps the part from now on.
+  CUresult keep(DriverTable& driver, CUgraph keeper, std::uint64_t number);
   /// The graph, which has kept the part for a node, needs it for that no more.
   void let_go(DriverTable& driver, CUgraph graph, std::uint64_t number);
 
