@@ -143,6 +143,11 @@ struct Broker::Connection::LeaseAttempt {
   std::chrono::steady_clock::time_point begin;
   std::shared_ptr<Lease> placed;  ///< here, by the pool
 
+  /// `fresh`: it was made in this attempt, so that nobody has missed what it had, and nobody is to be woken.
+  void take_back_lease(bool fresh) {
+    lease->passing = fresh;
+    lease.reset();
+  }
   /// Said to a client that has not waited; only `fargpu run` holds leases.
   const char* advice() const { return waits ? "" : hold ? " or wait with --wait" : " or wait with FARGPU_WAIT"; }
 };

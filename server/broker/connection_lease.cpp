@@ -144,12 +144,12 @@ std::optional<LeaseRefusal> Broker::Connection::try_lease(LeaseAttempt& attempt)
   if (attempt.hold) {
     // A job that could have no session is not begun.
     auto refusal = first ? broker_.leases_.sessions_taken(*tenant, place) : std::nullopt;
-    if (refusal) attempt.lease.reset();
+    if (refusal) attempt.take_back_lease(first);
     return refusal;
   }
   auto begun = broker_.leases_.begin_session(attempt.lease, place);
   if (auto* const refusal = std::get_if<LeaseRefusal>(&begun)) {
-    attempt.lease.reset();
+    attempt.take_back_lease(first);
     return std::move(*refusal);
   }
   attempt.session = std::get<std::unique_ptr<LeaseSession>>(std::move(begun));

@@ -110,6 +110,8 @@ asio::awaitable<bool> Broker::Connection::ask_pool(wire::LeaseRequest::Reader re
   while (true) {
     Placing placing = co_await wait_for_registry(question);
     if (placing != Placing::open) co_return placing == Placing::here;
+    // The queue is the pool's now. A place in this host's own would keep the room from what is placed here.
+    attempt.place.reset();
     const auto asked = broker_.pool_->member().request(next_record(question));
     if (!co_await wait_for_answer(question, *asked)) co_return false;
     if (!asked->answer()) placing = co_await on_silence(question);

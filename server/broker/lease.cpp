@@ -58,20 +58,21 @@ std::uint64_t Leases::held(const Lease& lease, std::size_t device) const {
   return std::max(lease.memory_bytes, lease.account->held(lease.id, static_cast<int>(device)));
 }
 
-// What a worker says that it holds counts for others as far as its tenant may hold it.
-std::uint64_t Leases::withheld(const Lease& lease, std::size_t device) const {
-  if (lease.memory_bytes != 0) return lease.memory_bytes;
-  const Tenant* const tenant = tenants_.find(lease.tenant);
-  const std::uint64_t bytes = held(lease, device);
-  return tenant && tenant->memory_bytes != 0 ? std::min(bytes, tenant->memory_bytes) : bytes;
-}
-
+// What workers say that they hold counts for others as far as their tenant may hold it, by all its leases together.
 std::uint64_t Leases::free_bytes(unsigned device) const {
   auto free = static_cast<std::uint64_t>(static_cast<double>(capacity_.at(device)) * oversubscription_);
+  std::map<std::string, std::uint64_t> used;  // by tenants, of what no lease was promised
   for (const auto& lease : all()) {
     const auto place = std::find(lease->devices.begin(), lease->devices.end(), device);
-    if (place != lease->devices.end())
-      free = left_of(free, withheld(*lease, static_cast<std::size_t>(place - lease->devices.begin())));
+    if (place == lease->devices.end()) continue;
+    free = left_of(free, lease->memory_bytes);
+    if (lease->memory_bytes != 0) continue;
+    std::uint64_t& bytes = used[lease->tenant];
+    bytes += std::min(held(*lease, static_cast<std::size_t>(place - lease->devices.begin())), ~bytes);
+  }
+  for (const auto& [name, bytes] : used) {
+    const Tenant* const tenant = tenants_.find(name);
+    free = left_of(free, tenant && tenant->memory_bytes != 0 ? std::min(bytes, tenant->memory_bytes) : bytes);
   }
   return free;
 }
@@ -342,13 +343,14 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
     use.memory_bytes += waiter->wish.memory_bytes * gpus;
     use.compute += compute_for(waiter->wish) * gpus;
   }
-  if (tenant.memory_bytes != 0 && bytes > left_of(tenant.memory_bytes, use.memory_bytes)) {
-    return LeaseRefusal{
-        true,
-        fmt::format("tenant '{}' holds {} of its {} of memory, and {} more is asked for; try later", tenant.name,
-                    bytes_text(use.memory_bytes), bytes_text(tenant.memory_bytes), bytes_text(bytes)),
-        Shortage::quota};
-  }
+  const auto too_much = [&](std::uint64_t held) {
+    return LeaseRefusal{true,
+                        fmt::format("tenant '{}' holds {} of its {} of memory, and {} more is asked for; try later",
+                                    tenant.name, bytes_text(held), bytes_text(tenant.memory_bytes), bytes_text(bytes)),
+                        Shortage::quota};
+  };
+  if (tenant.memory_bytes != 0 && bytes > left_of(tenant.memory_bytes, use.memory_bytes))
+    return too_much(use.memory_bytes);
   if (tenant.compute_percent != 0 && compute > left_of(compute_max, use.compute)) {
     return LeaseRefusal{
         true,
@@ -379,7 +381,13 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
                    [&](unsigned a, unsigned b) { return left.bytes[a] > left.bytes[b]; });
   fitting.resize(count);
   std::sort(fitting.begin(), fitting.end());
-  return make(tenant, wish, std::move(fitting), job);
+  auto lease = make(tenant, wish, std::move(fitting), job);
+  // A worker that has charged meanwhile by the bound of before is seen now; one that charges later sees the new bound.
+  const std::uint64_t held = use_of(tenant.name).memory_bytes;
+  if (tenant.memory_bytes == 0 || bytes == 0 || held <= tenant.memory_bytes) return lease;
+  lease->passing = true;
+  lease.reset();
+  return too_much(held - bytes);
 }
 
 std::shared_ptr<Lease> Leases::make(const Tenant& tenant, const LeaseWish& wish, std::vector<unsigned> devices,
@@ -406,10 +414,11 @@ std::shared_ptr<Lease> Leases::make(const Tenant& tenant, const LeaseWish& wish,
 std::shared_ptr<Lease> Leases::enter(Lease facts) {
   const std::shared_ptr<Lease> lease(new Lease(std::move(facts)), [this](Lease* gone) {
     const std::string name = gone->tenant;
+    const bool passing = gone->passing;
     leases_.erase(gone->id);
     delete gone;
     divide(name);
-    tell();
+    if (!passing) tell();
   });
   if (const Tenant* const tenant = tenants_.find(lease->tenant)) {
     lease->weight = tenant->weight;

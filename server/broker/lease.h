@@ -54,6 +54,7 @@ struct Lease {
   SmGroups sm_groups;  ///< of each device: on these multiprocessors its kernels are, and those of no other lease that
                        ///< goes by the same `mps`; empty: on any
   bool among_tenants = false;              ///< the host has others
+  bool passing = false;                    ///< goes before anybody could have missed what it has
   std::shared_ptr<TenantAccount> account;  ///< the tenant's
   std::shared_ptr<void> in_pool;           ///< its record in the pool's registry, which goes with it; null: it has none
 };
@@ -203,7 +204,6 @@ class Leases {
   std::vector<Waiter*> those_before(const Waiter* place, const std::string& tenant) const;
   std::vector<unsigned> allowed(const Tenant& tenant) const;
   std::uint64_t held(const Lease& lease, std::size_t device) const;
-  std::uint64_t withheld(const Lease& lease, std::size_t device) const;
   std::shared_ptr<TenantAccount> account_of(const std::string& tenant);
   /// What leases of the tenant without memory of their own may hold, after a change.
   void divide(const std::string& tenant);

@@ -14,6 +14,7 @@ import unittest
 from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_gone, wait_until
+from rig.broker import settings_file
 from rig.wire import CALL, HEARTBEAT, VERSION, control, data_of, frame, worker_message
 
 HELLO = f"(hello = ({VERSION}))"
@@ -405,6 +406,22 @@ class Workers(SystemTest):
         late.say(attach_with(ticket))
         self.assertIn("denied", late.hear())
         self.client(host, "init", "context")
+
+
+class Waiting(SystemTest):
+    def test_clients_that_wait_for_a_session_of_their_tenant_cost_nothing(self):
+        with settings_file("[tenant.default]\nsessions = 1\n") as file:
+            host = self.broker(config=file)
+        first = self.client(host, "init", "context")
+        waiting = [self.client(host, env={"FARGPU_WAIT": "60s"}) for _ in range(3)]
+        for client in waiting:
+            client.begin("init")
+        wait_until(lambda: len(host.logged("lease waits")) >= len(waiting), "clients that wait")
+        busy = processor_seconds(host.pid)
+        time.sleep(2)
+        self.assertLess(processor_seconds(host.pid) - busy, 0.5)
+        self.assertEqual(first.finish(), 0)
+        wait_until(lambda: len(host.logged("session started")) == 2, "one of them to have the session")
 
 
 def environment_of(pid):

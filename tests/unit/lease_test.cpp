@@ -443,6 +443,32 @@ TEST_CASE("leases: who can do with what the one who waits does not need has it a
   CHECK_FALSE(std::holds_alternative<std::shared_ptr<Lease>>(host.ask({.gpus = 1, .memory_bytes = 21 * gib})));
 }
 
+TEST_CASE("leases: one that goes again before anybody could miss what it had wakes nobody") {
+  Host host;
+  int told = 0;
+  const auto watch = host.leases.watch([&] { ++told; });
+  for (const bool passing : {true, false}) {
+    auto lease = host.get({.gpus = 1, .memory_bytes = gib});
+    lease->passing = passing;
+    lease.reset();
+    CHECK(told == (passing ? 0 : 1));
+    CHECK(host.leases.all().empty());
+  }
+}
+
+TEST_CASE("leases: workers of a tenant keep no more from others than it may hold, however many leases they have") {
+  Host host("[tenant.a]\nmemory = \"10GiB\"\n[tenant.b]\n");
+  std::vector<std::shared_ptr<Lease>> leases;
+  std::vector<std::unique_ptr<LeaseSession>> sessions;
+  for (int i = 0; i < 5; ++i) {
+    leases.push_back(host.get({}, "a"));
+    sessions.push_back(host.session(leases.back()));
+    for (auto& bytes : leases.back()->account->slot(sessions.back()->slot()).charged) bytes = ~std::uint64_t{0} / 2 + 1;
+  }
+  CHECK(host.leases.free_bytes(0) == 70 * gib);
+  CHECK(host.get({.gpus = 2, .memory_bytes = 70 * gib}, "b"));
+}
+
 TEST_CASE("leases: a place in the queue goes with who had it") {
   Host host;
   const auto first = host.get({.gpus = 2, .memory_bytes = 50 * gib});
