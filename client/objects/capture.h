@@ -19,8 +19,8 @@ struct Event;
 struct Stream;
 class Thread;
 
-/// What cuStreamGetCaptureInfo gave pointers to: the program may use them until it asks about the same stream again,
-/// or the capture ends.
+/// What cuStreamGetCaptureInfo gave pointers to: the program may use them until it asks about that stream again, or the
+/// capture ends.
 struct CaptureAnswer {
   std::vector<CUgraphNode> dependencies;
   std::vector<CUgraphEdgeData> edges;

@@ -198,7 +198,7 @@ void Broker::Connection::require_hello() const {
   if (!welcome_) throw ProtocolError("a request before hello");
 }
 
-// What comes first where TLS is spoken: a handshake, or in the clear whose session this is. True if a control
+// What comes first where TLS is spoken: a handshake, or in the clear the session that this is for. True if a control
 // connection begins.
 asio::awaitable<bool> Broker::Connection::open_tls() {
   // RFC 8446, 5.1; no frame begins so, since lengths are multiples of 8.

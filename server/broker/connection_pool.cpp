@@ -21,7 +21,8 @@ constexpr auto registry_silence_max = std::chrono::seconds(10);
 constexpr auto registry_back_max = std::chrono::seconds(4);
 constexpr auto registry_trouble_max = std::chrono::seconds(10);  // of one request, if it is lost again and again
 constexpr auto registry_away_max = std::chrono::seconds(2);
-// For which a host that clients of the same address did not reach is not taken: others may have room again soon.
+// For so long a host that clients of one address did not reach is not taken for that address: others may have room
+// soon.
 constexpr auto doubt_max = std::chrono::seconds(1);
 constexpr auto ask_in_doubt_again = std::chrono::milliseconds(200);
 constexpr auto ask_pool_again = std::chrono::milliseconds(50);
@@ -84,8 +85,8 @@ pool::RequestRecord Broker::Connection::record_of(wire::LeaseRequest::Reader req
     record.unreached.push_back(printable(host.cStr()));
     broker_.pool_->not_reached(source_, record.unreached.back());
   }
-  // A program without a job, or before it, comes to the same host each time, where it can share memory. A client that
-  // does not reach others reaches this one.
+  // A program without a job, or before it, comes to one host each time, where it can share memory. A client that does
+  // not reach others reaches this one.
   record.prefers_front = !request.getHold() || !record.unreached.empty();
   record.program = client_.program;
   record.client = fmt::format("{}:{}", client_.host_name, client_.process_id);

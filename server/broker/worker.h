@@ -35,7 +35,7 @@ struct Worker : SupervisedProcess {
   std::uint32_t dials = 0;                        ///< to other hosts, so far
   bool told_to_stop = false;
   std::uint64_t alive = 0;             ///< as its account said when it was last looked at
-  unsigned still = 0;                  ///< for how many looks it has said the same
+  unsigned still = 0;                  ///< looks at which it has said nothing new
   std::uint64_t resuming_since = 0;    ///< Unix time since when it waits for its client to come back; 0: it does not
   std::vector<std::uint64_t> busy_ns;  ///< for which each of its devices had work of it
   std::uint64_t waited_ns = 0;         ///< for which it had work and no turn

@@ -34,13 +34,14 @@ void Workers::take_share(Worker& worker, wire::Share::Reader share, Descriptor d
          {{"session", worker.session}, {"worker", worker.process}});
 }
 
-// What sessions give each other names devices by their numbers, so both must have the same; and both are one tenant's.
+// What sessions give each other names devices by their numbers, so both must have equal devices; and both are one
+// tenant's.
 bool Workers::may_share(const Worker& one, const Worker& other) {
   return one.lease && other.lease && one.lease->lease().tenant == other.lease->lease().tenant &&
          one.profile.devices == other.profile.devices;
 }
 
-// A session asks for a thing whose handle it has from the one that shares it. The worker of that one has told the thing
+// A session asks for a thing by a handle from the session that shares it. That session's worker has told the thing
 // before, but its word may still be unread, behind others. So the words of all workers are heard first. A worker that
 // asks in these is answered behind them.
 void Workers::answer(Worker& worker, wire::Fetch::Reader fetch) {

@@ -327,7 +327,7 @@ void Workers::watch() {
   });
 }
 
-// A worker whose process does not run (stopped by a signal, frozen with its container, held by a debugger) ends by
+// A worker that does not run (stopped by a signal, frozen with its container, held by a debugger) ends by
 // nothing that it is told, and would hold its lease for as long. Its client has given it up after `silence_seconds`;
 // until a session runs, its connection may take `handshake_seconds`. Looks are counted, not time: one that this process
 // was not there for does not count.

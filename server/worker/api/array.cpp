@@ -173,9 +173,9 @@ HeldCharges::Place place_of(wire::ArrayMapping::Reader item) {
           level.getDepth()};
 }
 
-// An array has what is mapped into it until a later list of the same stream takes it out again, or puts something else
-// into just that place, and the stream has passed that. Where the stream fails or is destroyed before, the array has it
-// for as long as it lives.
+// An array has what a stream mapped into it until a later list of that stream takes it out again, or puts something
+// else into just that place, and the stream has passed that. Where the stream fails or is destroyed before, the array
+// has it for as long as it lives.
 void charge_arrays(Session& session, wire::MapArrays::Reader in, const std::vector<CUarrayMapInfo>& list,
                    StreamState& stream) {
   std::vector<std::pair<std::weak_ptr<HeldCharges>, std::shared_ptr<Charge>>> leaving;

@@ -13,8 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A kernel whose code is not for this device has no parameters to tell of, and is found all the same: its launch says
-// why it cannot run.
+// A kernel without code for this device has no parameters to tell of, and is found nevertheless: its launch says why it
+// cannot run.
 bool lacks_code(CUresult result) {
   switch (result) {
     case CUDA_ERROR_NO_BINARY_FOR_GPU:
@@ -58,7 +58,7 @@ struct Attributed {
   }
 };
 
-// Both names of one thing have the same limits: on the device of the current context a kernel is its function there.
+// Both names of one thing have equal limits: on the device of the current context a kernel is its function there.
 // Limits by a function are asked for only while something is held back.
 Attributed kernel_on(Session& session, CUkernel kernel, int device) {
   if (!session.ordering().holding()) return {nullptr, kernel, device};
@@ -168,7 +168,7 @@ CUresult describe_function(Session& session, const CallId& id, Handle handle, wi
 
 namespace hand {
 
-// The program may use the same memory while the kernel runs. Over a network each side then has a copy.
+// The program may use a kernel's memory while that runs. Over a network each side then has a copy.
 Outcome examineKernel(Session& session, Call& call, wire::ExamineKernel::Reader in) {
   // A kernel's function goes with the kernel, and that with its library.
   const ImageHash* const hash = session.objects().image_of(session.objects().handles().root_of(Handle(in.getOwner())));

@@ -351,8 +351,7 @@ Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader, Kno
       needs_attention(driver, session.graph_parts(), graph.cuda())) {
     out.setRefusal(
         "updating an executable graph of which nodes are disabled with the first graph that copies from or to memory "
-        "of "
-        "the program");
+        "of the program");
     out.setOutcome(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
     return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   }
