@@ -126,21 +126,20 @@ Lanes::Told ClientLanes::told_of(const Chunk& chunk, const std::shared_ptr<Outgo
 bool ClientLanes::name(const Chunk& chunk, const std::shared_ptr<Outgoing>& outgoing, ContentChoice::Way way,
                        bool ahead) {
   const LaneRows& rows = outgoing->rows;
-  const bool packed = rows.packed(), absent = !outgoing->unreadable;
-  const auto gather = [outgoing, number = chunk.number, packed, absent](std::span<std::byte> into) {
-    if (!packed) return outgoing->rows.gather(number, into);
+  const bool packed = rows.packed(), ours = rows.of_no_file(), absent = !outgoing->unreadable;
+  const auto gather = [outgoing, number = chunk.number, copied = ours || !packed, absent](std::span<std::byte> into) {
+    if (copied) return outgoing->rows.gather(number, into);
     const auto place = outgoing->rows.place_of(number);
     if (absent) bring_program_memory(place.data(), place.size());
     return read_program_memory(place.data(), into.data(), into.size());
   };
-  const bool added =
-      names_.add({.chunk = chunk,
-                  .bytes = rows.bytes_of(chunk.number),
-                  .way = way,
-                  .gather = gather,
-                  .place = packed && !rows.of_no_file() ? rows.place_of(chunk.number) : std::span<std::byte>(),
-                  .told = told_of(chunk, outgoing)},
-                 ahead);
+  const bool added = names_.add({.chunk = chunk,
+                                 .bytes = rows.bytes_of(chunk.number),
+                                 .way = way,
+                                 .gather = gather,
+                                 .place = packed && !ours ? rows.place_of(chunk.number) : std::span<std::byte>(),
+                                 .told = told_of(chunk, outgoing)},
+                                ahead);
   if (added && way == ContentChoice::Way::named) ++contents_.named;
   return added;
 }
@@ -199,9 +198,15 @@ void ClientLanes::fail(Outgoing& outgoing) {
   if (outgoing.unreadable) outgoing.unreadable();
 }
 
+// The thread that waits copies chunks itself, besides the threads that do.
 template <class Read>
 void ClientLanes::wait_until_read(Lock& lock, Read&& all_read) {
-  changed_.wait(lock, [&] { return ended_ || all_read(); });
+  while (!ended_ && !all_read()) {
+    lock.unlock();
+    const bool copied = names_.gather_next();
+    lock.lock();
+    if (!copied && !ended_ && !all_read()) changed_.wait(lock);
+  }
   if (all_read()) return;
   const std::string why = why_;
   end_stragglers(lock);

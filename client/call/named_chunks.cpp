@@ -134,22 +134,35 @@ void NamedChunks::work() {
   while (true) {
     changed_.wait(lock, [&] { return ended_ || !to_gather_.empty() || !to_hash_.empty(); });
     if (ended_) return;
-    const bool gathers = !to_gather_.empty();
-    auto& jobs = gathers ? to_gather_ : to_hash_;
-    Held one = std::move(jobs.front());
-    jobs.pop_front();
-    const bool wanted = one->leave != Underway::Leave::never;
-    lock.unlock();
-    try {
-      if (!wanted && gathers) one->job.told.sent();  // nothing will be
-      else if (wanted && gathers) gather(one);
-      else if (wanted) hash(one);
-    } catch (const std::exception& error) {
-      events_.failed(words(error.what()));
-    }
-    one.reset();
-    lock.lock();
+    do_first(to_gather_.empty() ? to_hash_ : to_gather_, lock);
   }
+}
+
+bool NamedChunks::gather_next() {
+  std::unique_lock lock(mutex_);
+  if (ended_ || to_gather_.empty()) return false;
+  ++helping_;
+  do_first(to_gather_, lock);
+  if (--helping_ == 0 && ended_) changed_.notify_all();
+  return true;
+}
+
+// Under the mutex, but while it is done.
+void NamedChunks::do_first(std::deque<Held>& jobs, std::unique_lock<std::mutex>& lock) {
+  const bool gathers = &jobs == &to_gather_;
+  Held one = std::move(jobs.front());
+  jobs.pop_front();
+  const bool wanted = one->leave != Underway::Leave::never;
+  lock.unlock();
+  try {
+    if (!wanted && gathers) one->job.told.sent();  // nothing will be
+    else if (wanted && gathers) gather(one);
+    else if (wanted) hash(one);
+  } catch (const std::exception& error) {
+    events_.failed(words(error.what()));
+  }
+  one.reset();
+  lock.lock();
 }
 
 void NamedChunks::gather(const Held& one) {
@@ -255,8 +268,9 @@ void NamedChunks::end() {
   give_up();
   std::vector<std::thread> threads;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     threads.swap(threads_);
+    changed_.wait(lock, [&] { return helping_ == 0; });
   }
   for (std::thread& thread : threads) thread.join();
 }

@@ -62,6 +62,8 @@ class NamedChunks {
   bool add(Job job, bool ahead);
   /// The chunks of a transfer with lower numbers may leave; `over`: and no others.
   void want(std::uint32_t transfer, std::uint64_t chunks, bool over);
+  /// Copies the chunk that is to be copied next, for a thread that waits for that. False if there is none.
+  bool gather_next();
   /// A chunk that is sent without a name. Its name is remembered for later programs if it is of a file.
   void learn(std::span<const std::byte> place);
   /// An answer. Throws ProtocolError if nothing has asked.
@@ -89,6 +91,7 @@ class NamedChunks {
     Clock::time_point said;
   };
   void work();
+  void do_first(std::deque<Held>& jobs, std::unique_lock<std::mutex>& lock);
   void gather(const Held& one);
   void hash(const Held& one);
   void leave(const Held& one);
@@ -106,6 +109,7 @@ class NamedChunks {
   std::map<Key, Held> ahead_;  // that may not leave yet
   std::map<Key, Asked> asked_;
   std::vector<std::thread> threads_;
+  unsigned helping_ = 0;  // threads of the program that copy
   bool ended_ = false;
   std::atomic<unsigned> no_file_in_row_{0}, turn_{0};
 };

@@ -65,6 +65,9 @@ bool is_unmapped(std::uint64_t address, std::uint64_t bytes) {
   return false;
 }
 
+// Of blocks that are as large, pages are as large too, where the system has such: they are copied faster.
+constexpr std::uint64_t huge_page_bytes = 2u << 20;
+
 // How long a thread sleeps that looks whether another one is done with a block.
 constexpr auto moment = std::chrono::microseconds(50);
 
@@ -89,6 +92,7 @@ CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t byte
       give_window(base, round_up(bytes));
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    if (bytes >= huge_page_bytes) ::madvise(mapped, round_up(bytes), MADV_HUGEPAGE);
     rdma::StableMemory::of_process().add(bytes_at(base), bytes);
   }
   const CUresult result = hold(thread,
@@ -106,7 +110,7 @@ CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t byte
 
 CUresult HostMemory::take_window(std::uint64_t bytes, std::uint64_t& base) {
   const std::lock_guard lock(mutex_);
-  const auto taken = window_.take(bytes, page_bytes);
+  const auto taken = window_.take(bytes, bytes < huge_page_bytes ? page_bytes : huge_page_bytes);
   exists_ = true;
   if (taken) base = *taken;
   return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;

@@ -4,8 +4,12 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <future>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "client/call/stats.h"
@@ -49,6 +53,29 @@ TEST_CASE("copies from and to pinned memory") {
   CHECK(client::stats::round_trips() == before);  // it does not wait
   REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
   CHECK(std::memcmp(out.pointer, back.pointer, bytes) == 0);
+}
+
+TEST_CASE("large pinned memory has large pages, where the system has such") {
+  RemoteContext remote;
+  const Pinned large(5u << 20);
+  const auto address = reinterpret_cast<std::uintptr_t>(large.pointer);
+  CHECK(address % (2u << 20) == 0);
+  std::ifstream maps("/proc/self/smaps");
+  std::string line;
+  std::uintptr_t begin = 0, end = 0;
+  bool is_private = false, asked_for = false;
+  while (std::getline(maps, line)) {
+    char dash = 0;
+    std::uintptr_t from = 0, to = 0;
+    std::istringstream words(line);
+    if (std::string modes; words >> std::hex >> from >> dash >> to >> modes && dash == '-') {
+      begin = from, end = to;
+      if (begin <= address && address < end) is_private = modes.ends_with('p');
+    } else if (begin <= address && address < end && line.starts_with("VmFlags:")) {
+      asked_for = line.find(" hg") != std::string::npos;
+    }
+  }
+  CHECK(asked_for == is_private);  // what is shared with the worker is the worker's
 }
 
 TEST_CASE("pinned memory is freed and made again while another context is behind a function of the program") {
