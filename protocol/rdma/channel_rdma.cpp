@@ -316,8 +316,7 @@ class RdmaChannel final : public Channel, public StraightSender {
   std::string peer() const override { return connection_ ? connection_->peer() : "the other end"; }
 
  private:
-  // --- what the plugin tells, under the mutex
-  // -------------------------------------------------------------------------
+  // --- what the plugin tells, under the mutex -----------------------------------------------------------------------
 
   static void on_message(void* self, const void* head, std::size_t head_bytes, const void* body,
                          std::size_t body_bytes) {
@@ -379,8 +378,7 @@ class RdmaChannel final : public Channel, public StraightSender {
     came_ = true;
   }
 
-  // --- under the mutex
-  // ------------------------------------------------------------------------------------------------
+  // --- under the mutex ----------------------------------------------------------------------------------------------
 
   // Lets the plugin work until it has no more to do. Returns whether anything is new for threads that wait.
   bool work() {

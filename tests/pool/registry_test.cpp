@@ -330,8 +330,7 @@ TEST_CASE("registry: it has a name, and says what it is") {
   else CHECK_THAT(text, Catch::StartsWith("etcd 3.") && Catch::Contains(stores.etcd->endpoint()));
 }
 
-// --- faults of the one in memory
-// --------------------------------------------------------------------------------------
+// --- faults of the one in memory ------------------------------------------------------------------------------------
 
 TEST_CASE("memory registry: it can be cut off, lose answers, fail and go back") {
   asio::io_context io;
