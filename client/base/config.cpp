@@ -1,6 +1,7 @@
 #include "config.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <thread>
 
@@ -162,9 +163,18 @@ std::vector<PoolHost> parse_pool(const std::string& text, std::string& error, co
   return hosts;
 }
 
-const Config& config() {
-  static const Config* const instance = new Config(read());  // never destroyed: late calls may still ask
-  return *instance;
+namespace {
+
+// None is ever destroyed: late calls may still ask.
+std::atomic<const Config*>& current() {
+  static std::atomic<const Config*> instance{new Config(read())};
+  return instance;
 }
+
+}  // namespace
+
+const Config& config() { return *current().load(std::memory_order_acquire); }
+
+void read_config_again() { current().store(new Config(read()), std::memory_order_release); }
 
 }  // namespace fargpu::client

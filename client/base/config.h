@@ -1,5 +1,6 @@
 #pragma once
-// What the environment says. Read once, when the library is first used; nothing here connects or starts anything.
+// What the environment says when the library is first used, and again when its first session begins; nothing here
+// connects or starts anything.
 
 #include <chrono>
 #include <cstdint>
@@ -68,6 +69,9 @@ struct Config {
 
 /// The process's configuration.
 const Config& config();
+/// Reads it anew: programs set variables after the library has been loaded and asked something. While there is no
+/// session; what config() has returned stays as it is.
+void read_config_again();
 
 /// Parses "host[:port][,host...]"; "[v6]:port", "tls://", "tcp://" and "unix:path" are understood. On failure returns
 /// nothing and says why, naming `source` as where the text is from.

@@ -1,8 +1,8 @@
 #include "facts.h"
 
-#include <algorithm>
-#include <charconv>
+#include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <sstream>
 
 #include "cuda_facts.h"
@@ -67,16 +67,18 @@ Facts read_facts(wire::HostFacts::Reader from) {
   return facts;
 }
 
+// Numbers as strtol(3) reads them, like the driver: blanks may come before one, and anything behind it.
 void select_devices(Facts& facts, const std::string& visible) {
   std::vector<Device> chosen;
   std::stringstream items(visible);
   for (std::string item; std::getline(items, item, ',');) {
-    item.erase(std::remove_if(item.begin(), item.end(), [](char c) { return c == ' ' || c == '\t'; }), item.end());
+    item.erase(0, item.find_first_not_of(" \t"));
+    item.erase(item.find_last_not_of(" \t") + 1);
     const Device* match = nullptr;
-    int number = 0;
-    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), number);
-    if (error == std::errc{} && end == item.data() + item.size()) {
-      match = facts.device(number);
+    char* end = nullptr;
+    const long number = std::strtol(item.c_str(), &end, 10);
+    if (end != item.c_str()) {
+      if (number >= 0 && number <= std::numeric_limits<int>::max()) match = facts.device(static_cast<int>(number));
     } else if (item.starts_with("GPU-")) {
       std::size_t matches = 0;
       for (const Device& device : facts.devices) {

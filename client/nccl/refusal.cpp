@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,7 @@ struct Files {
   ~Files() {
     for (const std::string& path : paths) ::unlink(path.c_str());
   }
+  std::mutex mutex;
   std::vector<std::string> paths;
 } files;
 
@@ -79,6 +81,7 @@ unsigned first_host(const UniqueId& id, unsigned host) {
     if (::pread(file, &first, sizeof first, 0) != sizeof first) {
       first = host;
       (void)!::pwrite(file, &first, sizeof first, 0);
+      const std::lock_guard lock(files.mutex);
       files.paths.push_back(path);
     }
   }

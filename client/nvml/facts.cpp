@@ -80,7 +80,7 @@ NVML_EXPORT Return nvmlDeviceGetPciInfoExt(DeviceHandle device, PciInfoExt* pci)
   if (pci->version != pci_ext_version) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   return with_device(device, [&](const Device& d, unsigned) {
     *pci = {pci_ext_version, d.pci_domain, d.pci_bus, d.pci_device, d.pci_device_id, d.pci_subsystem_id, 0, 0, {}};
-    std::snprintf(pci->busId, sizeof(pci->busId), "%08x:%02x:%02x.0", d.pci_domain, d.pci_bus, d.pci_device);
+    std::snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0", d.pci_domain, d.pci_bus, d.pci_device);
     return NVML_SUCCESS;
   });
 }

@@ -12,6 +12,7 @@
 #include "client/connect/dial_error.h"
 #include "client/connect/host_report.h"
 #include "client/base/log.h"
+#include "client/base/uncancelled.h"
 #include "nvml.h"
 
 #define NVML_EXPORT extern "C" __attribute__((visibility("default")))
@@ -31,9 +32,10 @@ struct State {
 
 State& state();
 
-/// Nothing of C++ leaves the library.
+/// Nothing of C++ leaves the library, and no cancelled thread does so half-way.
 template <class Body>
 Return guarded(Body&& body) noexcept {
+  const Uncancelled uncancelled;
   try {
     return body();
   } catch (const DialError& error) {
@@ -73,7 +75,7 @@ Return with_device(DeviceHandle handle, Body&& body) noexcept {
 template <class Info>
 Info pci_of(const Device& device) {
   Info info{};
-  std::snprintf(info.busIdLegacy, sizeof(info.busIdLegacy), "%04x:%02x:%02x.0", device.pci_domain & 0xffff,
+  std::snprintf(info.busIdLegacy, sizeof(info.busIdLegacy), "%04X:%02X:%02X.0", device.pci_domain & 0xffff,
                 device.pci_bus, device.pci_device);
   info.domain = device.pci_domain;
   info.bus = device.pci_bus;
@@ -81,7 +83,7 @@ Info pci_of(const Device& device) {
   info.pciDeviceId = device.pci_device_id;
   info.pciSubSystemId = device.pci_subsystem_id;
   if constexpr (requires { info.busId; }) {
-    std::snprintf(info.busId, sizeof(info.busId), "%08x:%02x:%02x.0", device.pci_domain, device.pci_bus,
+    std::snprintf(info.busId, sizeof(info.busId), "%08X:%02X:%02X.0", device.pci_domain, device.pci_bus,
                   device.pci_device);
   }
   return info;

@@ -133,18 +133,27 @@ CUresult Process::initialise() {
   }
   if (tried_) return outcome_;
   tried_ = true;
+  watch_forks();
+  beginning_ = true;
+  outcome_ = begin();
+  beginning_ = false;
+  return outcome_;
+}
+
+CUresult Process::begin() noexcept {
   try {
     began_ = stats::Clock::now();
     warn_of_strange_variables();
     expect_system_calls();
+    read_config_again();
     auto pool = find_pool(config());
-    return outcome_ = pool ? begin_pool(std::move(pool)) : begin_alone();
+    return pool ? begin_pool(std::move(pool)) : begin_alone();
   } catch (const DialError& error) {
     log::error("{}", error.what());
-    return outcome_ = error.result;
+    return error.result;
   } catch (const std::exception& error) {
     log::error("{}", error.what());
-    return outcome_ = CUDA_ERROR_SYSTEM_NOT_READY;
+    return CUDA_ERROR_SYSTEM_NOT_READY;
   }
 }
 
@@ -157,7 +166,7 @@ CUresult Process::begin_alone() {
     session->lose("no device is visible");
     return CUDA_ERROR_NO_DEVICE;
   }
-  watch_forks_and_exit();
+  std::atexit([] { process().at_exit(); });
   trace_sessions(session);
   current_life.store(Life::ready, std::memory_order_release);
   return CUDA_SUCCESS;
@@ -169,15 +178,15 @@ CUresult Process::begin_pool(std::unique_ptr<Pool> pool) {
     return CUDA_ERROR_NO_DEVICE;
   }
   take(std::move(pool));
-  watch_forks_and_exit();
+  std::atexit([] { process().at_exit(); });
   trace_sessions(nullptr);
   current_life.store(Life::several, std::memory_order_release);
   return CUDA_SUCCESS;
 }
 
-// Only now is there something that a child must not touch and an exit must end. The child's copy of pinned and managed
-// memory is to be whole: no thread is at it while the process forks.
-void Process::watch_forks_and_exit() {
+// From now on there may be something that a child must not touch. The child's copy of pinned and managed memory is to
+// be whole: no thread is at it while the process forks.
+void Process::watch_forks() {
   pthread_atfork([] { process().before_fork(); },
                  [] {
                    for (PagedMemory* const pages : std::exchange(process().locked_for_fork_, {}))
@@ -185,7 +194,6 @@ void Process::watch_forks_and_exit() {
                    process().fork_.unlock();
                  },
                  [] { process().in_forked_child(); });
-  std::atexit([] { process().at_exit(); });
 }
 
 void Process::trace_sessions(Session* session) {
@@ -298,9 +306,9 @@ void Process::print_stats() noexcept {
 }
 
 // The child has neither our threads nor a right to the connection. The parent's descriptors are left alone: closing is
-// up to exec (they are all close-on-exec) or exit.
+// up to exec (they are all close-on-exec) or exit. A cuInit that is under way in another thread does not end here.
 void Process::in_forked_child() noexcept {
-  current_life.store(Life::forked);
+  if (life() != Life::unborn || beginning_) current_life.store(Life::forked);
   for (PagedMemory* const pages : locked_for_fork_) {
     if (!pages) continue;
     pages->become_private();

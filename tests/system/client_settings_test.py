@@ -87,6 +87,14 @@ class VisibleDevices(SystemTest):
             with self.subTest(value=value):
                 self.assertEqual(self.visible(host, value), names)
 
+    def test_what_a_program_sets_before_its_session_begins_counts(self):
+        client = self.client(self.broker())
+        client.must("version")
+        client.must("setenv CUDA_VISIBLE_DEVICES 1")
+        client.must("init")
+        self.assertEqual(client.must("count"), "SUCCESS 1")
+        self.assertEqual(client.must("device 0"), f"SUCCESS {SECOND}")
+
     def test_a_host_that_offers_some_of_its_devices(self):
         for devices, names in (("1", [SECOND]), ("1,0", [SECOND, FIRST])):
             with self.subTest(devices=devices):

@@ -49,6 +49,12 @@ class Lives(SystemTest):
         self.assertEqual((done.code, done.out), (0, "0\ninit 802\n"))
         self.assertIn("timed out", done.err)
 
+    def test_a_child_that_is_forked_meanwhile_does_not_wait_for_it(self):
+        with deaf_host() as pool:
+            done = run([paths.PROGRAMS / "lives", "fork-connecting"],
+                       env={"FARGPU_POOL": pool, "LD_LIBRARY_PATH": paths.LIBRARIES})
+        self.assertEqual((done.code, done.out), (0, "child 3\ninit 802\n"))
+
     def test_exec_ends_the_session(self):
         self.assertEqual(self.lives("exec", sessions=2), ["before 0 0", "after 0 0"])
         self.assertEqual(sorted(reason.split(" ", 1)[1] for reason in self.reasons),

@@ -276,7 +276,7 @@ assert nvml.nvmlDeviceGetTemperatureV(handle, ctypes.byref(temperature)) == 0
 assert nvml.nvmlDeviceGetPciInfoExt(handle, ctypes.byref(pci)) == 25
 pci.version = ctypes.sizeof(Pci) | 1 << 24
 assert nvml.nvmlDeviceGetPciInfoExt(handle, ctypes.byref(pci)) == 0
-assert pci.text.decode() == f"{pci.domain:08x}:{pci.bus:02x}:{pci.device:02x}.0"
+assert pci.text.decode() == f"{pci.domain:08X}:{pci.bus:02X}:{pci.device:02X}.0"
 fields = (Field * 2)(Field(82), Field(9999))
 assert nvml.nvmlDeviceGetFieldValues(handle, 2, fields) == 0
 print(json.dumps({"name": name.value.decode(), "uuid": uuid.value.decode(), "total": memory.total, "used": memory.used,

@@ -1,7 +1,7 @@
 // One program, again and again, with one thing going wrong each time a little later: the connection is cut, a call of
 // the driver fails. It must come to its end, with right data where it was told of success, and with errors that say
-// what they mean; and what it had at the host is gone afterwards. A part of all places is tried; FARGPU_FAULTS=2/8
-// tries the second eighth of all, as a process has too few threads and descriptors for the sessions of all at once.
+// what they mean; and what it had at the host is gone afterwards. A part of all places is tried; FARGPU_FAULTS=2/32
+// tries the second part of 32, as a process has too few threads and descriptors for the sessions of all at once.
 
 #include <algorithm>
 #include <atomic>

@@ -144,6 +144,16 @@ std::string perform(std::istream& rest) {
   }
   rest >> name;
   if (command == "init") return name_of(cuInit(0));
+  if (command == "version") {
+    int version = 0;
+    const CUresult result = cuDriverGetVersion(&version);
+    return name_of(result) + " " + std::to_string(version);
+  }
+  if (command == "setenv") {
+    std::string value;
+    rest >> value;
+    return ::setenv(name.c_str(), value.c_str(), 1) == 0 ? "SUCCESS" : "UNKNOWN";
+  }
   if (command == "context") return name_of(context());
   if (command == "load") return name_of(load());
   if (command == "profile") return name_of(start_profiler());

@@ -166,6 +166,23 @@ int spawn_connecting() {
   return 0;
 }
 
+// Nobody in the child ends what another thread of the parent has begun.
+int fork_connecting() {
+  std::thread connecting([] { say("init " + number(cuInit(0))); });
+  while (std::system("ls -l /proc/$PPID/fd | grep -q socket:") != 0) ::usleep(1000);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    say("child " + number(cuInit(0)));
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (status != 0) say("the child has not ended by itself");
+  connecting.join();
+  return 0;
+}
+
 int exec_self() {
   say("before " + begin_and_use());
   ::execl("/proc/self/exe", "lives", "after-exec", nullptr);
@@ -325,6 +342,7 @@ const std::map<std::string, std::function<int()>> scenarios{
     {"fork-busy", fork_busy},
     {"spawn", spawn},
     {"spawn-connecting", spawn_connecting},
+    {"fork-connecting", fork_connecting},
     {"exec", exec_self},
     {"after-exec", after_exec},
     {"exec-watched", exec_watched},
