@@ -74,6 +74,14 @@ std::optional<Image> join_containers(const FatbinWrapper& wrapper) {
   return image;
 }
 
+// Of sections that a file has no bytes of. Relocatable cubins have types of their own for variables and for shared
+// memory, as ptxas of CUDA 13.0 shows for compute capabilities 7.5 to 12.0.
+bool has_no_bytes(std::uint32_t section_type) {
+  constexpr std::uint32_t cuda_variables = 0x70000007, cuda_shared = 0x7000000a;
+  return section_type == SHT_NOBITS || section_type == SHT_NULL || section_type == cuda_variables ||
+         section_type == cuda_shared;
+}
+
 // The end of whatever lies furthest: tables, sections or segments. Some cubins have their program headers last.
 std::optional<std::size_t> elf_bytes(const Source& source) {
   Elf64_Ehdr header;
@@ -96,8 +104,7 @@ std::optional<std::size_t> elf_bytes(const Source& source) {
       return std::nullopt;
     for (std::uint64_t i = 0; i < sections; ++i) {
       source.load(header.e_shoff + i * header.e_shentsize, section);
-      if (section.sh_type != SHT_NOBITS && section.sh_type != SHT_NULL && !reach(section.sh_offset, section.sh_size))
-        return std::nullopt;
+      if (!has_no_bytes(section.sh_type) && !reach(section.sh_offset, section.sh_size)) return std::nullopt;
     }
   }
   if (header.e_phoff != 0 && header.e_phnum != 0) {

@@ -41,6 +41,20 @@ CUresult check_shape(const Device& device, const Launch& launch) {
   return CUDA_SUCCESS;
 }
 
+// An event may be recorded by a launch or not by what it was made for; which event it is does not matter.
+void add_event(LaunchClass& fingerprint, const CUlaunchAttribute& attribute, const HandleMap<Event>& events) {
+  std::uint64_t handle = 0;
+  std::memcpy(&handle, &attribute.value, sizeof(handle));
+  const Event* const event = events.find(Handle(handle));
+  fingerprint.add(event ? event->flags : ~std::uint64_t{0});
+  if (attribute.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
+    fingerprint.add(static_cast<std::uint64_t>(attribute.value.launchCompletionEvent.flags));
+  } else if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) {
+    fingerprint.add(static_cast<std::uint64_t>(attribute.value.programmaticEvent.flags));
+    fingerprint.add(static_cast<std::uint64_t>(attribute.value.programmaticEvent.triggerAtBlockStart));
+  }
+}
+
 // Launches of one class are accepted or refused together. The grid counts where it must fit clusters, or the device at
 // once.
 std::uint64_t fingerprint_of(const Launch& launch, const Function& function, const Context& context) {
@@ -56,7 +70,8 @@ std::uint64_t fingerprint_of(const Launch& launch, const Function& function, con
     const CUlaunchAttribute& attribute = launch.attributes[i];
     fingerprint.add(attribute.id);
     const LaunchAttributeFacts* const facts = launch_attribute_facts(attribute.id);
-    if (!facts->holds_event) fingerprint.add(std::as_bytes(std::span(&attribute.value, 1)).first(facts->bytes));
+    if (facts->holds_event) add_event(fingerprint, attribute, context.session->events);
+    else fingerprint.add(std::as_bytes(std::span(&attribute.value, 1)).first(facts->bytes));
     const auto add_fits = [&](const auto& cluster) {
       add_fit(cluster.x, launch.grid[0]);
       add_fit(cluster.y, launch.grid[1]);

@@ -285,6 +285,8 @@ Remote::~Remote() {
   for (std::thread& lane : lane_threads_) lane.join();
   while (thread.take_late_error() != CUDA_SUCCESS) {}  // which may have come with the worker's last words
   wait_for_jobs();                                     // that these words gave, and which look at memory of the windows
+  // Nor does a lane write there any more: what a session that was lost had pinned has not been freed.
+  client_->lanes.forget(0, ~std::uint64_t{0});
   client::release_window(client_->terms.device_window);
   client::release_window(client_->terms.host_window);
   client::release_window(client_->terms.driver_band);

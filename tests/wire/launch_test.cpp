@@ -170,6 +170,30 @@ TEST_CASE("whether the grid divides into the clusters that are preferred makes c
   CHECK(waited() == before + 1);
 }
 
+TEST_CASE("what an event was made for makes classes of launches that record it") {
+  Kernels k;
+  void* arguments[] = {&k.memory, &k.count, &k.value};
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT;
+  CUlaunchConfig config{};
+  config.gridDimX = config.gridDimY = config.gridDimZ = 1;
+  config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  const auto waited = [] { return client::stats::of(Opcode::launch).waited.load(); };
+  const auto launch_with = [&](unsigned flags) {
+    REQUIRE(cuEventCreate(&attribute.value.launchCompletionEvent.event, flags) == CUDA_SUCCESS);
+    return cuLaunchKernelEx(&config, k.fill, arguments, nullptr);
+  };
+  REQUIRE(launch_with(CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+  const auto before = waited();
+  REQUIRE(launch_with(CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+  CHECK(waited() == before);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  k.driver->script("cuLaunchKernelEx", CUDA_ERROR_INVALID_VALUE, 1);  // one with timing cannot be recorded so
+  CHECK(launch_with(CU_EVENT_DEFAULT) == CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_CASE("launches that make no sense are refused in the caller") {
   Kernels k;
   void* arguments[] = {&k.memory, &k.count, &k.value};
