@@ -41,12 +41,13 @@ CUresult check_shape(const Device& device, const Launch& launch) {
   return CUDA_SUCCESS;
 }
 
-// An event may be recorded by a launch or not by what it was made for; which event it is does not matter.
+// What an event was made for and in which context says whether a launch may record it.
 void add_event(LaunchClass& fingerprint, const CUlaunchAttribute& attribute, const HandleMap<Event>& events) {
   std::uint64_t handle = 0;
   std::memcpy(&handle, &attribute.value, sizeof(handle));
   const Event* const event = events.find(Handle(handle));
   fingerprint.add(event ? event->flags : ~std::uint64_t{0});
+  fingerprint.add(event && event->context ? event->context->id() : 0);
   if (attribute.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
     fingerprint.add(static_cast<std::uint64_t>(attribute.value.launchCompletionEvent.flags));
   } else if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) {

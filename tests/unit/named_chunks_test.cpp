@@ -85,13 +85,16 @@ TEST_CASE("the end waits for a thread of the program that copies a chunk, and no
   Chunks chunks;
   chunks.occupy();
   chunks.add_slow();
-  chunks.add([] { FAIL("copied after the end"); });
+  std::atomic<bool> copied_late = false;
+  chunks.add([&] { copied_late = true; });
   auto helping = std::async(std::launch::async, [&] { return chunks.named.gather_next(); });
   REQUIRE(Chunks::reaches(chunks.begun, NamedChunks::threads() + 1));
+  chunks.named.give_up();
   auto ending = std::async(std::launch::async, [&] { chunks.named.end(); });
   CHECK(ending.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
   chunks.go.set_value();
   CHECK(helping.get());
   REQUIRE(ending.wait_for(patience) == std::future_status::ready);
+  CHECK_FALSE(copied_late);
   CHECK_FALSE(chunks.named.gather_next());
 }
