@@ -175,6 +175,9 @@ std::atomic<const Config*>& current() {
 
 const Config& config() { return *current().load(std::memory_order_acquire); }
 
-void read_config_again() { current().store(new Config(read()), std::memory_order_release); }
+void read_config_again() {
+  [[maybe_unused]] static const Config* before = nullptr;  // may still be in use
+  before = current().exchange(new Config(read()));
+}
 
 }  // namespace fargpu::client

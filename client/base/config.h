@@ -1,6 +1,6 @@
 #pragma once
-// What the environment says when the library is first used, and again when its first session begins; nothing here
-// connects or starts anything.
+// What the environment says, but for the log and the trace, when the library is first used, and again when its first
+// session begins; nothing here connects or starts anything.
 
 #include <chrono>
 #include <cstdint>

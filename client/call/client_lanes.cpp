@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/base/log.h"
+#include "client/base/uncancelled.h"
 #include "protocol/errors.h"
 #include "protocol/program_memory.h"
 #include "protocol/words.h"
@@ -180,7 +181,7 @@ stats::ContentCounts ClientLanes::content_counts() {
   return contents_;
 }
 
-// On a lane's thread, when a chunk has left.
+// On a thread of the lanes, or one that copies, when a chunk has left.
 void ClientLanes::read(std::uint32_t transfer, Outgoing& outgoing) {
   const std::lock_guard lock(mutex_);
   ++outgoing.read;
@@ -188,8 +189,8 @@ void ClientLanes::read(std::uint32_t transfer, Outgoing& outgoing) {
   if (outgoing.read == outgoing.queued) changed_.notify_all();
 }
 
-// On a lane's thread, while the worker still misses bytes of the chunk: nothing has told the program yet that the copy
-// is done.
+// On such a thread, while the worker still misses bytes of the chunk: nothing has told the program yet that the copy is
+// done.
 void ClientLanes::fail(Outgoing& outgoing) {
   {
     const std::lock_guard lock(mutex_);
@@ -201,6 +202,7 @@ void ClientLanes::fail(Outgoing& outgoing) {
 // The thread that waits copies chunks itself, besides the threads that do.
 template <class Read>
 void ClientLanes::wait_until_read(Lock& lock, Read&& all_read) {
+  const Uncancelled uncancelled;
   while (!ended_ && !all_read()) {
     lock.unlock();
     const bool copied = names_.gather_next();

@@ -47,7 +47,8 @@ class ClientLanes final : ChunkHandler {
     bool resumed = false;  ///< the session's connections keep what they send, until it is received
   };
   /// `open` connects a lane, on which each side has sent one frame, or throws. `silence`: after which lanes that bring
-  /// nothing are lost. `tell_lost` tells the worker that a lane is lost, once, on a lane's thread.
+  /// nothing are lost. `tell_lost` tells the worker that a lane is lost, once, on a thread of the lanes or one that
+  /// copies.
   ClientLanes(const Wish& wish, Open open, TellLost tell_lost, Compression compression,
               std::chrono::nanoseconds silence, const ContentTerms& contents = {})
       : wanted_(open ? wish.lanes : 0),
@@ -95,7 +96,8 @@ class ClientLanes final : ChunkHandler {
   /// Sends the call that a transfer belongs to, with its number and the number of chunks that come unasked.
   using Call = std::function<CUresult(std::uint32_t transfer, std::uint32_t early)>;
   /// Offers a transfer to the worker. `in_order`: none of it goes unasked. Null if the call fails, whose outcome
-  /// `result` has. `unreadable` is called on a thread of the lanes. `on`: wait_all_read() asks about it.
+  /// `result` has. `unreadable` is called on a thread of the lanes or one that copies. `on`: wait_all_read() asks about
+  /// it.
   std::shared_ptr<const Outgoing> offer(const LaneRows& rows, bool in_order, std::function<void()> unreadable,
                                         const CopyStream& on, const Call& call, CUresult& result);
   /// Until all bytes have been read. False if they could not be, after which what arrived is not what was meant. Throws

@@ -1,5 +1,6 @@
 #pragma once
-// Chunks of large copies that are hashed and named to the worker, on threads of the library's own.
+// Chunks of large copies that are hashed and named to the worker, on threads of the library's own and those of the
+// program that wait.
 
 #include <array>
 #include <atomic>
@@ -32,7 +33,7 @@ class NamedChunks {
  public:
   using Way = ContentChoice::Way;
   using Clock = ContentChoice::Clock;
-  /// Called on these threads and, `answered`, on the lanes'.
+  /// Called on all these threads and, `answered`, on the lanes'.
   struct Events {
     std::function<void(const ContentWord&)> say;
     /// The bytes stay until `sent` is called.

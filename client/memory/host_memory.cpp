@@ -65,7 +65,8 @@ bool is_unmapped(std::uint64_t address, std::uint64_t bytes) {
   return false;
 }
 
-// Of blocks that are as large, pages are as large too, where the system has such: they are copied faster.
+// Blocks of so many bytes begin at a multiple of it, so that the kernel can give them large pages: these are copied
+// faster.
 constexpr std::uint64_t huge_page_bytes = 2u << 20;
 
 // How long a thread sleeps that looks whether another one is done with a block.

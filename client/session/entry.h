@@ -24,8 +24,8 @@
 namespace fargpu::client {
 
 /// Calls that most often return without a system call, and that programs make by the million. Where they meet one after
-/// all, the part that makes it keeps the thread from being cancelled: the command stream, the receiver, what wakes the
-/// service thread, host memory that kernels come to use, and what is written for people.
+/// all, the part that makes it keeps the thread from being cancelled: the command stream, the receiver, the lanes, what
+/// wakes the service thread, host memory that kernels come to use, and what is written for people.
 constexpr bool brief(Symbol symbol) {
   switch (symbol) {
     case Symbol::cuCtxGetCurrent:

@@ -134,26 +134,19 @@ CUresult Process::initialise() {
   if (tried_) return outcome_;
   tried_ = true;
   watch_forks();
-  beginning_ = true;
-  outcome_ = begin();
-  beginning_ = false;
-  return outcome_;
-}
-
-CUresult Process::begin() noexcept {
   try {
     began_ = stats::Clock::now();
     warn_of_strange_variables();
     expect_system_calls();
     read_config_again();
     auto pool = find_pool(config());
-    return pool ? begin_pool(std::move(pool)) : begin_alone();
+    return outcome_ = pool ? begin_pool(std::move(pool)) : begin_alone();
   } catch (const DialError& error) {
     log::error("{}", error.what());
-    return error.result;
+    return outcome_ = error.result;
   } catch (const std::exception& error) {
     log::error("{}", error.what());
-    return CUDA_ERROR_SYSTEM_NOT_READY;
+    return outcome_ = CUDA_ERROR_SYSTEM_NOT_READY;
   }
 }
 
@@ -306,9 +299,11 @@ void Process::print_stats() noexcept {
 }
 
 // The child has neither our threads nor a right to the connection. The parent's descriptors are left alone: closing is
-// up to exec (they are all close-on-exec) or exit. A cuInit that is under way in another thread does not end here.
+// up to exec (they are all close-on-exec) or exit. A cuInit that is under way in another thread, and holds the lock,
+// does not end here.
 void Process::in_forked_child() noexcept {
-  if (life() != Life::unborn || beginning_) current_life.store(Life::forked);
+  if (life() == Life::unborn && mutex_.try_lock()) mutex_.unlock();
+  else current_life.store(Life::forked);
   for (PagedMemory* const pages : locked_for_fork_) {
     if (!pages) continue;
     pages->become_private();

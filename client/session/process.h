@@ -59,7 +59,6 @@ class Process {
   void take(Session* session);
   void take(std::unique_ptr<Pool> pool);
   void set_usual(Session* session);
-  CUresult begin() noexcept;
   CUresult begin_alone();
   CUresult begin_pool(std::unique_ptr<Pool> pool);
   void watch_forks();
@@ -75,7 +74,6 @@ class Process {
   std::mutex mutex_;
   std::chrono::steady_clock::time_point began_{};  // the first cuInit
   bool tried_ = false;
-  std::atomic<bool> beginning_{false};  // cuInit is under way
   CUresult outcome_ = CUDA_ERROR_NOT_INITIALIZED;
   std::atomic<Session*> session_{nullptr};  // never deleted: late calls and other threads may still look
   std::atomic<Pool*> pool_{nullptr};        // nor is this
