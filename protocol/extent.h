@@ -49,17 +49,16 @@ constexpr std::uint64_t element_bytes(CUarray_format format, std::uint64_t chann
 }
 
 /// Whether an array has this box: `depth` slices (or layers) of `height` rows of `width` bytes, from byte x of row y of
-/// slice z on. What rows are in block-compressed and YUV arrays only the driver knows; there only sizes that no array
-/// has are refused.
+/// slice z on. What rows are in block-compressed and YUV arrays only the driver knows; there only sizes are refused
+/// that no such array has: none has more than 16 bytes for an element of its width, nor more than three rows for one of
+/// its height.
 constexpr bool array_has(const CUDA_ARRAY3D_DESCRIPTOR& array, std::uint64_t x, std::uint64_t y, std::uint64_t z,
                          std::uint64_t width, std::uint64_t height, std::uint64_t depth) {
-  constexpr std::uint64_t any = std::uint64_t{1} << 47;
   const auto within = [](std::uint64_t begin, std::uint64_t length, std::uint64_t whole) {
     return begin <= whole && length <= whole - begin;
   };
-  const std::uint64_t element = element_bytes(array.Format, array.NumChannels);
-  return within(x, width, element ? array.Width * element : any) &&
-         within(y, height, element ? (array.Height ? array.Height : 1) : any) &&
+  const std::uint64_t element = element_bytes(array.Format, array.NumChannels), rows = array.Height ? array.Height : 1;
+  return within(x, width, array.Width * (element ? element : 16)) && within(y, height, element ? rows : 3 * rows) &&
          within(z, depth, array.Depth ? array.Depth : 1);
 }
 

@@ -98,7 +98,8 @@ inline constexpr std::size_t descriptors_max = 4;  ///< that have been passed an
 
 inline constexpr std::uint32_t spares_max = 8;  ///< pieces of memory that come with one that is asked for
 
-inline constexpr std::size_t shares_max = 256;  ///< things that one session shares with others at a time
+/// Memory and events that one session shares with others at a time. PyTorch keeps up to a thousand events for that.
+inline constexpr std::size_t shares_max = 4096;
 
 inline constexpr std::chrono::milliseconds connect_timeout{5000};  ///< also for the broker's answers that take no work
 /// In which the ends of a channel by RDMA must meet, and in which one hears from the other about it, which may be

@@ -170,8 +170,10 @@ CUresult cuGraphLaunch(Thread& thread, CUgraphExec exec, CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   GraphMemory& memory = session_of(thread).graph_memory;
-  if (use->capture.load() && memory.used_by(handle_of(exec)))
-    return CUDA_ERROR_NOT_SUPPORTED;  // as a child such a graph cannot be
+  if (use->capture.load() && memory.used_by(handle_of(exec))) {  // as a child such a graph cannot be
+    session_of(thread).captures.invalidate(*use);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   if (const CUresult bad = memory.may_launch(handle_of(exec)); bad != CUDA_SUCCESS) return bad;
   const CUresult result = launch(thread, exec, use);
   if (result == CUDA_SUCCESS) memory.launched(thread, handle_of(exec));

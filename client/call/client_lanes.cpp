@@ -244,7 +244,7 @@ bool ClientLanes::reads_any(const OnStreams& of) {
 }
 
 void ClientLanes::wanted(std::uint32_t transfer, std::uint32_t chunks, bool over) {
-  std::shared_ptr<Incoming> failed;
+  std::shared_ptr<Incoming> ended;
   {
     const std::lock_guard lock(mutex_);
     if (const auto found = outgoing_.find(transfer); found != outgoing_.end()) {
@@ -259,14 +259,17 @@ void ClientLanes::wanted(std::uint32_t transfer, std::uint32_t chunks, bool over
       outgoing_.erase(transfer);
       changed_.notify_all();
     } else if (const auto coming = incoming_.find(transfer); over && coming != incoming_.end()) {
-      failed = coming->second;
-      failed->missing = 0;
-      failed->forgotten = true;
+      Incoming& incoming = *coming->second;
+      if (incoming.missing == 0) return;
+      incoming.over = incoming.forgotten = true;
+      incoming.missing = incoming.writing;  // whose memory is in use until they have landed
+      if (incoming.missing > 0) return;
+      ended = coming->second;
       forget_complete();
       changed_.notify_all();
     }
   }
-  if (failed && failed->done) failed->done(true);
+  if (ended && ended->done) ended->done(true);
 }
 
 // --- from the worker ------------------------------------------------------------------------------------------------
@@ -321,7 +324,7 @@ void ClientLanes::wait_for_chunks(std::uint32_t chunks) {
 std::span<std::byte> ClientLanes::place(Chunk chunk, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto found = incoming_.find(chunk.transfer);
-  if (found == incoming_.end() || found->second->missing == 0) return {};
+  if (found == incoming_.end() || found->second->missing == 0 || found->second->over) return {};
   Incoming& incoming = *found->second;
   if (chunk.number >= incoming.begun.size() || incoming.begun[chunk.number] ||
       bytes != incoming.rows.bytes_of(chunk.number))

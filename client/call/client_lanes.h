@@ -123,6 +123,7 @@ class ClientLanes final : ChunkHandler {
     std::uint64_t missing;
     unsigned writing = 0;    // chunks that are on their way from a lane
     unsigned in_place = 0;   // of these, those that the lane writes where they belong
+    bool over = false;       // no more come
     bool forgotten = false;  // nothing is written there any more
     bool written = true;     // what came could be
     bool contested = false;  // another transfer writes some of the same memory

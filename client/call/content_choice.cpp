@@ -1,5 +1,7 @@
 #include "content_choice.h"
 
+#include "protocol/line_rate.h"
+
 namespace fargpu::client {
 namespace {
 
@@ -10,7 +12,6 @@ constexpr unsigned asked_of = 8;        // one of so many that are sent
 
 /// Hashing has to be this much faster than the line, which is not worth the processors' time where it is fast anyway.
 constexpr double margin = 1.25;
-constexpr double line_rate_most = 4e9;
 
 /// So many answers tell how fast the host is, of as many chunks at least as its threads read at a time. A look takes
 /// more chunks, because some answers may be that they are not known.
@@ -45,7 +46,7 @@ ContentChoice::Way ContentChoice::next(std::uint64_t bytes, std::optional<double
 // for a start, either.
 bool ContentChoice::gains(std::uint64_t bytes, std::optional<double> line_rate) {
   if (!line_rate) return false;
-  if (*line_rate < line_rate_most && *line_rate * margin * hash_seconds_per_byte_ < threads_)
+  if (*line_rate < LineRate::fast_from && *line_rate * margin * hash_seconds_per_byte_ < threads_)
     return host_keeps_up(bytes, *line_rate);
   too_fast_bytes_ += bytes;
   return false;

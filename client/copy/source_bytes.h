@@ -36,6 +36,8 @@ class SourceBytes {
   Run first_run(std::uint64_t address, std::uint64_t bytes) const;
 
  private:
+  bool may_be_written() const { return writers_.any() || writers_.kernels(); }
+
   const HostMemory& memory_;
   const PendingWriters& writers_;
   const Copy& copy_;

@@ -446,6 +446,7 @@ CUresult HostMemory::wait_for_users(Thread& thread, const Region& region) {
 // copy of it. Other threads may make more of them while this one waits.
 CUresult HostMemory::lock_to_map(Thread& thread, std::uint64_t address, std::unique_lock<std::mutex>& order,
                                  std::unique_lock<std::mutex>& lock, std::optional<Region>& region) {
+  const Uncancelled uncancelled;
   constexpr unsigned patience = 2, tries_max = 100;
   const auto awaited_until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   // Set while other threads are to give way, and by this one alone.

@@ -104,7 +104,7 @@ void Captures::record(Event& event, const Stream& stream) {
 }
 
 CUresult Captures::wait(Stream& stream, const Event& event) {
-  if (!any()) return CUDA_SUCCESS;
+  if (!any() && event.capture == 0) return CUDA_SUCCESS;
   const std::lock_guard lock(mutex_);
   const std::uint64_t id = event.capture;
   const auto found = captures_.find(id);

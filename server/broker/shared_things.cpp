@@ -29,8 +29,8 @@ bool SharedThings::add(pid_t worker, const std::string& tenant, wire::Share::Rea
   }
   // Without a descriptor: none was free here.
   if (counts_[worker] >= limits::shares_max || (memory && descriptor.number() < 0)) return false;
-  FairLimit::Place room = room_.take(tenant);
-  if (!room) return false;
+  FairLimit::Place room;
+  if (memory && !(room = room_.take(tenant))) return false;
   shares_[*key] = {worker,
                    std::move(room),
                    {share.getDevice(), share.getBytes(), std::move(descriptor), copy_of(event)},

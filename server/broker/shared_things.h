@@ -22,7 +22,7 @@ class SharedThings {
  public:
   /// Has the session of a worker pay for so much of a device, or, with false, no more.
   using Charge = std::function<void(pid_t worker, int device, std::uint64_t bytes, bool pays)>;
-  /// `most`: of all workers together, because each may hold a descriptor of this process.
+  /// `most`: pieces of memory of all workers together, because each holds a descriptor of this process.
   SharedThings(std::size_t most, Charge charge) : room_(most), charge_(std::move(charge)) {}
 
   /// From a worker, with its descriptor, which this takes. Throws ProtocolError if it makes no sense. False if it is

@@ -40,7 +40,7 @@ constexpr int above_those_of_children = 16;  // descriptors at which a worker fi
 /// In which all workers must have told all: each does nothing but that.
 constexpr auto telling_max = std::chrono::seconds(5);
 /// More than a session can share, hold and let in.
-constexpr std::size_t packets_max = 65'536 + 1024, told_bytes_max = 64u << 20;
+constexpr std::size_t packets_max = 65'536 + limits::shares_max + 1024, told_bytes_max = 64u << 20;
 constexpr std::size_t descriptors_max = limits::shares_max + 1;
 /// Of all together.
 constexpr std::size_t told_bytes_of_all_max = 512u << 20;

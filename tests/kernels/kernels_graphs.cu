@@ -1,5 +1,5 @@
-// Graphs whose memory is not there yet when they are captured: cuDNN captures its plans so, and puts addresses in
-// later.
+// Graphs whose memory is not there yet when they are captured, as cuDNN captures its plans, and puts addresses in
+// later; graphs that change, and graphs that wait for values.
 
 #include "harness.h"
 
@@ -283,6 +283,54 @@ CASE(asked_for_by_another_stream) {
   OK(cuGraphExecDestroy(executable));
   OK(cuEventDestroy(event));
   OK(cuStreamDestroy(other));
+}
+
+// What a graph waits for, and what lies behind the graph, may be changed until the value comes. What a graph has copied
+// is there when the value that it writes afterwards is.
+CASE(values_in_graphs) {
+  constexpr size_t words = 1 << 20;
+  Buffer<unsigned> flags(2), out(2), large(words);
+  flags.clear();
+  unsigned *pinned, *copied;
+  OK(cuMemHostAlloc(reinterpret_cast<void**>(&pinned), 2 * sizeof(unsigned), 0));
+  OK(cuMemHostAlloc(reinterpret_cast<void**>(&copied), words * sizeof(unsigned), 0));
+  Capture capture;
+  OK(cuStreamWaitValue32(capture.stream, flags.address(), 1, CU_STREAM_WAIT_VALUE_EQ));
+  OK(cuMemcpyHtoDAsync(out.address(), pinned, sizeof(unsigned), capture.stream));
+  OK(cuMemsetD32Async(large.address(), 7, words, capture.stream));
+  OK(cuMemcpyDtoHAsync(copied, large.address(), large.bytes(), capture.stream));
+  OK(cuStreamWriteValue32(capture.stream, flags.address() + 4, 1, 0));
+  OK(cuStreamWriteValue32(capture.stream, flags.address(), 0, 0));
+  capture.end();
+  CUgraphExec exec;
+  OK(cuGraphInstantiate(&exec, capture.graph, 0));
+  CUstream other;
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  for (unsigned round = 1; round <= 3; ++round) {
+    pinned[0] = pinned[1] = 0;
+    std::memset(copied, 0, large.bytes());
+    OK(cuGraphLaunch(exec, capture.stream));
+    OK(cuMemcpyHtoDAsync(out.address() + 4, pinned + 1, sizeof(unsigned), capture.stream));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    pinned[0] = 10 * round;
+    pinned[1] = 20 * round;
+    OK(cuStreamWriteValue32(other, flags.address(), 1, 0));
+    unsigned written = 0;
+    for (int look = 0; look < 10000 && written == 0; ++look) {
+      OK(cuMemcpyDtoHAsync(&written, flags.address() + 4, sizeof(written), other));
+      OK(cuStreamSynchronize(other));
+    }
+    HOLDS(written == 1);
+    HOLDS(copied[0] == 7 && copied[words - 1] == 7);
+    OK(cuStreamSynchronize(capture.stream));
+    HOLDS(out.get()[0] == 10 * round);
+    HOLDS(out.get()[1] == 20 * round);
+    OK(cuMemsetD32(flags.address() + 4, 0, 1));
+  }
+  OK(cuGraphExecDestroy(exec));
+  OK(cuStreamDestroy(other));
+  OK(cuMemFreeHost(pinned));
+  OK(cuMemFreeHost(copied));
 }
 
 // Outside of captures such memory is refused at once.

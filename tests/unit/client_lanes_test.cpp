@@ -17,6 +17,7 @@
 
 #include "client/call/client_lanes.h"
 #include "client/objects/stream.h"
+#include "frames.h"
 #include "protocol/errors.h"
 
 using namespace fargpu;
@@ -129,6 +130,60 @@ TEST_CASE("lanes that end with their session are not told of") {
   CHECK(offered.lanes.close("the session is over"));
   offered.worker.close();
   CHECK(told.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+}
+
+// --- from the worker ------------------------------------------------------------------------------------------------
+
+TEST_CASE("memory that a chunk is on its way to stays the copy's, although the worker has said that no more come") {
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  const auto worker = make_socket_channel(ends[1], "the client");
+  ClientLanes lanes(
+      {.lanes = 1}, [&] { return make_socket_channel(ends[0], "the worker"); }, [](const std::string&) {},
+      Compression::never, std::chrono::seconds(10));
+  REQUIRE(lanes.takes(limits::lane_row_bytes_min, false, true));
+  const test::Bytes bytes = test::pattern(1u << 20);
+  test::Bytes memory(bytes.size());
+  const CopySide side = CopySide::packed_at(memory.data(), {memory.size()});
+  std::atomic<int> told{0};
+  std::uint32_t transfer = 0;
+  const auto incoming = lanes.expect(
+      {side, {memory.size()}, false}, [&](bool) { ++told; }, transfer);
+  REQUIRE(incoming);
+  FrameHeader header = test::numbered(2, FrameKind::data);
+  header.subject = transfer;
+  header.detail = 1;
+  const test::Bytes frame = test::frame(header, {}, bytes);
+  const std::ptrdiff_t half = 1 << 19;
+  test::send(*worker, {frame.begin(), frame.begin() + half});
+  const auto begun = [&] {
+    const volatile std::byte* first = memory.data() + 100;
+    return *first == bytes[100];
+  };
+  for (int look = 0; look < 20'000 && !begun(); ++look) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  REQUIRE(begun());
+
+  lanes.wanted(transfer, 0, true);
+  lanes.wanted(transfer, 0, true);
+  CHECK(told == 0);
+  const bool cancelled = GENERATE(false, true);
+  auto freed = std::async(std::launch::async, [&] {
+    if (cancelled) lanes.cancel(transfer);
+    else lanes.wait_arrived(*incoming);
+  });
+  CHECK(freed.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
+  test::send(*worker, {frame.begin() + half, frame.end()});
+  freed.get();
+  CHECK(memory == bytes);
+  CHECK(told == 1);
+  // What comes of it now, the worker has promised not to send: it goes nowhere.
+  std::fill(memory.begin(), memory.end(), std::byte{});
+  header.sequence = 3;
+  header.detail = 2;
+  test::send(*worker, test::frame(header, {}, bytes));
+  lanes.wait_for_chunks(2);
+  CHECK(std::all_of(memory.begin(), memory.end(), [](std::byte b) { return b == std::byte{}; }));
+  lanes.close("the test is over");
 }
 
 // --- contents that the host has kept --------------------------------------------------------------------------------

@@ -6,7 +6,6 @@
 #include <map>
 
 #include "client/call/content_choice.h"
-#include "protocol/line_rate.h"
 
 using namespace fargpu;
 using namespace fargpu::client;
@@ -175,27 +174,4 @@ TEST_CASE("a pause of the program counts for little") {
   program.copy(64 * chunk, false);
   program.now += 1h;
   CHECK(program.copy(gib, false)[Way::plain] == 0);
-}
-
-TEST_CASE("chunks that waited for a moment only do not make a line look fast") {
-  LineRate line;
-  for (int i = 0; i < 64; ++i) line.sent(chunk, i % 2 == 0 ? 10us : 2ms, true, 1);
-  REQUIRE(line.bytes_per_second());
-  CHECK(*line.bytes_per_second() < 1100.0 * chunk);
-}
-
-TEST_CASE("a line's rate is that of what had to wait") {
-  LineRate line;
-  CHECK_FALSE(line.bytes_per_second());
-  for (int i = 0; i < 8; ++i) line.sent(chunk, 10us, false, 1);  // room of the kernel's
-  CHECK_FALSE(line.bytes_per_second());
-  for (int i = 0; i < 8; ++i) line.sent(chunk, 1ms, true, 2);
-  REQUIRE(line.bytes_per_second());
-  CHECK(*line.bytes_per_second() == Approx(2 * 1000.0 * chunk));
-  for (int i = 0; i < 100; ++i) line.sent(chunk, 2ms, true, 2);
-  CHECK(*line.bytes_per_second() == Approx(1000.0 * chunk).epsilon(0.01));
-  for (int i = 0; i < 96; ++i) line.sent(chunk, 10us, false, 1);
-  CHECK(*line.bytes_per_second() > 1e15);
-  for (int i = 0; i < 8; ++i) line.sent(chunk, 1ms, true, 1);
-  CHECK(*line.bytes_per_second() == Approx(1000.0 * chunk));
 }

@@ -48,4 +48,7 @@ TEST_CASE("arrays hold boxes within them") {
   CHECK_FALSE(array_has(row, 4, 0, 0, 12, 2, 1));
   CHECK(array_has(blocks, 0, 0, 0, 32, 2, 1));
   CHECK_FALSE(array_has(blocks, most - 5, 0, 0, 32, 2, 1));
+  CHECK(array_has(blocks, 0, 0, 0, 256, 24, 1));
+  CHECK_FALSE(array_has(blocks, 0, 0, 0, 257, 2, 1));
+  CHECK_FALSE(array_has(blocks, 0, 0, 0, 32, 25, 1));
 }

@@ -5,8 +5,10 @@
 #include <fcntl.h>
 
 #include <catch2/catch.hpp>
+#include <cstring>
 
 #include "protocol/errors.h"
+#include "protocol/limits.h"
 #include "protocol/message.h"
 
 using namespace fargpu;
@@ -18,7 +20,7 @@ constexpr pid_t maker = 10, one = 11, other = 12;
 
 ShareKey key_of(int number) {
   ShareKey key{};
-  key[0] = static_cast<std::byte>(number);
+  std::memcpy(key.data(), &number, sizeof(number));
   return key;
 }
 
@@ -57,6 +59,22 @@ struct Host {
 using Pays = std::map<pid_t, std::uint64_t>;
 
 }  // namespace
+
+TEST_CASE("shares: events take no place of memory, and are so many at most") {
+  Host host;
+  constexpr int most = static_cast<int>(limits::shares_max);
+  constexpr int event = -1;
+  REQUIRE(most > 1000);
+  int shared = 0;
+  for (int number = 1; number < most; ++number) shared += host.share(maker, number, 0, event);
+  CHECK(shared == most - 1);
+  CHECK(host.share(maker, most));
+  CHECK_FALSE(host.share(maker, most + 1));
+  CHECK_FALSE(host.share(maker, most + 1, 0, event));
+  host.unshare(maker, 1);
+  CHECK(host.share(maker, most + 1, 0, event));
+  CHECK(host.share(other, most + 2));
+}
 
 TEST_CASE("shares: while its maker has memory nobody else pays for it") {
   Host host;

@@ -235,6 +235,7 @@ TEST_CASE("a capture knows its state, its streams and its thread") {
   REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
   CHECK(cuEventSynchronize(event) == CUDA_ERROR_CAPTURED_EVENT);
   cuStreamEndCapture(stream, &graph);
+  CHECK(cuStreamWaitEvent(forked, event, 0) == CUDA_ERROR_CAPTURED_EVENT);
 
   REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
   REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);

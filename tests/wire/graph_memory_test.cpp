@@ -324,8 +324,8 @@ TEST_CASE("what graphs with memory nodes do not allow") {
   CUgraphExec exec = g.instantiate(), second = nullptr;
   CHECK(cuGraphInstantiateWithFlags(&second, g.graph, 0) == unsupported);
   REQUIRE(cuStreamBeginCapture_v2(g.stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
-  CHECK(cuGraphLaunch(exec, g.stream) == unsupported);
-  CHECK(cuStreamEndCapture(g.stream, &clone) == CUDA_SUCCESS);
+  CHECK(cuGraphLaunch(exec, g.stream) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(cuStreamEndCapture(g.stream, &clone) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   REQUIRE(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
   exec = g.instantiate();  // the only one again
   // Bad parameters.

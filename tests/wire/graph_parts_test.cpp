@@ -589,6 +589,40 @@ TEST_CASE("events of graphs hold those who wait for them") {
   CHECK(g.word(g.memory + 8) == 4);
 }
 
+TEST_CASE("a value is written when copies to the program before it are there, and not waited for in vain") {
+  Graphs g;
+  unsigned copied = 0;
+  const auto add_value = [&](CUstreamBatchMemOpType type, std::vector<CUgraphNode> after) {
+    CUstreamBatchMemOpParams operation{};
+    operation.waitValue.operation = type;
+    operation.waitValue.address = g.memory + 64;
+    operation.waitValue.value = 1;
+    const CUDA_BATCH_MEM_OP_NODE_PARAMS params{g.context, 1, &operation, 0};
+    CUgraphNode node = nullptr;
+    REQUIRE(cuGraphAddBatchMemOpNode(&node, g.graph, after.data(), after.size(), &params) == CUDA_SUCCESS);
+    return node;
+  };
+  const bool in_order = GENERATE(true, false);
+  std::vector<CUgraphNode> before;
+  if (in_order) before.push_back(add_value(CU_STREAM_MEM_OP_WAIT_VALUE_32, {}));
+  const CUgraphNode copy = g.add(g.out(&copied, g.memory, 4), before);
+  add_value(CU_STREAM_MEM_OP_WRITE_VALUE_32, {copy});
+  if (in_order) {
+    const CUgraphExec exec = g.instantiate();
+    const std::size_t launches = g.driver->calls("cuGraphLaunch");
+    g.run(exec);
+    CHECK(g.driver->calls("cuGraphLaunch") == launches + 2);
+    CHECK(g.word(g.memory + 64) == 1);
+    return;
+  }
+  // The wait would be in the piece that must be over before the write.
+  add_value(CU_STREAM_MEM_OP_WAIT_VALUE_32, {});
+  CUgraphExec exec = nullptr;
+  CUDA_GRAPH_INSTANTIATE_PARAMS params{};
+  CHECK(cuGraphInstantiateWithParams(&exec, g.graph, &params) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(params.result_out == CUDA_GRAPH_INSTANTIATE_ERROR);
+}
+
 TEST_CASE("events recorded and awaited from outside of a capture become nodes") {
   Graphs g;
   CUevent event = nullptr;

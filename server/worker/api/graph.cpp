@@ -307,7 +307,8 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
       },
       [made, &session, id = call.id(), source = graph.handle()](CUresult result, MessageWriter& writer) {
         auto out = writer.root<wire::InstantiateGraphReply>();
-        out.setOutcome(made->params.result_out);
+        const bool refused = result != CUDA_SUCCESS && made->params.result_out == CUDA_GRAPH_INSTANTIATE_SUCCESS;
+        out.setOutcome(refused ? CUDA_GRAPH_INSTANTIATE_ERROR : made->params.result_out);
         out.setErrorNode(
             session.objects().reveal(HandleKind::node, made->params.hErrNode_out, id, source.value()).value());
         out.setRefusal(made->refusal);

@@ -21,7 +21,7 @@ NodeParameters::~NodeParameters() {
 
 bool NodeParameters::attended() const {
   return has_parts() || params_.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD ||
-         params_.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+         params_.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT || params_.type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
 }
 
 // The context that a node runs in: the one it names, or the call's.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 namespace fargpu::server {
 namespace {
@@ -15,8 +16,12 @@ struct Use {
   std::vector<std::uint64_t> reads;
   std::vector<GraphPlan::Write> writes;
   std::uint64_t function = 0;
-  bool records = false;  ///< an event
-  bool waits = false;    ///< for an event
+  std::set<CUdeviceptr> written;  ///< values, by operations on memory
+  std::set<CUdeviceptr> awaited;  ///< values
+  bool records_event = false;
+  bool waits_for_event = false;
+  bool tells() const { return records_event || !written.empty(); }
+  bool waits() const { return waits_for_event || !awaited.empty(); }
 };
 
 template <typename T>
@@ -33,7 +38,7 @@ struct Node {
   std::unique_ptr<Layout> cut;  ///< of a child graph that must be cut itself
   std::size_t stage = 0;
   std::ptrdiff_t written = -1;  ///< last stage in which this node or one before it writes memory of the client
-  std::ptrdiff_t waited = -1;   ///< and waits for an event, behind which others may have
+  std::ptrdiff_t waited = -1;   ///< and waits for an event or a value, behind which others may have
   bool on_device() const { return use.function == 0 && !cut; }
 };
 
@@ -55,8 +60,10 @@ struct Layout {
     for (const Node& node : nodes) {
       append(sum.reads, node.use.reads);
       append(sum.writes, node.use.writes);
-      sum.records = sum.records || node.use.records;
-      sum.waits = sum.waits || node.use.waits;
+      sum.written.insert(node.use.written.begin(), node.use.written.end());
+      sum.awaited.insert(node.use.awaited.begin(), node.use.awaited.end());
+      sum.records_event = sum.records_event || node.use.records_event;
+      sum.waits_for_event = sum.waits_for_event || node.use.waits_for_event;
     }
     return sum;
   }
@@ -116,7 +123,9 @@ class PlanMaker {
         if (--open[follower] == 0) ready.push_back(follower);
       }
     }
-    return true;
+    return !waits_for_later_stage(layout.nodes, before) ||
+           refuse(
+               "a graph that waits for a value which it writes after functions of the program or copies to its memory");
   }
 
   // Adds the steps of a graph. Its device work is copied for each stage, without what belongs to other stages.
@@ -200,7 +209,7 @@ class PlanMaker {
         if (driver_.cuGraphEventRecordNodeGetEvent(node.node, &event) != CUDA_SUCCESS)
           return refuse("a graph that cannot be read");
         plan.recorded.push_back(event);
-        node.use.records = true;
+        node.use.records_event = true;
         return true;
       }
       case CU_GRAPH_NODE_TYPE_WAIT_EVENT: {
@@ -208,11 +217,65 @@ class PlanMaker {
         if (driver_.cuGraphEventWaitNodeGetEvent(node.node, &event) != CUDA_SUCCESS)
           return refuse("a graph that cannot be read");
         plan.awaited.push_back(event);
-        node.use.waits = true;
+        node.use.waits_for_event = true;
+        return true;
+      }
+      case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
+        plan.has_values = true;
+        CUDA_BATCH_MEM_OP_NODE_PARAMS batch{};
+        if (driver_.cuGraphBatchMemOpNodeGetParams(node.node, &batch) != CUDA_SUCCESS)
+          return refuse("a graph that cannot be read");
+        if (!disabled_.contains(node.node)) read_values({batch.paramArray, batch.count}, node.use);
         return true;
       }
       default: return true;
     }
+  }
+
+  static void read_values(std::span<const CUstreamBatchMemOpParams> operations, Use& use) {
+    for (const CUstreamBatchMemOpParams& operation : operations) {
+      switch (operation.operation) {
+        case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+        case CU_STREAM_MEM_OP_WAIT_VALUE_64: use.awaited.insert(operation.waitValue.address); break;
+        case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+        case CU_STREAM_MEM_OP_WRITE_VALUE_64: use.written.insert(operation.writeValue.address); break;
+        default: break;
+      }
+    }
+  }
+
+  // Whether a node waits for a value that a later stage writes, which begins when the node's own is over. A write
+  // behind the wait is not the one that is waited for.
+  static bool waits_for_later_stage(const std::vector<Node>& nodes,
+                                    std::map<CUgraphNode, std::vector<std::size_t>>& before) {
+    std::map<CUdeviceptr, std::vector<std::size_t>> waits;  // places in nodes
+    for (std::size_t i = 0; i < nodes.size(); ++i)
+      for (const CUdeviceptr value : nodes[i].use.awaited) waits[value].push_back(i);
+    if (waits.empty()) return false;
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      for (const CUdeviceptr value : nodes[i].use.written) {
+        const auto found = waits.find(value);
+        if (found == waits.end()) continue;
+        for (const std::size_t wait : found->second)
+          if (nodes[wait].stage < nodes[i].stage && !comes_behind(i, wait, nodes, before)) return true;
+      }
+    }
+    return false;
+  }
+
+  static bool comes_behind(std::size_t node, std::size_t other, const std::vector<Node>& nodes,
+                           std::map<CUgraphNode, std::vector<std::size_t>>& before) {
+    std::set<std::size_t> seen;
+    std::vector<std::size_t> open{node};
+    while (!open.empty()) {
+      const std::size_t place = open.back();
+      open.pop_back();
+      if (place == other) return true;
+      if (!seen.insert(place).second) continue;
+      const auto& earlier = before[nodes[place].node];
+      open.insert(open.end(), earlier.begin(), earlier.end());
+    }
+    return false;
   }
 
   // A copy from or to memory of the client that kernels see by now goes there, and involves the client no more.
@@ -231,9 +294,9 @@ class PlanMaker {
   }
 
   // Device work comes in a later stage than what it depends on in the client. So does what reads memory of the client
-  // that something before it may have written, or other work before an event that it waits for: its bytes are fetched
-  // when its piece begins. An event is recorded in a later stage than copies to the client before it, since their bytes
-  // are sent when their piece is over.
+  // that something before it may have written, or other work before an event or a value that it waits for: its bytes
+  // are fetched when its piece begins. An event is recorded, and a value written, in a later stage than copies to the
+  // client before it, since their bytes are sent when their piece is over.
   void set_stage(Node& node, const std::vector<std::size_t>& before, const std::vector<Node>& nodes) {
     for (const std::size_t place : before) {
       const Node& other = nodes[place];
@@ -243,9 +306,9 @@ class PlanMaker {
     }
     if (!node.use.reads.empty())
       node.stage = std::max(node.stage, static_cast<std::size_t>(std::max(node.written, node.waited) + 1));
-    if (node.use.records) node.stage = std::max(node.stage, static_cast<std::size_t>(node.written + 1));
+    if (node.use.tells()) node.stage = std::max(node.stage, static_cast<std::size_t>(node.written + 1));
     if (!node.use.writes.empty() || !node.on_device()) node.written = static_cast<std::ptrdiff_t>(node.stage);
-    if (node.use.waits) node.waited = static_cast<std::ptrdiff_t>(node.stage);
+    if (node.use.waits()) node.waited = static_cast<std::ptrdiff_t>(node.stage);
   }
 
   bool add_piece(const Layout& layout, std::size_t stage, std::uint64_t flags, GraphPlan& plan) {
@@ -314,7 +377,7 @@ std::shared_ptr<GraphPlan> GraphPlan::make(const std::shared_ptr<DriverTable>& d
   if (layout.conditional) {
     maker.refuse(
         "a graph with conditional nodes that calls functions of the program, copies from its memory after copying to "
-        "it or waiting for an event, or records an event after copying to it");
+        "it or waiting for an event or a value, or records an event or writes a value after copying to it");
     return nullptr;
   }
   if (!maker.add_steps(layout, flags, *plan)) return nullptr;
@@ -366,7 +429,7 @@ bool needs_attention(DriverTable& driver, const GraphParts& parts, CUgraph graph
   const std::set<CUgraphNode> none;
   Layout layout;
   const bool clear = PlanMaker(driver, parts, none, /*own_graph=*/false, refusal).lay_out(graph, layout, plan);
-  return !clear || plan.has_parts || !plan.recorded.empty() || !plan.awaited.empty();
+  return !clear || plan.has_parts || plan.has_values || !plan.recorded.empty() || !plan.awaited.empty();
 }
 
 // --- executable graphs ----------------------------------------------------------------------------------------------

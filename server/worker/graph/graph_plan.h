@@ -40,6 +40,7 @@ class GraphPlan {
   std::vector<CUevent> recorded;  ///< by nodes of the graph
   std::vector<CUevent> awaited;
   bool has_parts = false;
+  bool has_values = false;  ///< operations on memory: values that are written or waited for
 
   /// `whole` is the graph as the driver instantiated it, which is the only piece where nothing has to be cut or moved.
   /// Nodes in `disabled` do nothing. Returns null, with the reason, for a graph that cannot be cut.
@@ -61,9 +62,10 @@ class GraphPlan {
   std::vector<CUgraphExec> pieces_;
 };
 
-/// An executable graph whose launches the worker attends to: it has parts of the client, or events that work held back
-/// depends on. Changes to it are told to the driver's own executable graph, which is never launched where there are
-/// parts, and to a copy of the graph, from which a new plan is made at the next launch.
+/// An executable graph whose launches the worker attends to: it has parts of the client, events that work held back
+/// depends on, or values for which the client may have to change memory until the launch is over. Changes to it are
+/// told to the driver's own executable graph, which is never launched where there are parts, and to a copy of the
+/// graph, from which a new plan is made at the next launch.
 class AttendedGraph {
  public:
   AttendedGraph(std::shared_ptr<DriverTable> driver, const GraphParts& parts, CUgraphExec whole, std::uint64_t flags)
