@@ -34,6 +34,21 @@ class Arriving {
   const bool expected_;
 };
 
+// Pinned memory that is being read, or given to the lanes to be read. Kernels do not come to use it meanwhile.
+class Reading {
+ public:
+  Reading(HostMemory& memory, std::uint64_t begin, std::uint64_t end) : memory_(memory), begin_(begin), end_(end) {
+    memory_.begin_reading(begin_, end_);
+  }
+  ~Reading() { memory_.reading_is_over(begin_, end_); }
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+
+ private:
+  HostMemory& memory_;
+  const std::uint64_t begin_, end_;
+};
+
 }  // namespace
 
 CUresult Copier::check() {
@@ -287,6 +302,9 @@ std::optional<CUresult> Copier::send_by_lanes(const SourceBytes& source) {
 
 CUresult Copier::send(const SourceBytes& source) {
   const Copy& copy = job_.copy;
+  std::optional<Reading> reading;
+  if (source.pinned())
+    reading.emplace(parts_.host_memory, copy.source.begin(), copy.source.begin() + copy.source.extent(copy.shape));
   if (const auto sent = send_by_lanes(source)) return *sent;
   const bool staged = goes_through_staging(copy.source);
   const std::uint64_t bytes_max = staged ? SharedStaging::part_bytes(copy.shape.bytes()) : limits::bulk_bytes_max;

@@ -70,7 +70,10 @@ bool is_unmapped(std::uint64_t address, std::uint64_t bytes) {
 constexpr std::uint64_t huge_page_bytes = 2u << 20;
 
 // How long a thread sleeps that looks whether another one is done with a block.
-constexpr auto moment = std::chrono::microseconds(50);
+void rest() {
+  const Uncancelled uncancelled;
+  std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
 
 }  // namespace
 
@@ -442,11 +445,10 @@ CUresult HostMemory::wait_for_users(Thread& thread, const Region& region) {
   return late != CUDA_SUCCESS ? late : result;
 }
 
-// Takes both locks for a block that is to be mapped, when no copy is under way any more that writes to the worker's
-// copy of it. Other threads may make more of them while this one waits.
+// Takes both locks for a block that is to be mapped, when no copy is under way any more that reads it here or writes to
+// the worker's copy of it. Other threads may make more of them while this one waits.
 CUresult HostMemory::lock_to_map(Thread& thread, std::uint64_t address, std::unique_lock<std::mutex>& order,
                                  std::unique_lock<std::mutex>& lock, std::optional<Region>& region) {
-  const Uncancelled uncancelled;
   constexpr unsigned patience = 2, tries_max = 100;
   const auto awaited_until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   // Set while other threads are to give way, and by this one alone.
@@ -463,11 +465,12 @@ CUresult HostMemory::lock_to_map(Thread& thread, std::uint64_t address, std::uni
     region = parts_.map.find(address);
     const Block* const block = find(address, 1);
     const bool there = region && region->on_host() && block;
-    const bool settled = there && ((block->device_address != 0 && !is_to_be_paged(*block)) ||
-                                   (tries > 0 && !expects_within(block->base, block->bytes)));
     if (!there) return CUDA_ERROR_INVALID_VALUE;
-    if (settled) return CUDA_SUCCESS;
-    const bool awaited = awaited_within(block->base, block->bytes);  // by a thread, which ends it
+    if (block->device_address != 0 && !is_to_be_paged(*block)) return CUDA_SUCCESS;
+    const bool awaited = awaited_within(block->base, block->bytes);
+    if (tries > 0 && !awaited && !expects_within(block->base, block->bytes) &&
+        !parts_.lanes.uses(block->base, block->base + block->bytes))
+      return CUDA_SUCCESS;
     if (tries == tries_max || (awaited && std::chrono::steady_clock::now() >= awaited_until))
       return refuse_use("kernel access to host memory to which copies of other threads never end");
     if (awaited || tries >= patience) {
@@ -477,7 +480,7 @@ CUresult HostMemory::lock_to_map(Thread& thread, std::uint64_t address, std::uni
     lock.unlock();
     order.unlock();
     if (awaited) {
-      std::this_thread::sleep_for(moment);
+      rest();
       continue;
     }
     if (const CUresult bad = settle_to_map(thread, *region); bad != CUDA_SUCCESS) return bad;
@@ -498,7 +501,7 @@ void HostMemory::give_way(std::uint64_t address) const {
   };
   for (const auto end = std::chrono::steady_clock::now() + patience;
        wanted() && std::chrono::steady_clock::now() < end;)
-    std::this_thread::sleep_for(moment);
+    rest();
 }
 
 // What copies have written to the worker's copy of a block comes here before that is replaced by what kernels see; and
@@ -674,7 +677,7 @@ bool HostMemory::expect_awaited(Context& context, std::uint64_t begin, std::uint
         return true;
       }
     }
-    std::this_thread::sleep_for(moment);
+    rest();
   }
 }
 
@@ -684,6 +687,26 @@ void HostMemory::awaited_is_over(std::uint64_t begin, std::uint64_t end) {
     return range.awaited && range.begin == begin && range.end == end;
   });
   if (found != expected_.end()) expected_.erase(found);
+}
+
+void HostMemory::begin_reading(std::uint64_t begin, std::uint64_t end) {
+  give_way(begin);
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      const Block* const block = find(begin, 1);
+      if (!block || !block->becomes_mapped) {
+        read_.emplace_back(begin, end);
+        return;
+      }
+    }
+    rest();
+  }
+}
+
+void HostMemory::reading_is_over(std::uint64_t begin, std::uint64_t end) {
+  const std::lock_guard lock(mutex_);
+  read_.erase(std::find(read_.begin(), read_.end(), std::pair(begin, end)));
 }
 
 void HostMemory::arrived_by_lanes(std::uint64_t begin, std::uint64_t end) {
@@ -718,9 +741,11 @@ bool HostMemory::expects(std::uint64_t address, std::uint64_t bytes) const {
 }
 
 bool HostMemory::awaited_within(std::uint64_t address, std::uint64_t bytes) const {
-  return std::any_of(expected_.begin(), expected_.end(), [&](const Expected& range) {
+  const auto awaited = [&](const Expected& range) {
     return range.awaited && range.begin < address + bytes && address < range.end;
-  });
+  };
+  const auto overlaps = [&](const auto& range) { return range.first < address + bytes && address < range.second; };
+  return std::any_of(expected_.begin(), expected_.end(), awaited) || std::any_of(read_.begin(), read_.end(), overlaps);
 }
 
 bool HostMemory::expects_within(std::uint64_t address, std::uint64_t bytes) const {

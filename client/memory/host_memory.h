@@ -139,6 +139,10 @@ class HostMemory {
   /// kernels see, which takes its pages away. False if it has become that, and the copy goes another way.
   bool expect_awaited(Context& context, std::uint64_t begin, std::uint64_t end);
   void awaited_is_over(std::uint64_t begin, std::uint64_t end);
+  /// A thread is about to read this memory, or to have the lanes read it: until reading_is_over() it does not become what
+  /// kernels see, unless it is that already.
+  void begin_reading(std::uint64_t begin, std::uint64_t end);
+  void reading_is_over(std::uint64_t begin, std::uint64_t end);
 
   /// The first part of [address, address + bytes) for which one answer holds: how long it is, and where its newest
   /// bytes are.
@@ -198,7 +202,7 @@ class HostMemory {
   CUresult begin_mapped(Thread& thread, const Region& region, Block& block, std::unique_lock<std::mutex>& lock);
   CUresult settle_to_map(Thread& thread, const Region& region);
   bool expects_within(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_
-  bool awaited_within(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_
+  bool awaited_within(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_; by threads, which end it
   void give_way(std::uint64_t address) const;
   std::vector<Context*> delivering_to(const Region& region);
   void note_delivered(std::uint64_t begin, std::uint64_t end, std::uint32_t copy);  // under mutex_
@@ -239,6 +243,7 @@ class HostMemory {
     bool by_lanes() const { return number == 0; }
   };
   std::vector<Expected> expected_;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> read_;  // beginnings and ends, see begin_reading
   std::uint32_t next_expected_ = 1;
   std::uint64_t deliveries_ = 0;  // that have come
   std::atomic<bool> compares_no_more_{false};

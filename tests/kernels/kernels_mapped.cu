@@ -322,6 +322,47 @@ CASE(copied_to_when_kernels_begin_to_use_it) {
   }
 }
 
+// One thread copies from a block again and again, in large pieces and small ones, while a kernel of another thread is the
+// first to use it.
+CASE(copied_from_when_kernels_begin_to_use_it) {
+  Kernels kernels;
+  CUcontext context;
+  OK(cuCtxGetCurrent(&context));
+  constexpr size_t bytes = 4 * mib, small = 100 << 10, used = bytes / sizeof(int);
+  Buffer<int> large(bytes / sizeof(int)), few(small / sizeof(int));
+  CUstream other;
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  for (int round = 1; round <= 6; ++round) {
+    Pinned values(bytes + mib);
+    for (size_t i = 0; i < used; ++i) values[i] = round * 1000 + static_cast<int>(i % 1000);
+    values[used] = 5;
+    std::atomic<bool> over{false};
+    std::atomic<int> copies{0};
+    std::thread copier([&] {
+      OK(cuCtxSetCurrent(context));
+      CUstream stream;
+      OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+      for (int after = 0; after < 3; after += over ? 1 : 0) {
+        OK(cuMemcpyHtoDAsync(large.address(), values.get(), bytes, stream));
+        OK(cuMemcpyHtoDAsync(few.address(), values.get(), small, stream));
+        ++copies;
+        if (copies % 8 == 0) OK(cuStreamSynchronize(stream));
+      }
+      OK(cuStreamSynchronize(stream));
+      OK(cuStreamDestroy(stream));
+    });
+    while (copies < 3) std::this_thread::yield();
+    launch_step(kernels, other, reinterpret_cast<CUdeviceptr>(&values[used]), 1, 1);
+    OK(cuStreamSynchronize(other));
+    over = true;
+    copier.join();
+    HOLDS(values[used] == 11);
+    HOLDS(large.get() == std::vector<int>(values.get(), values.get() + used));
+    HOLDS(few.get() == std::vector<int>(values.get(), values.get() + small / sizeof(int)));
+  }
+  OK(cuStreamDestroy(other));
+}
+
 // The address by which kernels know memory, asked for so that nothing is made ready for them yet.
 CUdeviceptr promised(const void* memory) {
   CUdeviceptr address = 0;
