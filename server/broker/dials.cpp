@@ -29,6 +29,8 @@ bool on_loopback_only(const Settings& settings) {
 
 /// Lives until its answer is given.
 class Dials::Attempt final : public std::enable_shared_from_this<Attempt> {
+  using Endpoints = std::vector<asio::ip::tcp::endpoint>;
+
  public:
   Attempt(Dials& dials, std::string host, std::uint16_t port, Done done)
       : dials_(dials),
@@ -46,10 +48,16 @@ class Dials::Attempt final : public std::enable_shared_from_this<Attempt> {
     deadline_.async_wait([self = shared_from_this()](const asio::error_code& error) {
       if (!error) self->end(-1, self->unreachable());
     });
+    // One thread resolves all names, one after the other, and may wait for one that nobody answers for.
+    asio::error_code name;
+    const auto number = asio::ip::make_address(host_, name);
+    if (!name) return connect({{number, port_}});
     resolver_.async_resolve(host_, std::to_string(port_),
                             [self = shared_from_this()](const asio::error_code& error, const auto& found) {
                               if (error) return self->end(-1, self->unreachable());
-                              self->connect(found);
+                              Endpoints endpoints;
+                              for (const auto& entry : found) endpoints.push_back(entry.endpoint());
+                              self->connect(endpoints);
                             });
   }
 
@@ -58,10 +66,10 @@ class Dials::Attempt final : public std::enable_shared_from_this<Attempt> {
   // One text for whatever there is, so that a client learns nothing of networks that the client is not in.
   std::string unreachable() const { return "fargpud of this host cannot connect to " + name(); }
 
-  void connect(const asio::ip::tcp::resolver::results_type& found) {
+  void connect(const Endpoints& found) {
     if (!done_) return;
-    for (const auto& entry : found)
-      if (dials_.allowed(entry.endpoint())) addresses_.push_back(entry.endpoint());
+    for (const auto& endpoint : found)
+      if (dials_.allowed(endpoint)) addresses_.push_back(endpoint);
     if (addresses_.empty()) {
       ++dials_.refused_;
       return end(-1, "fargpud of this host may not connect to " + name() + "; its setting `peers` names who it may");
@@ -90,7 +98,7 @@ class Dials::Attempt final : public std::enable_shared_from_this<Attempt> {
   const std::uint16_t port_;
   Done done_;  // null once it was called
   asio::ip::tcp::resolver resolver_;
-  std::vector<asio::ip::tcp::endpoint> addresses_;
+  Endpoints addresses_;
   asio::ip::tcp::socket socket_;
   asio::steady_timer deadline_;
 };
