@@ -139,8 +139,8 @@ class HostMemory {
   /// kernels see, which takes its pages away. False if it has become that, and the copy goes another way.
   bool expect_awaited(Context& context, std::uint64_t begin, std::uint64_t end);
   void awaited_is_over(std::uint64_t begin, std::uint64_t end);
-  /// A thread is about to read this memory, or to have the lanes read it: until reading_is_over() it does not become what
-  /// kernels see, unless it is that already.
+  /// A thread is about to read this memory, or to have the lanes read it: until reading_is_over() it does not become
+  /// what kernels see, unless it is that already.
   void begin_reading(std::uint64_t begin, std::uint64_t end);
   void reading_is_over(std::uint64_t begin, std::uint64_t end);
 

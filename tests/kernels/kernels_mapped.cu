@@ -322,8 +322,8 @@ CASE(copied_to_when_kernels_begin_to_use_it) {
   }
 }
 
-// One thread copies from a block again and again, in large pieces and small ones, while a kernel of another thread is the
-// first to use it.
+// One thread copies from a block again and again, in large pieces and small ones, while a kernel of another thread is
+// the first to use it.
 CASE(copied_from_when_kernels_begin_to_use_it) {
   Kernels kernels;
   CUcontext context;
