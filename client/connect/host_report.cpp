@@ -1,7 +1,9 @@
 #include "host_report.h"
 
 #include <algorithm>
+#include <map>
 #include <tuple>
+#include <type_traits>
 
 #include "client/base/config.h"
 #include "control_connection.h"
@@ -83,6 +85,36 @@ Host read_host(wire::Status::Reader status) {
 
 namespace {
 
+// Leaves these devices, in this order, and what is said of them.
+void keep_devices(Host& host, const std::vector<unsigned>& kept) {
+  std::map<std::size_t, unsigned> now;
+  for (unsigned i = 0; i < kept.size(); ++i) now[kept[i]] = i;
+  std::vector<Device> devices;
+  for (const unsigned device : kept) devices.push_back(std::move(host.devices[device]));
+  host.devices = std::move(devices);
+  for (Device& device : host.devices)
+    for (auto& [number, link] : device.links)
+      if (link.remote_device)
+        link.remote_device =
+            now.contains(*link.remote_device) ? std::optional<std::size_t>(now[*link.remote_device]) : std::nullopt;
+  for (Session& session : host.sessions) {
+    std::vector<std::uint64_t> bytes(kept.size());
+    for (unsigned i = 0; i < kept.size(); ++i)
+      if (kept[i] < session.memory_bytes.size()) bytes[i] = session.memory_bytes[kept[i]];
+    session.memory_bytes = std::move(bytes);
+  }
+  const auto of_pairs = [&](auto& facts) {
+    std::remove_reference_t<decltype(facts)> left;
+    for (auto& [pair, fact] : facts)
+      if (now.contains(pair.first) && now.contains(pair.second))
+        left[{now[pair.first], now[pair.second]}] = std::move(fact);
+    facts = std::move(left);
+  };
+  of_pairs(host.peers);
+  of_pairs(host.distances);
+  host.guessed = true;
+}
+
 // The devices of all hosts as the driver API numbers them.
 Host together(std::map<std::size_t, Host> hosts) {
   std::vector<std::vector<unsigned>> domains;
@@ -121,6 +153,24 @@ Host together(std::map<std::size_t, Host> hosts) {
 
 namespace {
 
+// Before a process has a lease, its devices are not known: the first ones that its tenant may have count, as many as it
+// asks for. The broker tells one that has a lease of that alone, and of no tenants.
+void keep_expected(Host& host, wire::Status::Reader status) {
+  std::vector<unsigned> expected;
+  bool has_lease = true;
+  for (const auto tenant : status.getTenants()) {
+    if (tenant.getName() != status.getTenant()) continue;
+    has_lease = false;
+    for (const unsigned device : tenant.getDevices()) expected.push_back(device);
+  }
+  if (has_lease) return;
+  std::erase_if(expected, [&](unsigned device) { return device >= host.devices.size(); });
+  if (expected.empty())
+    for (unsigned device = 0; device < host.devices.size(); ++device) expected.push_back(device);
+  if (const std::size_t gpus = config().lease.gpus; gpus != 0 && gpus < expected.size()) expected.resize(gpus);
+  if (expected.size() < host.devices.size()) keep_devices(host, expected);
+}
+
 Host ask_once() {
   const LeaseOptions& lease = config().lease;
   const bool several = lease.split.size() > 1 || (lease.hosts > 1 && !lease.job);
@@ -130,7 +180,10 @@ Host ask_once() {
     try {
       Host host;
       contact->broker->ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
-                           [&](wire::Control::Reader control) { host = read_host(control.getStatus()); });
+                           [&](wire::Control::Reader control) {
+                             host = read_host(control.getStatus());
+                             if (!several && !lease.job) keep_expected(host, control.getStatus());
+                           });
       host.address = address_text(contact->host);
       answered.emplace(contact->place, std::move(host));
       if (!several) break;

@@ -57,7 +57,8 @@ struct Host {
   int driver_version = 0;      ///< CUDA level
   std::vector<Device> devices;
   std::vector<Session> sessions;
-  std::string address;  ///< as FARGPU_POOL names it
+  std::string address;   ///< as FARGPU_POOL names it
+  bool guessed = false;  ///< the devices are so many as the process's lease will have, and perhaps others of the host
   struct Peer {
     bool can_access = false;
     std::map<int, int> attributes;  ///< by CUdevice_P2PAttribute
@@ -74,8 +75,8 @@ struct Host {
 Host read_host(wire::Status::Reader status);
 
 /// Asks the first host of FARGPU_POOL that answers; if programs may have devices of several, all that answer, whose
-/// devices are numbered across them. A connection per question: there is none to be torn by a fork, and
-/// none that keeps a host busy. Throws DialError.
+/// devices are numbered across them. Of one host the devices are those of the process's lease. A connection per
+/// question: there is none to be torn by a fork, and none that keeps a host busy. Throws DialError.
 Host ask_host();
 
 }  // namespace fargpu::client::report

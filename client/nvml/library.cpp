@@ -17,6 +17,12 @@ State& state() {
   return *instance;
 }
 
+void keep(const Host& host) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.host = host;
+}
+
 namespace {
 
 template <class Matches>
@@ -97,7 +103,7 @@ NVML_EXPORT Return nvmlInitWithFlags(unsigned) {
   return guarded([] {
     State& s = state();
     const std::lock_guard lock(s.mutex);
-    if (s.users == 0) s.host = ask_host();
+    if (s.users == 0 || s.host.guessed) s.host = ask_host();
     ++s.users;
     return NVML_SUCCESS;
   });

@@ -27,10 +27,12 @@ using report::Session;
 struct State {
   std::mutex mutex;
   unsigned users = 0;  // nvmlInit less nvmlShutdown
-  Host host;           // as it was at the first of them
+  Host host;           // as it was at the first of them, or when the process had got its lease
 };
 
 State& state();
+/// The host is this from now on.
+void keep(const Host& host);
 
 /// Nothing of C++ leaves the library, and no cancelled thread does so half-way.
 template <class Body>
@@ -89,19 +91,29 @@ Info pci_of(const Device& device) {
   return info;
 }
 
-/// Calls `use` with the device as it is now, and its number. What changes is asked for each time.
+/// Calls `use` with the device as it is now, and its number. What changes is asked for each time. Where the devices
+/// were a guess until the process had its lease, it is that lease's device of this number.
 template <class Use>
 Return with_device_now(DeviceHandle handle, Use&& use) noexcept {
   std::string uuid;
-  if (const Return bad = with_device(handle,
-                                     [&](const Device& device, unsigned) {
-                                       uuid = device.uuid;
-                                       return NVML_SUCCESS;
-                                     });
+  std::size_t number = 0;
+  bool guessed = false;
+  if (const Return bad = with_host([&](const Host& host) {
+        guessed = host.guessed;
+        return device_of(host, handle, [&](const Device& device, unsigned n) {
+          uuid = device.uuid;
+          number = n;
+          return NVML_SUCCESS;
+        });
+      });
       bad != NVML_SUCCESS)
     return bad;
   return guarded([&] {
     const Host host = ask_host();
+    if (guessed && !host.guessed && number < host.devices.size()) {
+      keep(host);
+      return use(host, number);
+    }
     for (std::size_t i = 0; i < host.devices.size(); ++i)
       if (host.devices[i].uuid == uuid) return use(host, i);
     return NVML_ERROR_GPU_IS_LOST;

@@ -8,6 +8,7 @@ import unittest
 from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_until
+from rig.broker import settings_file
 from rig.process import run
 
 HOST_NVML = paths.PROGRAMS / "libfargpu-host-nvml.so"
@@ -326,6 +327,41 @@ print(held - first >= size, freed <= first)
 """
         done = run([sys.executable, "-c", program], env=environment(host))
         self.assertEqual((done.code, done.out.split()), (0, ["True", "True"]), done.out + done.err)
+
+    def test_devices_are_those_of_the_lease(self):
+        """So many as it will have, before there is one, and its own from then on."""
+        program = """
+import ctypes
+cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
+class Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+count, handle, memory, of_cuda = ctypes.c_uint(), ctypes.c_void_p(), Memory(), (ctypes.c_ubyte * 16)()
+def uuid():
+    text = ctypes.create_string_buffer(80)
+    assert nvml.nvmlDeviceGetUUID(handle, text, 80) == 0
+    return text.value.decode()
+def counted():
+    assert nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
+    return count.value
+print(counted())
+assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+before = uuid()
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetUuid(of_cuda, 0) == 0
+own = bytes(of_cuda).hex()
+assert nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
+print(counted(), uuid().replace("-", "")[3:] == own, before.replace("-", "")[3:] == own)
+"""
+        for what, tenant, env, guess_is_right in (
+                ("one of two, of which the first is taken", "", {"FARGPU_GPUS": "1"}, "False"),
+                ("the only one of the tenant", "devices = [1]", {}, "True")):
+            with self.subTest(what), settings_file(f"[tenant.default]\n{tenant}\n") as file:
+                host = self.broker(config=file, env={"FARGPU_FAKE_DEVICES": 2})
+                if not tenant:
+                    self.client(host, "init", env={"FARGPU_GPUS": "1", "FARGPU_COMPUTE": "100%"})
+                    env = {**env, "FARGPU_COMPUTE": "100%"}
+                done = run([sys.executable, "-c", program], env={**environment(host), **env})
+                self.assertEqual((done.code, done.out.split()), (0, ["1", "1", "True", guess_is_right]),
+                                 done.out + done.err)
 
     def test_versions_and_places(self):
         d = self.device(1)
