@@ -177,15 +177,16 @@ CUresult cuMemCreate(Thread& thread, CUmemGenericAllocationHandle* handle, std::
                      const CUmemAllocationProp* prop, unsigned long long flags) {
   if (!handle || !prop || size == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = location_error(session_of(thread), prop->location); bad != CUDA_SUCCESS) return bad;
-  // Exporting in other ways is refused when it is tried; asking for the possibility is a habit of libraries.
-  const PhysicalMemory::Kind kind{
-      .bytes = size,
-      .device = prop->location.id,
-      .type = static_cast<std::uint32_t>(prop->type),
-      .handle_types = static_cast<std::uint32_t>(prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-      .compression = prop->allocFlags.compressionType,
-      .rdma = prop->allocFlags.gpuDirectRDMACapable,
-      .usage = prop->allocFlags.usage};
+  // As the driver where there is no fabric: PyTorch then asks for a descriptor.
+  constexpr unsigned exported_as = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  if (prop->requestedHandleTypes & ~exported_as) return CUDA_ERROR_NOT_SUPPORTED;
+  const PhysicalMemory::Kind kind{.bytes = size,
+                                  .device = prop->location.id,
+                                  .type = static_cast<std::uint32_t>(prop->type),
+                                  .handle_types = static_cast<std::uint32_t>(prop->requestedHandleTypes),
+                                  .compression = prop->allocFlags.compressionType,
+                                  .rdma = prop->allocFlags.gpuDirectRDMACapable,
+                                  .usage = prop->allocFlags.usage};
   return session_of(thread).device_memory.make(thread, kind, *handle);
 }
 

@@ -262,7 +262,7 @@ void ClientLanes::wanted(std::uint32_t transfer, std::uint32_t chunks, bool over
       Incoming& incoming = *coming->second;
       if (incoming.missing == 0) return;
       incoming.over = incoming.forgotten = true;
-      incoming.missing = incoming.writing;  // whose memory is in use until they have landed
+      incoming.missing = incoming.writing;  // until these have landed, their memory is in use
       if (incoming.missing > 0) return;
       ended = coming->second;
       forget_complete();

@@ -65,6 +65,7 @@ CUresult Copier::check() {
 CUresult Copier::run() {
   Copy& copy = job_.copy;
   if (copy.done_on_return) {
+    if (job_.stream.capture.load()) return parts_.captures.check_query(job_.thread, job_.stream);  // it would wait
     // What a copy on the legacy stream does to captures is told first. It harms none that the stream does not disturb.
     if (const CUresult bad = parts_.captures.check_submission(job_.stream); bad != CUDA_SUCCESS) return bad;
   }

@@ -10,6 +10,7 @@
 #include "client/base/log.h"
 #include "client/base/life.h"
 #include "client/base/uncancelled.h"
+#include "signal_stack.h"
 #include "watched.h"
 
 namespace fargpu::client {
@@ -48,11 +49,16 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   // What a forked child has not got it cannot get.
   if (info->si_code == SEGV_ACCERR && life() != Life::forked) {
     const auto address = reinterpret_cast<std::uint64_t>(info->si_addr);
-    try {
-      ours = watched.any([&](WatchedPages& memory) { return memory.fault(address, was_write(context)); });
-    } catch (const std::exception& error) {
-      log::error("the program uses memory whose contents cannot be read: {}", error.what());
-    }
+    const auto fault = [&] {
+      try {
+        ours = watched.any([&](WatchedPages& memory) { return memory.fault(address, was_write(context)); });
+      } catch (const std::exception& error) {
+        log::error("the program uses memory whose contents cannot be read: {}", error.what());
+      }
+    };
+    // Not where a stack has come to its end.
+    if (watched.any([&](const WatchedPages& memory) { return memory.covers(address); }))
+      SignalStack::call(context, fault);
   }
   errno = saved_errno;
   if (!ours) pass_on(signal, info, context);
@@ -68,8 +74,7 @@ void watch_faults(WatchedPages& memory, std::size_t kind) {
   before = now;
   struct sigaction ours {};
   ours.sa_sigaction = on_fault;
-  // On the thread's own stack: alternate ones are made for a few lines of a crash report.
-  ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;
+  ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART | SA_ONSTACK;
   ::sigemptyset(&ours.sa_mask);
   ::sigaction(SIGSEGV, &ours, nullptr);
 }

@@ -383,6 +383,7 @@ CUresult HostMemory::map_named_in(Thread& thread, std::string_view kernel, std::
 // Under order_. Kernels may be using the block, and the program too. What each has changed is found as with a page that
 // the program wrote while the GPU was busy: what both knew last is the twin.
 CUresult HostMemory::page(Thread& thread, const Region& region, Block& block, std::unique_lock<std::mutex>& lock) {
+  const Uncancelled uncancelled;
   const Becoming becoming(block, lock);
   RemoteCall<wire::OpenHostBlock> call(parts_.calls, thread);
   auto in = call.in();

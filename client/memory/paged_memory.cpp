@@ -245,7 +245,7 @@ bool PagedMemory::within(std::uint64_t begin, std::uint64_t end) const {
 }
 
 bool PagedMemory::fault(std::uint64_t address, bool writing) {
-  if (!within(address, address + 1)) return false;
+  if (!covers(address)) return false;
   WholeSystemWork::Look look(whole_system_work_);
   std::unique_lock lock(mutex_);
   return open_in_turn(lock, look, address, writing);

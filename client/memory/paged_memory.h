@@ -74,6 +74,7 @@ class PagedMemory : public WatchedPages {
   void unlock_after_fork() { mutex_.unlock(); }
   void become_private();
 
+  bool covers(std::uint64_t address) const override { return within(address, address + 1); }
   bool fault(std::uint64_t address, bool writing) override;
   void touch(std::uint64_t address, std::uint64_t bytes, bool writing) override;
 

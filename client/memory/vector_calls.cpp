@@ -1,10 +1,10 @@
 #include "vector_calls.h"
 
 #include <elf.h>
+#include <fcntl.h>
 #include <link.h>
 #include <limits.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -19,7 +19,9 @@
 #include <mutex>
 #include <span>
 #include <string_view>
+#include <utility>
 
+#include "client/base/log.h"
 #include "system_calls.h"
 
 namespace fargpu::client {
@@ -137,15 +139,19 @@ class Library {
       if (part.p_type == PT_DYNAMIC) dynamic_ = reinterpret_cast<const ElfW(Dyn)*>(base_ + part.p_vaddr);
       if (part.p_type == PT_GNU_RELRO) sealed_ = {base_ + part.p_vaddr, base_ + part.p_vaddr + part.p_memsz};
       const std::uint64_t here = reinterpret_cast<std::uint64_t>(&calls) - base_ - part.p_vaddr;
-      if (part.p_type == PT_LOAD && here < part.p_memsz) own_ = true;
+      if (part.p_type != PT_LOAD) continue;
+      if (here < part.p_memsz) own_ = true;
+      end_ = std::max<std::uint64_t>(end_, part.p_vaddr + part.p_memsz);
     }
   }
 
-  void redirect() const {
-    if (!dynamic_ || own_) return;
+  /// False where the loader, on another thread, is not done with the library yet.
+  bool redirect() const {
+    if (!dynamic_ || own_) return true;
     const auto* const symbols = at<ElfW(Sym)>(DT_SYMTAB);
     const auto* const names = at<char>(DT_STRTAB);
-    if (!symbols || !names) return;
+    if (!symbols || !names) return true;
+    bool done = true;
     const auto visit = [&](const ElfW(Rela) * first, std::uint64_t bytes) {
       if (!first) return;
       for (const ElfW(Rela) & entry : std::span(first, bytes / sizeof(*first))) {
@@ -154,11 +160,12 @@ class Library {
         const std::string_view name = names + symbols[ELF64_R_SYM(entry.r_info)].st_name;
         const auto* const found =
             std::find_if(calls.begin(), calls.end(), [&](const Call& call) { return call.name == name; });
-        if (found != calls.end()) put(reinterpret_cast<void**>(base_ + entry.r_offset), found->touched);
+        if (found != calls.end()) done = put(reinterpret_cast<void**>(base_ + entry.r_offset), found->touched) && done;
       }
     };
     if (value(DT_PLTREL) == DT_RELA) visit(at<ElfW(Rela)>(DT_JMPREL), value(DT_PLTRELSZ));
     visit(at<ElfW(Rela)>(DT_RELA), value(DT_RELASZ));
+    return done;
   }
 
  private:
@@ -173,23 +180,35 @@ class Library {
     return reinterpret_cast<const T*>(address < base_ && address != 0 ? base_ + address : address);
   }
   // Other threads may be calling through it: they find one function or the other. A slot that is left alone does no
-  // harm.
-  void put(void** slot, void* function) const {
+  // harm. One that the loader has not come to yet has an address within the file, or none: what is written there, the
+  // loader would write over, or add its own to. It tells of a library before that.
+  bool put(void** slot, void* function) const {
     const std::atomic_ref<void*> place(*slot);
-    if (place.load() == function) return;
+    if (place.load() == function) return true;
+    if (base_ != 0 && reinterpret_cast<std::uint64_t>(place.load()) < end_) return false;
     const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    const auto page = [&](std::uint64_t address) { return address / page_bytes; };
     const auto address = reinterpret_cast<std::uint64_t>(slot);
-    void* const page = reinterpret_cast<void*>(address / page_bytes * page_bytes);
-    const bool sealed =
-        sealed_[0] / page_bytes <= address / page_bytes && address / page_bytes < sealed_[1] / page_bytes;
-    if (sealed && ::mprotect(page, page_bytes, PROT_READ | PROT_WRITE) != 0) return;
-    place.store(function);
-    if (sealed) ::mprotect(page, page_bytes, PROT_READ);
+    const bool sealed = page(sealed_[0]) <= page(address) && page(address) < page(sealed_[1]);
+    if (sealed) write_sealed(address, function);
+    else place.store(function);
+    return true;
+  }
+
+  // By way of the process's file, and not by making the page writable for a while: the loader may still be writing
+  // there itself, and protects the page when it is done.
+  static void write_sealed(std::uint64_t address, void* function) {
+    const int memory = ::open("/proc/self/mem", O_WRONLY | O_CLOEXEC);
+    if (memory < 0) return;
+    const ssize_t written = ::pwrite(memory, &function, sizeof(function), static_cast<off_t>(address));
+    if (written < 0) log::debug("a library keeps its calls with vectors of buffers: {}", std::strerror(errno));
+    ::close(memory);
   }
 
   const std::uint64_t base_;
+  std::uint64_t end_ = 0;  // of the library, by its file's addresses
   const ElfW(Dyn) * dynamic_ = nullptr;
-  std::array<std::uint64_t, 2> sealed_{};  // what the loader protected when it was done
+  std::array<std::uint64_t, 2> sealed_{};  // what the loader protects when it is done
   bool own_ = false;
 };
 
@@ -197,7 +216,11 @@ class Library {
 struct Seen {
   unsigned long long added = 0, removed = 0;
   std::size_t libraries = 0;
+  unsigned looks = 0;  // at one that the loader was not done with
 };
+
+/// A library whose calls lead nowhere for longer has none that it makes.
+constexpr unsigned looks_max = 10'000;
 
 }  // namespace
 
@@ -207,15 +230,20 @@ void watch_vector_calls() {
   struct Visit {
     Seen before = seen;
     std::size_t place = 0;
+    bool waits = false;
   };
   const std::lock_guard lock(mutex);
   Visit visit;
   ::dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* argument) {
-        auto& [before, place] = *static_cast<Visit*>(argument);
-        if (info->dlpi_adds == before.added && info->dlpi_subs == before.removed) return 1;
-        if (place++ >= before.libraries || info->dlpi_subs != before.removed) Library(*info).redirect();
-        seen = {info->dlpi_adds, info->dlpi_subs, place};
+        auto& [before, place, waits] = *static_cast<Visit*>(argument);
+        const bool looks = before.looks > 0;
+        if (!looks && info->dlpi_adds == before.added && info->dlpi_subs == before.removed) return 1;
+        const bool is_new = place >= before.libraries || info->dlpi_subs != before.removed;
+        if (is_new && !Library(*info).redirect() && before.looks < looks_max && !std::exchange(waits, true))
+          seen.looks = before.looks + 1;
+        ++place;
+        if (!waits) seen = {info->dlpi_adds, info->dlpi_subs, place, 0};
         return 0;
       },
       &visit);

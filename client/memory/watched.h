@@ -8,10 +8,12 @@
 
 namespace fargpu::client {
 
-/// Memory whose pages come and go. Both may be called on any thread, also within a fault.
+/// Memory whose pages come and go. All may be called on any thread, also within a fault.
 class WatchedPages {
  public:
   virtual ~WatchedPages() = default;
+  /// Whether such memory can be there. Needs no lock, and no stack to speak of.
+  virtual bool covers(std::uint64_t address) const = 0;
   /// The program touched an address that it may not use at present. False if that is none of ours.
   virtual bool fault(std::uint64_t address, bool writing) = 0;
   /// Makes what is ours of [address, address + bytes) usable, as if the program had touched every page.

@@ -141,7 +141,13 @@ void Pushes::deliver_part(std::uint64_t part, std::uint64_t offset, std::span<co
   if (memory->source || !parts_.graphs.any_launched())
     throw ProtocolError(memory->source ? "bytes were delivered to memory that a graph only reads"
                                        : "bytes of a graph were delivered while no graph is launched");
-  if (still_there(*memory)) memory->scatter(offset, bytes);
+  if (!still_there(*memory)) return;
+  if (!parts_.host_memory.at_worker(memory->begin())) return memory->scatter(offset, bytes);
+  // Since the launch kernels have come to use the memory: its pages come by calls, for whose answers this thread cannot
+  // wait.
+  answer_aside([this, memory = *memory, offset, copy = std::vector<std::byte>(bytes.begin(), bytes.end())] {
+    if (still_there(memory)) memory.scatter(offset, copy);
+  });
 }
 
 void Pushes::on_late_error(wire::LateError::Reader error) {

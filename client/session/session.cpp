@@ -185,8 +185,13 @@ CUresult Session::open_context(Thread& thread, Context& context, Handle resource
   context.number = out.getNumber() + (std::uint64_t{terms.origin} << 24);  // programs see those of all sessions
   context.least_priority = out.getLeastPriority();
   context.greatest_priority = out.getGreatestPriority();
-  context.processor_group.assign(out.getProcessorGroup().begin(), out.getProcessorGroup().end());
-  context.processor_index.assign(out.getProcessorIndex().begin(), out.getProcessorIndex().end());
+  // cuBLASLt reads one of each for every two multiprocessors.
+  const auto pairs =
+      static_cast<std::size_t>(terms.facts.at(context.device).attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) / 2);
+  if (out.getProcessorGroup().size() >= pairs && out.getProcessorIndex().size() >= pairs) {
+    context.processor_group.assign(out.getProcessorGroup().begin(), out.getProcessorGroup().end());
+    context.processor_index.assign(out.getProcessorIndex().begin(), out.getProcessorIndex().end());
+  }
   const bool alone = !contexts.several();
   contexts.opened(context);
   if (alone && contexts.several()) waits.settle_taken(thread);

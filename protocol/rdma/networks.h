@@ -21,6 +21,7 @@ class Networks {
   static bool parse(const std::string& text, Networks& networks, std::string& error);
   /// An address that is neither of IPv4 nor of IPv6 is in none.
   bool contain(const sockaddr_storage& address) const;
+  bool none() const { return networks_.empty(); }
 
  private:
   struct Network {

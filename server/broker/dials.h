@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "name_lookups.h"
 #include "protocol/rdma/networks.h"
 #include "settings.h"
 
@@ -20,7 +21,7 @@ class Dials {
   using Done = std::function<void(int descriptor, const std::string& failure)>;
   Dials(asio::io_context& io, const Settings& settings);
 
-  void dial(const std::string& host, std::uint16_t port, Done done);
+  void dial(const std::string& host, std::uint16_t port, const std::string& tenant, Done done);
 
   /// How many were refused because of their address so far.
   std::uint64_t refused() const { return refused_; }
@@ -32,6 +33,7 @@ class Dials {
   asio::io_context& io_;
   rdma::Networks networks_;
   bool loopback_ = false;  // is where this broker listens, and nowhere else
+  NameLookups names_;
   std::size_t under_way_ = 0;
   std::uint64_t refused_ = 0;
 };

@@ -141,38 +141,38 @@ LeaseSession::~LeaseSession() {
 std::shared_ptr<Waiter> Leases::wait(const Tenant& tenant, const LeaseWish& wish) {
   std::shared_ptr<Waiter> waiter(new Waiter{.tenant = tenant.name, .wish = wish}, [this](Waiter* gone) {
     queue_.remove(gone);
+    order_.clear();
     delete gone;
     tell();
   });
   queue_.push_back(waiter.get());
+  order_.clear();
   return waiter;
 }
 
-std::vector<Waiter*> Leases::those_before(const Waiter* place, const std::string& tenant) const {
-  // Each one's number among those of its tenant comes first, then when it came.
-  std::map<std::string, std::size_t> of_tenant;
-  std::vector<std::pair<std::size_t, Waiter*>> numbered;
-  std::optional<std::size_t> own;
-  std::vector<std::pair<std::size_t, Waiter*>> later;
-  for (Waiter* const waiter : queue_) {
-    const std::size_t number = of_tenant[waiter->tenant]++;
-    if (waiter == place) own = number;
-    else (own ? later : numbered).emplace_back(number, waiter);
-  }
-  if (!own) own = of_tenant[tenant];  // it would be the last of all
-  std::erase_if(numbered, [&](const auto& entry) { return entry.first > *own; });
-  std::erase_if(later, [&](const auto& entry) { return entry.first >= *own; });
-  numbered.insert(numbered.end(), later.begin(), later.end());
-  std::stable_sort(numbered.begin(), numbered.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<Waiter*> result;
-  for (const auto& [number, waiter] : numbered) result.push_back(waiter);
-  return result;
+// Each one's number among those of its tenant comes first, then when it came. Kept, because all that wait look again
+// whenever something ends.
+const std::vector<Leases::Turn>& Leases::order() const {
+  if (!order_.empty() || queue_.empty()) return order_;
+  std::map<std::string_view, std::size_t> of_tenant;
+  for (Waiter* const waiter : queue_) order_.push_back({of_tenant[waiter->tenant]++, waiter});
+  std::stable_sort(order_.begin(), order_.end(), [](const Turn& a, const Turn& b) { return a.number < b.number; });
+  return order_;
+}
+
+std::span<const Leases::Turn> Leases::those_before(const Waiter* place, const std::string& tenant) const {
+  const std::vector<Turn>& all = order();
+  if (place)
+    return {all.begin(), std::find_if(all.begin(), all.end(), [&](const Turn& turn) { return turn.waiter == place; })};
+  const auto of_tenant = [&](const Turn& turn) { return turn.waiter->tenant == tenant; };
+  const auto own = static_cast<std::size_t>(std::count_if(all.begin(), all.end(), of_tenant));  // the last of all
+  return {all.begin(), std::find_if(all.begin(), all.end(), [&](const Turn& turn) { return turn.number > own; })};
 }
 
 std::size_t Leases::before(const Waiter* place, const std::string& tenant, Shortage shortage) const {
   const auto list = those_before(place, tenant);
   return static_cast<std::size_t>(
-      std::count_if(list.begin(), list.end(), [&](const Waiter* waiter) { return waiter->shortage == shortage; }));
+      std::count_if(list.begin(), list.end(), [&](const Turn& turn) { return turn.waiter->shortage == shortage; }));
 }
 
 std::vector<unsigned> Leases::allowed(const Tenant& tenant) const {
@@ -206,14 +206,14 @@ std::vector<unsigned> Leases::free_groups(const Tenant& tenant, unsigned device)
   return free;
 }
 
-Leases::Spare Leases::spare(const Tenant& asking, const std::vector<Waiter*>& before) const {
+Leases::Spare Leases::spare(const Tenant& asking, std::span<const Turn> before) const {
   Spare spare;
   for (unsigned device = 0; device < capacity_.size(); ++device) {
     spare.bytes.push_back(free_bytes(device));
     spare.percent.push_back(free_percent(device));
     spare.sm_groups.push_back(static_cast<unsigned>(free_groups(asking, device).size()));
   }
-  for (Waiter* const waiter : before) {
+  for (const auto& [number, waiter] : before) {
     const Tenant* const tenant = tenants_.find(waiter->tenant);
     if (waiter->shortage != Shortage::devices || !tenant) continue;
     const LeaseWish& wish = waiter->wish;
@@ -246,8 +246,8 @@ Leases::Spare Leases::spare(const Tenant& asking, const std::vector<Waiter*>& be
 std::optional<LeaseRefusal> Leases::sessions_taken(const Tenant& tenant, const Waiter* place) const {
   if (tenant.sessions_max == 0) return std::nullopt;
   const auto list = those_before(place, tenant.name);
-  const auto waiting = std::count_if(list.begin(), list.end(), [&](const Waiter* waiter) {
-    return waiter->tenant == tenant.name && waiter->shortage == Shortage::tenant_sessions;
+  const auto waiting = std::count_if(list.begin(), list.end(), [&](const Turn& turn) {
+    return turn.waiter->tenant == tenant.name && turn.waiter->shortage == Shortage::tenant_sessions;
   });
   if (use_of(tenant.name).sessions + static_cast<std::size_t>(waiting) < tenant.sessions_max) return std::nullopt;
   return LeaseRefusal{true, all_sessions_taken(tenant.sessions_max, fmt::format("tenant '{}'", tenant.name)),
@@ -335,9 +335,9 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
   }
 
   // What is taken now, by leases and by jobs that have waited longer.
-  const std::vector<Waiter*> earlier = those_before(place, tenant.name);
+  const std::span<const Turn> earlier = those_before(place, tenant.name);
   TenantUse use = use_of(tenant.name);
-  for (const Waiter* const waiter : earlier) {
+  for (const auto& [number, waiter] : earlier) {
     if (waiter->shortage != Shortage::quota || waiter->tenant != tenant.name) continue;
     const std::size_t gpus = waiter->wish.gpus == 0 ? allowed.size() : waiter->wish.gpus;
     use.memory_bytes += waiter->wish.memory_bytes * gpus;

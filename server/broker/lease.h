@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -196,12 +197,18 @@ class Leases {
              sm_groups[device] >= wanted_groups;
     }
   };
-  Spare spare(const Tenant& tenant, const std::vector<Waiter*>& before) const;
+  /// One that waits, and its number among those of its tenant.
+  struct Turn {
+    std::size_t number;
+    Waiter* waiter;
+  };
+  Spare spare(const Tenant& tenant, std::span<const Turn> before) const;
   /// How many of a device's groups a lease is to have.
   unsigned wanted_groups(const Tenant& tenant, const LeaseWish& wish, unsigned device) const;
   /// The groups of a device that no lease of the tenant has.
   std::vector<unsigned> free_groups(const Tenant& tenant, unsigned device) const;
-  std::vector<Waiter*> those_before(const Waiter* place, const std::string& tenant) const;
+  const std::vector<Turn>& order() const;
+  std::span<const Turn> those_before(const Waiter* place, const std::string& tenant) const;
   std::vector<unsigned> allowed(const Tenant& tenant) const;
   std::uint64_t held(const Lease& lease, std::size_t device) const;
   std::shared_ptr<TenantAccount> account_of(const std::string& tenant);
@@ -222,7 +229,8 @@ class Leases {
   std::map<std::uint64_t, std::weak_ptr<Lease>> leases_;
   std::map<std::string, std::weak_ptr<TenantAccount>> accounts_;
   std::list<std::function<void()>> watchers_;
-  std::list<Waiter*> queue_;  // in the order in which they came
+  std::list<Waiter*> queue_;         // in the order in which they came
+  mutable std::vector<Turn> order_;  // in that in which they are served; empty if it is not known
 };
 
 }  // namespace fargpu::server

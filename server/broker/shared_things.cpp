@@ -28,14 +28,14 @@ bool SharedThings::add(pid_t worker, const std::string& tenant, wire::Share::Rea
     piece = std::make_shared<Piece>(Piece{.device = share.getDevice(), .bytes = share.getBytes(), .payer = worker});
   }
   // Without a descriptor: none was free here.
-  if (counts_[worker] >= limits::shares_max || (memory && descriptor.number() < 0)) return false;
+  if (of_workers_[worker].size() >= limits::shares_max || (memory && descriptor.number() < 0)) return false;
   FairLimit::Place room;
   if (memory && !(room = room_.take(tenant))) return false;
   shares_[*key] = {worker,
                    std::move(room),
                    {share.getDevice(), share.getBytes(), std::move(descriptor), copy_of(event)},
                    std::move(piece)};
-  ++counts_[worker];
+  of_workers_[worker].insert(*key);
   return true;
 }
 
@@ -45,7 +45,7 @@ void SharedThings::remove(pid_t worker, capnp::Data::Reader bytes) {
   if (found == shares_.end() || found->second.worker != worker) return;
   const std::shared_ptr<Piece> piece = std::move(found->second.piece);
   shares_.erase(found);
-  --counts_[worker];
+  of_workers_[worker].erase(*key);
   if (piece && piece->payer == worker && !piece->inherited) pass_on(*piece);
 }
 
@@ -58,12 +58,12 @@ void SharedThings::pass_on(Piece& piece) {
 
 void SharedThings::remove_all(pid_t worker) {
   std::vector<std::shared_ptr<Piece>> pieces;
-  std::erase_if(shares_, [&](const auto& entry) {
-    if (entry.second.worker != worker) return false;
-    if (entry.second.piece) pieces.push_back(entry.second.piece);
-    return true;
-  });
-  counts_.erase(worker);
+  for (const ShareKey& key : of_workers_[worker]) {
+    const auto share = shares_.find(key);
+    if (share->second.piece) pieces.push_back(share->second.piece);
+    shares_.erase(share);
+  }
+  of_workers_.erase(worker);
   for (auto it = loans_.lower_bound({worker, ShareKey{}}); it != loans_.end() && it->first.first == worker;
        it = loans_.erase(it)) {
     it->second.piece->holders.erase(worker);

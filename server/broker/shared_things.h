@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,7 +74,7 @@ class SharedThings {
   FairLimit room_;
   const Charge charge_;
   std::map<ShareKey, Share> shares_;
-  std::map<pid_t, std::size_t> counts_;
+  std::map<pid_t, std::set<ShareKey>> of_workers_;
   std::map<LoanName, Loan> loans_;
   std::map<pid_t, std::size_t> loan_counts_;
   std::map<ShareKey, std::shared_ptr<Piece>> unclaimed_;  // taken over from those that hold them, and shared by nobody

@@ -62,9 +62,9 @@ void Workers::answer(Worker& worker, wire::Fetch::Reader fetch) {
 }
 
 void Workers::hear_sharers(const Worker& asks) {
-  constexpr int packets_max = 256;  // of each
+  constexpr std::size_t packets_max = limits::shares_max + 256;  // of each
   for (Worker& other : workers_) {
-    for (int packets = 0; packets < packets_max; ++packets) {
+    for (std::size_t packets = 0; packets < packets_max; ++packets) {
       if (&other == &asks || other.state != Worker::State::session || !may_share(asks, other)) break;
       auto packet = receive_from_worker(other.link->native_handle());
       if (!packet || packet->message.empty()) break;
@@ -153,7 +153,7 @@ void Workers::dial(Worker& worker, wire::Dial::Reader wanted) {
     if (descriptor >= 0) ::close(descriptor);
   };
   if (++worker.dials > dials_of_session_max) return answer(-1, "the session has connected to other hosts often enough");
-  dials_.dial(host, wanted.getPort(), answer);
+  dials_.dial(host, wanted.getPort(), worker.client.tenant, answer);
 }
 
 }  // namespace fargpu::server

@@ -24,7 +24,7 @@ struct Listener {
 /// Why there is no connection; empty if there is one.
 std::string dial(Dials& dials, asio::io_context& io, const std::string& host, std::uint16_t port) {
   std::optional<std::string> answer;
-  dials.dial(host, port, [&](int descriptor, const std::string& failure) {
+  dials.dial(host, port, "tenant", [&](int descriptor, const std::string& failure) {
     REQUIRE_FALSE(answer);
     CHECK((descriptor >= 0) == failure.empty());
     if (descriptor >= 0) ::close(descriptor);

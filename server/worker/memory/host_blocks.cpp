@@ -41,9 +41,11 @@ HostBlocks::~HostBlocks() {
   for (auto& [address, block] : blocks_) drop(block);
 }
 
+// Of each block: what is known of it, here and by the driver, and what the driver gives at least.
+constexpr std::uint64_t about_itself = 2048;
+
 // A block that could not be had yet keeps its place: a copy to it tells the program, and a later one tries again.
 CUresult HostBlocks::open(std::uint64_t address, std::uint64_t bytes, std::uint32_t context) {
-  constexpr std::uint64_t about_itself = 512;
   if (bytes == 0 || address + bytes < address || blocks_.contains(address)) return CUDA_ERROR_INVALID_VALUE;
   Block block{bytes, nullptr, context, false, false, {}, {}};
   if (const CUresult bad = pin(block); bad != CUDA_SUCCESS) {
@@ -56,7 +58,7 @@ CUresult HostBlocks::open(std::uint64_t address, std::uint64_t bytes, std::uint3
 }
 
 CUresult HostBlocks::pin(Block& block) {
-  auto charge = HostCharge::take(budget_, block.bytes);
+  auto charge = HostCharge::take(budget_, about_itself + block.bytes);
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   void* memory = nullptr;
   const CUresult result = driver_.cuMemHostAlloc(&memory, block.bytes, CU_MEMHOSTALLOC_PORTABLE);

@@ -17,6 +17,9 @@ namespace {
 
 using Clock = ResumableChannel::Clock;
 
+/// In which what belongs together is heard, though it comes by several connections.
+constexpr auto together = std::chrono::seconds(1);
+
 std::vector<std::byte> random_secret() {
   std::vector<std::byte> secret(limits::resume_secret_bytes);
   if (::getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size()))
@@ -48,7 +51,8 @@ std::shared_ptr<ResumableChannel> Resumption::wrap(std::shared_ptr<Channel> conn
   } else {
     hooks.broke = [this](const Break& what) {
       const std::lock_guard noting(mutex_);
-      if (what.ended) lane_ended_at_ = what.at;
+      // A client that has come back closes the lanes that it had before.
+      if (what.ended && what.at > returned_at_ + together) lane_ended_at_ = what.at;
     };
   }
   auto channel = std::make_shared<ResumableChannel>(
@@ -68,8 +72,7 @@ std::string Resumption::impatience(const Break& what) {
   const auto passed = now - std::exchange(looked_at_, now);
   if (!options_.clock_stands()) waited_ += passed;
   // A process that ends closes all its connections, in order but for those with bytes that it has not read.
-  constexpr auto together = std::chrono::seconds(1);
-  const bool ended = what.ended || lane_ended_at_ + together > what.at;
+  const bool ended = what.ended || (lane_ended_at_ < what.at + together && what.at < lane_ended_at_ + together);
   // A client that has said nothing yet may not even know the secret.
   const Link& own = links_.at(0);
   const bool met = own.epoch > 0 || own.channel->heard();
