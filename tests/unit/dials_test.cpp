@@ -78,6 +78,8 @@ TEST_CASE("a client learns no more of a host than that there is no connection") 
         "fargpud of this host cannot connect to 127.0.0.1:" + std::to_string(port));
   CHECK(dial(dials, io, "no such host\n", 1) == dial(dials, io, "no such host\n", 1));
   CHECK_THAT(dial(dials, io, "no such host\n", 1), Catch::Contains("cannot connect to") && !Catch::Contains("\n"));
+  Dials closed(io, with("0.0.0.0:8470", "none"));
+  CHECK_THAT(dial(closed, io, "no.such.host", 1), Catch::Contains("may not connect to"));  // and looks nothing up
   CHECK(dial(dials, io, "", 1) == "the other host has no name by which to connect");
   CHECK(dial(dials, io, std::string(256, 'a'), 1) == "the other host has no name by which to connect");
 }

@@ -22,6 +22,21 @@ struct Try {
 
 }  // namespace
 
+extern "C" CUresult cuMemcpyDtoH_v2_ptds(void* target, CUdeviceptr source, size_t bytes);
+
+TEST_CASE("a synchronous copy on the thread's stream is no part of a capture of that, and breaks it") {
+  RemoteContext remote;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  unsigned value = 5;
+  REQUIRE(cuStreamBeginCapture_v2(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  CHECK(cuMemcpyDtoH_v2_ptds(&value, memory, 4) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(value == 5);
+  CUgraph graph = nullptr;
+  CHECK(cuStreamEndCapture(CU_STREAM_PER_THREAD, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(cuMemcpyDtoH_v2_ptds(&value, memory, 4) == CUDA_SUCCESS);
+}
+
 TEST_CASE("a capture is over with its context") {
   RemoteContext remote;
   CUcontext context = nullptr;

@@ -101,6 +101,24 @@ TEST_CASE("a client that asks for mapped memory and does not read has no more of
   for (std::uint64_t i = 0; i < times; ++i) CHECK(client.reply() == CUDA_SUCCESS);
 }
 
+TEST_CASE("a copy of pinned memory is counted with what it takes, however small the memory is") {
+  constexpr std::uint64_t bytes = 8 * mib;
+  HandMadeClient client(bytes);
+  client.open_context();
+  std::uint64_t opened = 0;
+  CUresult result = CUDA_SUCCESS;
+  for (; opened < 20'000 && result == CUDA_SUCCESS; ++opened) {
+    client.send_call<wire::OpenHostBlock>(Opcode::openHostBlock, [&](auto in) {
+      in.setAddress(0x5000 + opened);
+      in.setBytes(1);
+    });
+    result = client.reply();
+  }
+  CHECK(result == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(opened > 100);
+  CHECK(opened < bytes / 1024);
+}
+
 TEST_CASE("staging memory whose context has gone is counted while bytes in it are on their way") {
   constexpr std::uint64_t bytes = 2 * mib;
   HandMadeClient client(96 * mib);

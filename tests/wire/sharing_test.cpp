@@ -342,6 +342,20 @@ TEST_CASE("allocations go from hand to hand as files") {
   ::close(file);
 }
 
+// PyTorch asks for a fabric's handle first, and takes descriptors where that is refused.
+TEST_CASE("memory is made for no handle that it cannot be exported by") {
+  RemoteContext remote;
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  CUmemGenericAllocationHandle memory{};
+  for (const int types : {CU_MEM_HANDLE_TYPE_FABRIC, CU_MEM_HANDLE_TYPE_WIN32,
+                          CU_MEM_HANDLE_TYPE_FABRIC | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) {
+    properties.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(types);
+    CHECK(cuMemCreate(&memory, 4 << 20, &properties, 0) == CUDA_ERROR_NOT_SUPPORTED);
+  }
+}
+
 TEST_CASE("what is done with a shared event has been done when the call returns") {
   RemoteContext remote;
   CUevent event = nullptr, opened = nullptr, plain = nullptr;
