@@ -458,6 +458,21 @@ void DeviceMemory::context_closed(Thread& thread, Context& context) {
   release_unused(thread, context.device);
 }
 
+bool DeviceMemory::freed_on(const Stream& stream) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (waiting_ == 0) return false;
+  }
+  const auto here = [&](const MemoryPool::Freed& freed) {
+    return freed.context == stream.context && freed.stream == stream.wire();
+  };
+  const auto pools = pools_.all();
+  const std::lock_guard lock(mutex_);
+  return std::any_of(pools.begin(), pools.end(), [&](const auto& pool) {
+    return std::any_of(pool->freed.begin(), pool->freed.end(), here);
+  });
+}
+
 std::uint64_t DeviceMemory::kept_bytes(int device) const {
   const auto unused = [](const MemoryStore& store) {
     std::uint64_t bytes = store.kept_bytes;

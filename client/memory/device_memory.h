@@ -109,6 +109,9 @@ class DeviceMemory {
     return freeing_ > 0;
   }
 
+  /// Whether memory of a pool was freed on this stream, which has not got there yet.
+  bool freed_on(const Stream& stream) const;
+
   /// Memory that is held for reuse on a device and that the program may therefore count as free.
   std::uint64_t kept_bytes(int device) const;
 

@@ -129,6 +129,7 @@ void Waits::settle_taken(Thread& thread) {
 std::optional<Waits::Given> Waits::all_as_good_as_done(const Stream& stream) const {
   const auto done = [&] { return !stream.idle() && stream.as_good_as_idle(); };
   if (!done() || parts_.shared_memory.any() || parts_.contexts.several() || any_held()) return std::nullopt;
+  if (parts_.device_memory.freed_on(stream)) return std::nullopt;  // pools give that back, or say that they have it
   const auto before = [&](const CopyStream& one) {
     return one.stream == &stream || (one.blocking && one.context == stream.context && stream.behind_legacy());
   };

@@ -210,6 +210,27 @@ TEST_CASE("a loop of allocating and freeing asks the worker once") {
   CHECK(remote.driver->calls("cuMemCreate") - before == 2);
 }
 
+TEST_CASE("a pool has what was freed on a stream of copies when the program has waited for the stream") {
+  RemoteContext remote;
+  CUmemoryPool pool = nullptr;
+  CUstream stream = nullptr;
+  REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  cuuint64_t all = ~cuuint64_t{0}, reserved = 1;
+  REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all) == CUDA_SUCCESS);
+  const std::vector<char> values(1 << 20);
+  for (int round = 0; round < 20; ++round) {
+    CUdeviceptr memory = 0;
+    REQUIRE(cuMemAllocAsync(&memory, values.size(), stream) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyHtoDAsync_v2(memory, values.data(), values.size(), stream) == CUDA_SUCCESS);
+    REQUIRE(cuMemFreeAsync(memory, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    REQUIRE(cuMemPoolTrimTo(pool, 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) == CUDA_SUCCESS);
+    CHECK(reserved == 0);
+  }
+}
+
 TEST_CASE("a pool keeps as much as its threshold when the program waits, and what trimming leaves") {
   RemoteContext remote;
   const CUmemoryPool pool = default_pool();
