@@ -468,9 +468,8 @@ bool DeviceMemory::freed_on(const Stream& stream) const {
   };
   const auto pools = pools_.all();
   const std::lock_guard lock(mutex_);
-  return std::any_of(pools.begin(), pools.end(), [&](const auto& pool) {
-    return std::any_of(pool->freed.begin(), pool->freed.end(), here);
-  });
+  return std::any_of(pools.begin(), pools.end(),
+                     [&](const auto& pool) { return std::any_of(pool->freed.begin(), pool->freed.end(), here); });
 }
 
 std::uint64_t DeviceMemory::kept_bytes(int device) const {

@@ -349,8 +349,9 @@ TEST_CASE("memory is made for no handle that it cannot be exported by") {
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
   CUmemGenericAllocationHandle memory{};
-  for (const int types : {CU_MEM_HANDLE_TYPE_FABRIC, CU_MEM_HANDLE_TYPE_WIN32,
-                          CU_MEM_HANDLE_TYPE_FABRIC | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) {
+  for (const int types :
+       std::initializer_list<int>{CU_MEM_HANDLE_TYPE_FABRIC, CU_MEM_HANDLE_TYPE_WIN32,
+                                  CU_MEM_HANDLE_TYPE_FABRIC | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) {
     properties.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(types);
     CHECK(cuMemCreate(&memory, 4 << 20, &properties, 0) == CUDA_ERROR_NOT_SUPPORTED);
   }
