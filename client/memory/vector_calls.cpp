@@ -220,7 +220,7 @@ struct Seen {
 };
 
 /// A library whose calls lead nowhere for longer has none that it makes.
-constexpr unsigned looks_max = 10'000;
+constexpr unsigned looks_max = 1000;
 
 }  // namespace
 
