@@ -30,7 +30,7 @@ struct Call {
 };
 
 // makecontext(3) passes numbers of 32 bits.
-void enter(unsigned low, unsigned high) {
+void make_call(unsigned low, unsigned high) {
   const auto& call = *reinterpret_cast<const Call*>(std::uint64_t{high} << 32 | low);
   call.body(call.argument);
 }
@@ -46,7 +46,7 @@ void SignalStack::call_there(const ucontext_t& interrupted, void (*body)(void*),
   there.uc_link = &here;
   const Call call{body, argument};
   const auto place = reinterpret_cast<std::uint64_t>(&call);
-  ::makecontext(&there, reinterpret_cast<void (*)()>(&enter), 2, static_cast<unsigned>(place),
+  ::makecontext(&there, reinterpret_cast<void (*)()>(&make_call), 2, static_cast<unsigned>(place),
                 static_cast<unsigned>(place >> 32));
   if (::swapcontext(&here, &there) != 0) body(argument);
 }

@@ -27,6 +27,7 @@
 #include "client/memory/watched.h"
 
 using namespace fargpu::client;
+using fargpu::Window;
 
 namespace {
 
@@ -46,8 +47,8 @@ struct Pages final : WatchedPages {
     const Uncancelled uncancelled;
     if (address < window.base || address >= window.base + bytes) return false;
     // As much as a call to the worker may take.
-    volatile std::array<char, 20'000> room{};
-    room[room.size() - 1] = 1;
+    char room[20'000];
+    static_cast<volatile char*>(room)[0] = 1;
     began = true;
     if (takes.count() > 0) std::this_thread::sleep_for(takes);
     ++faults;
@@ -181,20 +182,20 @@ TEST_CASE("a handler of the program's gets faults that are its own on its altern
 
 TEST_CASE("libraries may be loaded on another thread while calls with vectors are redirected") {
   CHECK(alone([] {
-    std::atomic<bool> over{false};
+          std::atomic<bool> over{false};
           std::thread loads([&] {
-      for (int round = 0; round < 60; ++round)
-        for (const char* const name : {
-               "libresolv.so.2", "libanl.so.1", "libnss_compat.so.2", "libnss_hesiod.so.2", "libthread_db.so.1",
-                   if (void* const library = ::dlopen(name, round % 2 ? RTLD_NOW : RTLD_LAZY))::dlclose(library);
-               over = true;
-             })
-          ;
-      while (!over) watch_vector_calls();
-      loads.join();
-      char text[4] = "abc";
-      iovec parts[2] = {{text, 1}, {text + 1, 2}};
-      int ends[2];
-      return ::pipe(ends) == 0 && ::writev(ends[1], parts, 2) == 3 && ::read(ends[0], text, 3) == 3;
+            const std::array libraries{"libresolv.so.2", "libanl.so.1", "libnss_compat.so.2", "libnss_hesiod.so.2",
+                                       "libthread_db.so.1"};
+            for (int round = 0; round < 60; ++round)
+              for (const char* const name : libraries)
+                if (void* const library = ::dlopen(name, round % 2 ? RTLD_NOW : RTLD_LAZY)) ::dlclose(library);
+            over = true;
+          });
+          while (!over) watch_vector_calls();
+          loads.join();
+          char text[4] = "abc";
+          iovec parts[2] = {{text, 1}, {text + 1, 2}};
+          int ends[2];
+          return ::pipe(ends) == 0 && ::writev(ends[1], parts, 2) == 3 && ::read(ends[0], text, 3) == 3;
         }) == 0);
 }
