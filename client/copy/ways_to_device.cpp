@@ -23,7 +23,7 @@ CUresult FrameBytes::send(const CopyPart& part) {
 }
 
 CUresult StagedBytes::send(const CopyPart& part) {
-  const auto slot = staging.take(job.thread, home, true);
+  const auto slot = staging.take(job.thread, home, job.stream, true);
   if (!slot) return FrameBytes{job, /*gathers=*/false}.send(part);
   staging.copy(slot->data(), bytes_at(part.source.place), part.shape.bytes());
   const CUresult result = copy_in(job, part.shape, part.target,

@@ -41,11 +41,11 @@ CUresult StagedReply::fetch() {
 }
 
 CUresult StagedReply::ask_for(const CopyPart& part) {
-  auto slot = staging_.take(job_.thread, home_, filling_.empty());
+  auto slot = staging_.take(job_.thread, home_, job_.stream, filling_.empty());
   while (!slot && !filling_.empty()) {  // others have the rest: so that nobody waits for another in a circle, ours are
                                         // given back first
     empty_oldest();
-    slot = staging_.take(job_.thread, home_, filling_.empty());
+    slot = staging_.take(job_.thread, home_, job_.stream, filling_.empty());
   }
   if (!slot) return FrameReply{job_}.fetch(part);
   CopyOutCall call(job_, part.shape, part.source, {.kind = CopySide::Kind::block, .place = slot->address()});

@@ -210,6 +210,7 @@ void HostMemory::discard(Thread& thread, std::uint64_t base, std::uint64_t buffe
 CUresult HostMemory::add(Thread& thread, Context& context, void* pointer, std::size_t bytes, unsigned flags) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
   if (parts_.map.overlaps(base, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  registers_ = true;
   return hold(thread,
               {.kind = Region::Kind::registered,
                .base = base,
@@ -364,13 +365,21 @@ CUresult HostMemory::keep_promise(Thread& thread, const Region& region, std::str
 }
 
 CUresult HostMemory::map_named_in(Thread& thread, std::string_view kernel, std::span<const std::byte> arguments,
-                                  bool& copied) {
-  for (std::size_t at = 0; at + 8 <= arguments.size(); at += 8) {
+                                  std::size_t begin, std::size_t bytes, const Replace& replace, bool& copied) {
+  const std::size_t end = begin + std::min(bytes, arguments.size() - std::min(begin, arguments.size()));
+  for (std::size_t at = begin; at + 8 <= end; at += 8) {
     std::uint64_t value;
     std::memcpy(&value, arguments.data() + at, sizeof(value));
-    if (!bounds_.contains(value)) continue;
+    if (!bounds_.contains(value) && !registers()) continue;
     const auto region = parts_.map.find(value);
     if (!region) continue;
+    if (region->kind == Region::Kind::registered) {
+      std::uint64_t seen_at;
+      if (const CUresult result = map(thread, value, seen_at, kernel); result != CUDA_SUCCESS) return result;
+      replace(at, seen_at);
+      copied = true;
+      continue;
+    }
     if (const CUresult result = keep_promise(thread, *region, kernel); result != CUDA_SUCCESS) return result;
     if (region->kind != Region::Kind::host) continue;
     std::uint64_t ignored;

@@ -106,10 +106,25 @@ std::uint64_t PagedMemory::offset_of(std::size_t granule, const Block& block) co
   return std::min(granule * block.granule, block.bytes);
 }
 
-void PagedMemory::protect(const Block& block, std::size_t first, std::size_t end, int access) const {
+bool PagedMemory::try_protect(const Block& block, std::size_t first, std::size_t end, int access) const {
   const std::uint64_t begin = offset_of(first, block);
-  if (::mprotect(bytes_at(block.base + begin), offset_of(end, block) - begin, access) != 0)
-    fail(std::string("mprotect, ") + name_);
+  if (::mprotect(bytes_at(block.base + begin), offset_of(end, block) - begin, access) == 0) return true;
+  if (errno != ENOMEM) fail(std::string("mprotect, ") + name_);
+  return false;
+}
+
+void PagedMemory::protect(const Block& block, std::size_t first, std::size_t end, int access) const {
+  if (!try_protect(block, first, end, access)) fail(std::string("mprotect, ") + name_);
+}
+
+PagedMemory::Granules PagedMemory::up_to_next(const Block& block, Granules some, State open, State between) const {
+  std::size_t first = some.first, end = some.end;
+  while (first > 0 && block.states[first - 1] == between) --first;
+  while (end < block.states.size() && block.states[end] == between) ++end;
+  const bool before = first > 0 && block.states[first - 1] == open;
+  const bool behind = end < block.states.size() && block.states[end] == open;
+  if (before && (!behind || some.first - first <= end - some.end)) return {first, some.end};
+  return behind ? Granules{some.first, end} : some;
 }
 
 PagedMemory::Block* PagedMemory::find(std::uint64_t address) const {
@@ -234,9 +249,21 @@ void PagedMemory::fetch(Thread& thread, Block& block, std::size_t granule) {
   run->next = end;
   const std::uint64_t begin = offset_of(granule, block);
   fetch_range(thread, block, begin, offset_of(end, block) - begin);
-  std::fill(block.states.begin() + static_cast<std::ptrdiff_t>(granule),
-            block.states.begin() + static_cast<std::ptrdiff_t>(end), State::shared);
-  protect(block, granule, end, PROT_READ);
+  const auto become_shared = [&](std::size_t first, std::size_t last) {
+    std::fill(block.states.begin() + static_cast<std::ptrdiff_t>(first),
+              block.states.begin() + static_cast<std::ptrdiff_t>(last), State::shared);
+  };
+  become_shared(granule, end);
+  if (try_protect(block, granule, end, PROT_READ)) return;
+  const Granules all = up_to_next(block, {granule, end}, State::shared, State::theirs);
+  const auto fetch_more = [&](std::size_t first, std::size_t last) {
+    if (first < last)
+      fetch_range(thread, block, offset_of(first, block), offset_of(last, block) - offset_of(first, block));
+  };
+  fetch_more(all.first, granule);
+  fetch_more(end, all.end);
+  become_shared(all.first, all.end);
+  protect(block, all.first, all.end, PROT_READ);
 }
 
 bool PagedMemory::within(std::uint64_t begin, std::uint64_t end) const {
@@ -294,13 +321,20 @@ void PagedMemory::open(Block& block, std::size_t granule, bool writing) {
   if (busy && !touched_while_busy_.exchange(true)) touched_early();
   if (state == State::theirs) fetch(Thread::current(), block, granule);
   if (!writing) return;
-  // Also where the page came while the GPU was at work, which nobody has waited for yet.
-  if (touched_while_busy_ || use_ == Use::at_once) {
-    const std::uint64_t begin = offset_of(granule, block);
-    block.twins[granule].assign(block.alias + begin, block.alias + offset_of(granule + 1, block));
-  }
-  state = State::ours;
-  protect(block, granule, granule + 1, PROT_READ | PROT_WRITE);
+  const auto become_ours = [&](std::size_t each) {
+    // Also where the page came while the GPU was at work, which nobody has waited for yet.
+    if (touched_while_busy_ || use_ == Use::at_once) {
+      const std::uint64_t begin = offset_of(each, block);
+      block.twins[each].assign(block.alias + begin, block.alias + offset_of(each + 1, block));
+    }
+    block.states[each] = State::ours;
+  };
+  become_ours(granule);
+  if (try_protect(block, granule, granule + 1, PROT_READ | PROT_WRITE)) return;
+  const Granules all = up_to_next(block, {granule, granule + 1}, State::ours, State::shared);
+  for (std::size_t each = all.first; each < all.end; ++each)
+    if (each != granule) become_ours(each);
+  protect(block, all.first, all.end, PROT_READ | PROT_WRITE);
 }
 
 }  // namespace fargpu::client

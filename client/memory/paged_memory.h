@@ -149,7 +149,15 @@ class PagedMemory : public WatchedPages {
   void compare(Thread& thread, Block& block, std::uint64_t offset, std::span<const std::byte> known);
   void fetch(Thread& thread, Block& block, std::size_t granule);
   void open(Block& block, std::size_t granule, bool writing);
+  /// False where the process has as many mappings as it may have (vm.max_map_count).
+  bool try_protect(const Block& block, std::size_t first, std::size_t end, int access) const;
   void protect(const Block& block, std::size_t first, std::size_t end, int access) const;
+  struct Granules {
+    std::size_t first, end;
+  };
+  /// These and those between them and the next that are `open`: together they take no further mapping. `between`: the
+  /// state of all that are added.
+  Granules up_to_next(const Block& block, Granules some, State open, State between) const;
   off_t place_in_file(std::uint64_t address) const;
 
   const char* const name_;

@@ -5,6 +5,7 @@
 
 #include "client/base/pages.h"
 #include "client/call/calls.h"
+#include "client/objects/stream.h"
 #include "host_memory.h"
 
 namespace fargpu::client {
@@ -18,13 +19,13 @@ struct SharedStaging::Memory {
 
   HostMemory& host_memory;
   const Context* const context;
-  std::uint64_t base = 0;  // 0: there is no room for it
-  std::array<std::atomic<bool>, slots> taken{};
+  std::uint64_t base = 0;                                 // 0: there is no room for it
+  std::array<std::atomic<std::uint64_t>, slots> taken{};  // by which stream; 0: free
 };
 
 SharedStaging::Slot::Slot(std::shared_ptr<Memory> memory, std::size_t number)
     : memory_(std::move(memory)), number_(number) {}
-SharedStaging::Slot::~Slot() { memory_->taken[number_].store(false, std::memory_order_release); }
+SharedStaging::Slot::~Slot() { memory_->taken[number_].store(0, std::memory_order_release); }
 std::uint64_t SharedStaging::Slot::address() const { return memory_->base + number_ * slot_bytes; }
 
 std::uint64_t SharedStaging::part_bytes(std::uint64_t bytes) {
@@ -43,18 +44,25 @@ std::shared_ptr<SharedStaging::Memory> SharedStaging::memory_of(Thread& thread, 
   return memory;
 }
 
-std::shared_ptr<SharedStaging::Slot> SharedStaging::take(Thread& thread, Context& context, bool wait) {
+std::shared_ptr<SharedStaging::Slot> SharedStaging::take(Thread& thread, Context& context, const Stream& stream,
+                                                         bool wait) {
   const std::shared_ptr<Memory> memory = memory_of(thread, context);
   if (memory->base == 0) return nullptr;
   std::shared_ptr<Slot> slot;
   const auto found = [&] {
     for (std::size_t i = 0; !slot && i < slots; ++i)
-      if (!memory->taken[i].exchange(true, std::memory_order_acquire)) slot = std::make_shared<Slot>(memory, i);
+      if (std::uint64_t nobody = 0;
+          memory->taken[i].compare_exchange_strong(nobody, stream.wire(), std::memory_order_acquire))
+        slot = std::make_shared<Slot>(memory, i);
     return slot != nullptr;
+  };
+  const auto has_some = [&] {
+    return std::any_of(memory->taken.begin(), memory->taken.end(),
+                       [&](const auto& taken) { return taken.load() == stream.wire(); });
   };
   if (found() || !wait) return slot;
   calls_.commands.flush();
-  calls_.receiver.wait_until(found);
+  calls_.receiver.wait_until([&] { return found() || !has_some(); });
   return slot;
 }
 

@@ -31,9 +31,9 @@ class SharedStaging {
 
   /// A part of the memory: free again when its last holder lets go, which the GPU does by a fence.
   class Slot;
-  /// One that is free in the context's memory, made when it is first needed. Waits for one if `wait` says so; null if
-  /// there is none.
-  std::shared_ptr<Slot> take(Thread& thread, Context& context, bool wait);
+  /// One that is free in the context's memory, made when it is first needed. Waits for one if `wait` says so, while the
+  /// stream has some itself: another stream may stand still until this one goes on. Null if there is none.
+  std::shared_ptr<Slot> take(Thread& thread, Context& context, const Stream& stream, bool wait);
 
   /// How a copy of so many bytes is cut: so that its parts overlap.
   static std::uint64_t part_bytes(std::uint64_t bytes);

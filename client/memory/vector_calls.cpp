@@ -5,6 +5,7 @@
 #include <link.h>
 #include <limits.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -21,7 +22,6 @@
 #include <string_view>
 #include <utility>
 
-#include "client/base/log.h"
 #include "system_calls.h"
 
 namespace fargpu::client {
@@ -190,19 +190,23 @@ class Library {
     const auto page = [&](std::uint64_t address) { return address / page_bytes; };
     const auto address = reinterpret_cast<std::uint64_t>(slot);
     const bool sealed = page(sealed_[0]) <= page(address) && page(address) < page(sealed_[1]);
-    if (sealed) write_sealed(address, function);
-    else place.store(function);
+    if (!sealed || !write_sealed(address, function)) {
+      void* const begin = reinterpret_cast<void*>(page(address) * page_bytes);
+      if (sealed && ::mprotect(begin, page_bytes, PROT_READ | PROT_WRITE) != 0) return true;
+      place.store(function);
+      if (sealed) ::mprotect(begin, page_bytes, PROT_READ);
+    }
     return true;
   }
 
-  // By way of the process's file, and not by making the page writable for a while: the loader may still be writing
-  // there itself, and protects the page when it is done.
-  static void write_sealed(std::uint64_t address, void* function) {
+  // By way of the process's file, where there is one that can be written, rather than by making the page writable for a
+  // while: the loader may still be writing there itself, and protects the page when it is done.
+  static bool write_sealed(std::uint64_t address, void* function) {
     const int memory = ::open("/proc/self/mem", O_WRONLY | O_CLOEXEC);
-    if (memory < 0) return;
+    if (memory < 0) return false;
     const ssize_t written = ::pwrite(memory, &function, sizeof(function), static_cast<off_t>(address));
-    if (written < 0) log::debug("a library keeps its calls with vectors of buffers: {}", std::strerror(errno));
     ::close(memory);
+    return written == sizeof(function);
   }
 
   const std::uint64_t base_;

@@ -23,8 +23,8 @@ class NameLookups {
 
   explicit NameLookups(asio::io_context& io) : io_(io) {}
   /// Calls `found` on the broker's thread, with nothing if there is no such name. False, and no call, if the tenant has
-  /// its part of what is under way, or there is no room for more; a look-up counts until it is over, whoever has given
-  /// up meanwhile.
+  /// its part of what is under way, or there is no room for more. A look-up counts until it is over, also where nobody
+  /// waits for it any more.
   bool look_up(const std::string& host, std::uint16_t port, const std::string& tenant, Found found);
 
  private:

@@ -258,6 +258,20 @@ CASE(registered) {
 }
 
 // The address by which kernels know registered memory is one of its attributes too.
+// As where host pointers can be used for registered memory: kernels are given its own address.
+CASE(registered_by_its_own_address) {
+  Kernels kernels;
+  std::vector<int> values(1 << 20, 5);
+  OK(cuMemHostRegister(values.data(), values.size() * sizeof(int), 0));
+  for (int round = 0; round < 3; ++round) {
+    launch_step(kernels, nullptr, reinterpret_cast<CUdeviceptr>(&values[1000]), 1, 1);
+    OK(cuCtxSynchronize());
+  }
+  HOLDS(values[1000] == 47);
+  HOLDS(values[999] == 5 && values[1001] == 5);
+  OK(cuMemHostUnregister(values.data()));
+}
+
 CASE(registered_by_its_attributes) {
   Kernels kernels;
   for (const bool both : {false, true}) {

@@ -586,6 +586,32 @@ CASE(files_beside_launches) {
   std::fclose(temporary);
 }
 
+// The program touches pages here and there, and has as many mappings as a process may have.
+CASE(no_mappings_left) {
+  Kernels kernels;
+  constexpr size_t count = 8 << 20, step = 32 << 10;
+  Common memory(Common::managed, count);
+  for (size_t i = 0; i < count; i += step) memory[i] = static_cast<int>(i);
+  OK(kernels.try_launch("add_one", {1}, {1}, 0, nullptr, memory.address()));
+  OK(cuCtxSynchronize());
+  const size_t page = 4096, pages = 200'000;
+  char* const many =
+      static_cast<char*>(mmap(nullptr, pages * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  HOLDS(many != MAP_FAILED);
+  size_t used = 0;
+  while (used < pages && mprotect(many + used * page, page, PROT_READ) == 0) used += 2;
+  HOLDS(used < pages);      // of mappings there are no more
+  munmap(many, 40 * page);  // but for a few
+  bool right = true;
+  for (size_t i = 0; i < count; i += step) right = right && memory[i] == static_cast<int>(i) + (i == 0 ? 1 : 0);
+  for (size_t i = step; i < count; i += 2 * step) memory[i] = 7;
+  munmap(many, pages * page);
+  HOLDS(right);
+  OK(kernels.try_launch("add_one", {1}, {1}, 0, nullptr, memory.address()));
+  OK(cuCtxSynchronize());
+  HOLDS(memory[0] == 2 && memory[step] == 7 && memory[2 * step] == static_cast<int>(2 * step));
+}
+
 CASE(graph_sets_pinned_memory) {
   Common memory(Common::pinned, 1 << 10);
   CUcontext context;

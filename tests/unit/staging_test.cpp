@@ -1,4 +1,4 @@
-// The ring through which bytes pass between connection and GPU.
+// The memory through which bytes pass between connection and GPU.
 
 #include "server/worker/memory/staging.h"
 
@@ -13,27 +13,27 @@ using fargpu::test::Bytes;
 
 namespace {
 
-struct Ring {
-  explicit Ring(std::size_t bytes) : memory(bytes), ring(memory) {}
+struct Space {
+  explicit Space(std::size_t bytes) : memory(bytes), space(memory) {}
   // Where a part begins, or -1.
-  long take(std::size_t bytes) {
-    const auto part = ring.take(bytes);
+  long take(std::size_t bytes, std::uint64_t owner = 0) {
+    const auto part = space.take(bytes, owner);
     if (!part) return -1;
     CHECK(part->size() == bytes);
     return part->data() - memory.data();
   }
   void give(long begin, std::size_t bytes) {
-    ring.give(std::span(memory).subspan(static_cast<std::size_t>(begin), bytes));
+    space.give(std::span(memory).subspan(static_cast<std::size_t>(begin), bytes));
   }
 
   Bytes memory;
-  StagingRing ring;
+  StagingSpace space;
 };
 
 }  // namespace
 
-TEST_CASE("a ring of no memory has no room") {
-  StagingRing none;
+TEST_CASE("no memory has no room") {
+  StagingSpace none;
   CHECK_FALSE(none.take(0));
   CHECK_FALSE(none.take(1));
   CHECK(none.empty());
@@ -42,82 +42,101 @@ TEST_CASE("a ring of no memory has no room") {
 }
 
 TEST_CASE("parts follow each other at multiples of 64") {
-  Ring r(1024);
+  Space r(1024);
   CHECK(r.take(1) == 0);
   CHECK(r.take(64) == 64);
   CHECK(r.take(65) == 128);
   CHECK(r.take(100) == 256);
-  CHECK_FALSE(r.ring.empty());
+  CHECK_FALSE(r.space.empty());
   CHECK(r.take(1024) == -1);
   CHECK(r.take(640) == 384);
   CHECK(r.take(1) == -1);
 }
 
-TEST_CASE("more than the whole ring never fits") {
-  Ring r(1024);
+TEST_CASE("more than all of it never fits") {
+  Space r(1024);
   CHECK(r.take(1025) == -1);
   CHECK(r.take(~std::size_t{0} - 100) == -1);
   CHECK(r.take(1024) == 0);
   r.give(0, 1024);
-  CHECK(r.ring.empty());
+  CHECK(r.space.empty());
   CHECK(r.take(1024) == 0);
 }
 
-TEST_CASE("parts are given back in any order, and free once all before them are") {
-  Ring r(256);
+TEST_CASE("parts are given back in any order, and are free at once") {
+  Space r(256);
   REQUIRE(r.take(64) == 0);
   REQUIRE(r.take(64) == 64);
   REQUIRE(r.take(64) == 128);
   REQUIRE(r.take(64) == 192);
   r.give(64, 64);
-  CHECK(r.take(64) == -1);  // the first is still in use
+  CHECK(r.take(128) == -1);
+  CHECK(r.take(64) == 64);
+  r.give(64, 64);
   r.give(128, 64);
-  CHECK(r.take(64) == -1);
-  r.give(0, 64);
-  CHECK(r.take(64) == 0);
-  CHECK(r.take(128) == 64);
+  CHECK(r.take(128) == 64);  // in one piece
   CHECK(r.take(1) == -1);
   r.give(192, 64);
-  CHECK(r.take(64) == 192);
+  r.give(0, 64);
+  r.give(64, 128);
+  CHECK(r.take(256) == 0);
 }
 
-TEST_CASE("a part lies in one piece: what is left at the end is skipped") {
-  Ring r(320);
+TEST_CASE("a part lies in one piece") {
+  Space r(320);
   REQUIRE(r.take(128) == 0);
   REQUIRE(r.take(128) == 128);
   r.give(0, 128);
-  CHECK(r.take(128) == 0);  // 64 at the end would have been free
-  CHECK(r.take(64) == -1);
-  r.give(128, 128);
-  CHECK(r.take(192) == 128);
+  CHECK(r.take(192) == -1);
+  CHECK(r.take(128) == 0);
+  CHECK(r.take(64) == 256);
+}
+
+TEST_CASE("an owner leaves others half of what there is") {
+  Space r(1024);
+  unsigned parts = 0;
+  while (r.take(64, 1) >= 0) ++parts;
+  CHECK(parts == 8);
+  parts = 0;
+  while (r.take(64, 2) >= 0) ++parts;
+  CHECK(parts == 4);
+  const long whole = r.take(256, 3);  // its only one
+  CHECK(whole >= 0);
+  CHECK(r.take(64, 4) == -1);
+  r.give(whole, 256);
+  CHECK(r.take(64, 2) == -1);
+  CHECK(r.take(256) >= 0);  // nobody's
+  r.give(0, 64);
+  CHECK(r.take(64, 1) == -1);  // which the others have left
+  CHECK(r.take(64, 5) == 0);
 }
 
 TEST_CASE("parts of no bytes can be told apart and given back") {
-  Ring r(256);
+  Space r(256);
   REQUIRE(r.take(0) == 0);
   REQUIRE(r.take(0) == 64);
   r.give(64, 0);
-  CHECK_FALSE(r.ring.empty());
+  CHECK_FALSE(r.space.empty());
   r.give(0, 0);
-  CHECK(r.ring.empty());
+  CHECK(r.space.empty());
 }
 
-TEST_CASE("what is no part of the ring is not given back") {
-  Ring r(256);
+TEST_CASE("what is no part of it is not given back") {
+  Space r(256);
   Bytes other(64);
   REQUIRE(r.take(64) == 0);
-  r.ring.give(other);
-  r.ring.give({});
+  r.space.give(other);
+  r.space.give({});
   r.give(64, 64);
-  CHECK_FALSE(r.ring.empty());
-  CHECK(r.ring.contains(r.memory.data()));
-  CHECK(r.ring.contains(r.memory.data() + 255));
-  CHECK_FALSE(r.ring.contains(r.memory.data() + 256));
-  CHECK_FALSE(r.ring.contains(other.data()));
+  CHECK_FALSE(r.space.empty());
+  CHECK(r.space.contains(r.memory.data()));
+  CHECK(r.space.contains(r.memory.data() + 255));
+  CHECK_FALSE(r.space.contains(r.memory.data() + 256));
+  CHECK_FALSE(r.space.contains(other.data()));
 }
 
 TEST_CASE("over a long random life no two parts ever overlap") {
-  Ring r(4096);
+  Space r(4096);
   struct Part {
     long begin;
     std::size_t bytes;
@@ -148,5 +167,5 @@ TEST_CASE("over a long random life no two parts ever overlap") {
   }
   CHECK(taken > 10000);
   for (const Part& part : held) r.give(part.begin, part.bytes);
-  CHECK(r.ring.empty());
+  CHECK(r.space.empty());
 }

@@ -53,7 +53,11 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
   if (source.kind != CopySide::Kind::frame && source.kind != CopySide::Kind::changes && !frame.empty())
     throw ProtocolError("a copy with bytes that it does not take");
   switch (source.kind) {
-    case CopySide::Kind::frame: return FrameSource{copy}.start(*stream, frame, staged);
+    case CopySide::Kind::frame: {
+      const auto kept = !staged && stream->context->staging->ready() ? session.ordering().copy(call) : nullptr;
+      return kept ? std::make_shared<KeptSource>(copy, kept)->start(*stream)
+                  : FrameSource{copy}.start(*stream, frame, staged);
+    }
     case CopySide::Kind::changes: {
       if (copy.target.in_array() || copy.shape.height != 1) return CUDA_ERROR_INVALID_VALUE;
       const auto kept = session.ordering().copy(call);

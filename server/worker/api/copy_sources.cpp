@@ -50,6 +50,28 @@ Outcome FrameSource::start(StreamState& stream, std::span<std::byte> bytes, bool
   return CUDA_SUCCESS;
 }
 
+Outcome KeptSource::start(StreamState& stream) {
+  if (kept_->bulk.size() != copy_.shape.bytes()) throw ProtocolError("a copy with too few or too many bytes");
+  held_ = copy_.session.ordering().hold_for_copy(stream, copy_.taken_for_done);
+  copy_.session.completions().after(stream, Completions::Kind::signal,
+                                    [self = shared_from_this()](CUresult result) { self->finish(result); });
+  return Outcome::later();
+}
+
+void KeptSource::finish(CUresult result) {
+  Session& session = copy_.session;
+  StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
+  if (result == CUDA_SUCCESS && (!stream || !session.contexts().make_current(*stream->context)))
+    result = CUDA_ERROR_INVALID_HANDLE;
+  if (result == CUDA_SUCCESS) result = copy_rows_in(session, *stream, copy_.shape, copy_.target, kept_->bulk.data());
+  if (result == CUDA_SUCCESS) {
+    session.ordering().submitted(*stream);
+    if (copy_.taken_for_done) session.ordering().take_for_done(*stream);
+  }
+  session.finish(copy_.call, result);
+  session.ordering().release(held_);
+}
+
 // --- changes --------------------------------------------------------------------------------------------------------
 
 // One chunk: no frame has more bytes.

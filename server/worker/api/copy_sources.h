@@ -42,6 +42,21 @@ struct FrameSource {
   Outcome start(StreamState& stream, std::span<std::byte> bytes, bool staged);
 };
 
+/// In the frame, for which there was no room in staging memory: kept until the stream gets there, for which the stream
+/// is held, because the driver might make all calls wait until then.
+class KeptSource : public std::enable_shared_from_this<KeptSource> {
+ public:
+  KeptSource(const CopyToDevice& copy, std::shared_ptr<const HeldCall> call) : copy_(copy), kept_(std::move(call)) {}
+  Outcome start(StreamState& stream);
+
+ private:
+  void finish(CUresult result);
+
+  const CopyToDevice copy_;
+  const std::shared_ptr<const HeldCall> kept_;
+  std::uint64_t held_ = 0;
+};
+
 /// In the frame, with what the client knew to be there. What is there by now is copied out and compared, and changed
 /// words are copied in, some at a time. Between the two the GPU may change a word once more, which nobody notices. The
 /// stream is held until all have been given to it, and, if the program takes the copy for done, whatever comes later in

@@ -49,15 +49,15 @@ CUresult ChunkedRead::issue_next(bool& has_room) {
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   session.contexts().make_current(*stream->context);  // a driver that refuses this refuses the copy
   const Room place = room(*stream);
-  if (!place.ring) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!place.space) return CUDA_ERROR_OUT_OF_MEMORY;
   const RowChunks::Part part = chunks_.part(next_);
-  const auto bytes = place.ring->take(part.shape.bytes());
+  const auto bytes = place.space->take(part.shape.bytes(), copy_.stream);
   has_room = bytes.has_value();
   if (!has_room) return CUDA_SUCCESS;
   const CUresult result =
       copy_rows_out(session, *stream, part.shape, copy_.source.from(part.column, part.row, 0), bytes->data());
   if (result != CUDA_SUCCESS) {
-    place.ring->give(*bytes);
+    place.space->give(*bytes);
     return result;
   }
   session.ordering().submitted(*stream);
@@ -71,7 +71,7 @@ CUresult ChunkedRead::issue_next(bool& has_room) {
 }
 
 void ChunkedRead::arrived(std::uint64_t chunk, std::span<std::byte> bytes, const Room& room, CUresult result) {
-  const auto give = [room, bytes] { room.ring->give(bytes); };
+  const auto give = [room, bytes] { room.space->give(bytes); };
   if (result == CUDA_SUCCESS && failure_ == CUDA_SUCCESS) {
     take_chunk(chunk, bytes, give);
   } else {
@@ -98,7 +98,7 @@ LaneTarget::LaneTarget(const CopyToHost& copy, std::uint32_t transfer)
 // From memory of the GPU, where the card sends from there.
 ChunkedRead::Room LaneTarget::room(StreamState& stream) {
   const std::shared_ptr<GpuDirect>& direct = copy_.session.options().direct;
-  if (StagingRing* const ring = direct ? direct->out() : nullptr) return {ring, direct};
+  if (StagingSpace* const space = direct ? direct->out() : nullptr) return {space, direct};
   return ChunkedRead::room(stream);
 }
 

@@ -51,7 +51,7 @@ class ChunkedRead : public std::enable_shared_from_this<ChunkedRead> {
 
   /// Where chunks lie meanwhile, and what keeps that there. No ring: there is no memory for it.
   struct Room {
-    StagingRing* ring = nullptr;
+    StagingSpace* space = nullptr;
     std::shared_ptr<void> keeper;
   };
 

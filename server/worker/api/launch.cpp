@@ -168,7 +168,8 @@ Outcome launchTogether(Session& session, Call& call, wire::LaunchTogether::Reade
   const CUresult result = session.driver().cuLaunchCooperativeKernelMultiDevice(
       launches.data(), static_cast<unsigned>(launches.size()), in.getFlags());
   if (result == CUDA_SUCCESS)
-    for (StreamState* const stream : streams) session.ordering().submitted(*stream);
+    for (StreamState* const stream : streams)
+      if (session.contexts().make_current(*stream->context)) session.ordering().submitted(*stream);
   return result;
 }
 

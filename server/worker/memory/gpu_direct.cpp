@@ -60,7 +60,7 @@ std::string GpuDirect::choose() {
   }
   const std::lock_guard lock(mutex_);
   out_memory_ = std::move(out);
-  out_ = StagingRing({out_memory_.get(), out_bytes});
+  out_ = StagingSpace({out_memory_.get(), out_bytes});
   spare_ring_ = std::move(ring);
   return text;
 }

@@ -48,7 +48,7 @@ class GpuDirect {
   /// For chunks that arrive, as long as the session. Null: in the host's memory.
   std::shared_ptr<std::byte> slots(std::size_t bytes);
   /// For chunks that leave; used by the executor only. Null: in the host's memory.
-  StagingRing* out() { return on() ? &out_ : nullptr; }
+  StagingSpace* out() { return on() ? &out_ : nullptr; }
 
   /// As DirectMemory's, where there is any.
   [[nodiscard]] std::unique_lock<std::mutex> leave_context();
@@ -67,7 +67,7 @@ class GpuDirect {
   std::shared_ptr<std::byte> spare_ring_;
   // Written before it is on.
   std::shared_ptr<std::byte> out_memory_;
-  StagingRing out_;
+  StagingSpace out_;
   std::atomic<bool> on_{false};
 };
 

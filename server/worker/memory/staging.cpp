@@ -1,6 +1,7 @@
 #include "staging.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "protocol/rdma/stable_memory.h"
@@ -14,34 +15,50 @@ constexpr std::size_t out_bytes = 32u << 20;
 
 }  // namespace
 
-std::optional<std::span<std::byte>> StagingRing::take(std::size_t bytes) {
+std::optional<std::span<std::byte>> StagingSpace::take(std::size_t bytes, std::uint64_t owner) {
   const std::size_t needed = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
-  if (needed > memory_.size()) return std::nullopt;
-  std::size_t begin = 0;
-  if (!parts_.empty()) {
-    const std::size_t oldest = parts_.front().begin;
-    const std::size_t end = parts_.back().end;
-    if (end > oldest) {  // free: [end, size) and [0, oldest)
-      if (memory_.size() - end >= needed) begin = end;
-      else if (oldest >= needed) begin = 0;
-      else return std::nullopt;
-    } else {  // wrapped: free is [end, oldest)
-      if (oldest - end < needed) return std::nullopt;
-      begin = end;
-    }
-  }
-  parts_.push_back({begin, begin + needed, false});
+  if (needed > free_bytes_ || needed < bytes) return std::nullopt;
+  if (const auto owned = owned_.find(owner); owner != 0 && owned != owned_.end())
+    if (owned->second + needed > (free_bytes_ + owned->second) / 2) return std::nullopt;
+  const auto place =
+      std::find_if(free_.begin(), free_.end(), [&](const auto& free) { return free.second - free.first >= needed; });
+  if (place == free_.end()) return std::nullopt;
+  const auto [begin, end] = *place;
+  free_.erase(place);
+  if (begin + needed < end) free_[begin + needed] = end;
+  taken_[begin] = {begin + needed, owner};
+  free_bytes_ -= needed;
+  if (owner != 0) owned_[owner] += needed;
   return memory_.subspan(begin, bytes);
 }
 
-void StagingRing::give(std::span<std::byte> part) {
-  const auto begin = static_cast<std::size_t>(part.data() - memory_.data());
-  for (Part& taken : parts_) {
-    if (taken.begin != begin || taken.free) continue;
-    taken.free = true;
-    break;
+void StagingSpace::give(std::span<std::byte> part) {
+  if (!contains(part.data())) return;
+  const auto found = taken_.find(static_cast<std::size_t>(part.data() - memory_.data()));
+  if (found == taken_.end()) return;
+  const std::size_t begin = found->first;
+  const auto [end, owner] = found->second;
+  taken_.erase(found);
+  if (const auto owned = owned_.find(owner); owned != owned_.end() && (owned->second -= end - begin) == 0)
+    owned_.erase(owned);
+  free(begin, end);
+  ++given_;
+}
+
+// With what is free before and behind it.
+void StagingSpace::free(std::size_t begin, std::size_t end) {
+  free_bytes_ += end - begin;
+  const auto next = free_.lower_bound(begin);
+  if (next != free_.begin())
+    if (const auto before = std::prev(next); before->second == begin) {
+      begin = before->first;
+      free_.erase(before);
+    }
+  if (next != free_.end() && next->first == end) {
+    end = next->second;
+    free_.erase(next);
   }
-  while (!parts_.empty() && parts_.front().free) parts_.pop_front();
+  free_[begin] = end;
 }
 
 Staging::~Staging() {
@@ -64,11 +81,17 @@ bool Staging::ready() {
   }
   memory_ = std::move(memory);
   pinned_ = true;
-  in_ = StagingRing(bytes.first(in_bytes));
-  out_ = StagingRing(bytes.last(out_bytes));
+  in_ = StagingSpace(bytes.first(in_bytes));
+  out_ = StagingSpace(bytes.last(out_bytes));
   rdma::StableMemory::of_process().add(bytes.last(out_bytes).data(),
                                        out_bytes);  // a part is taken until it has arrived
   return true;
+}
+
+bool Staging::room_may_come(std::chrono::steady_clock::time_point now) {
+  constexpr auto patience = std::chrono::milliseconds(50);
+  if (std::exchange(given_seen_, in_.given()) != in_.given() || given_at_ == decltype(given_at_){}) given_at_ = now;
+  return now - given_at_ < patience;
 }
 
 void Staging::give_in(std::span<std::byte> bulk) {
@@ -79,8 +102,8 @@ void Staging::unpin() {
   if (!std::exchange(pinned_, false)) return;
   // In a context that has failed the driver does not hear of it, and may take other memory there for this one.
   if (driver_.cuMemHostUnregister(memory_.bytes().data()) != CUDA_SUCCESS) memory_.keep_place();
-  in_ = StagingRing();
-  out_ = StagingRing();
+  in_ = StagingSpace();
+  out_ = StagingSpace();
 }
 
 }  // namespace fargpu::server

@@ -1,8 +1,10 @@
 #pragma once
 // Pinned memory through which bytes pass between the connection and the GPU.
 
+#include <chrono>
 #include <cstddef>
-#include <deque>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 
@@ -12,33 +14,43 @@
 
 namespace fargpu::server {
 
-/// A ring over memory of somebody else. Parts are taken in order and may be given back in any; a part becomes free when
-/// all before it are. Used by the executor only.
-class StagingRing {
+/// Parts of memory of somebody else, which may be given back in any order. Used by the executor only.
+class StagingSpace {
  public:
-  StagingRing() = default;
-  explicit StagingRing(std::span<std::byte> memory) : memory_(memory) {}
+  StagingSpace() = default;
+  explicit StagingSpace(std::span<std::byte> memory) : memory_(memory), free_bytes_(memory.size()) {
+    if (!memory.empty()) free_[0] = memory.size();
+  }
 
-  /// A part in one piece, aligned to 64 bytes, or nothing while there is no room.
-  std::optional<std::span<std::byte>> take(std::size_t bytes);
+  /// A part in one piece, aligned to 64 bytes, or nothing while there is no room. An owner, if it is not 0, has at most
+  /// half of what the others leave, or one part: one that gives nothing back, because its stream stands still, stops
+  /// nobody else.
+  std::optional<std::span<std::byte>> take(std::size_t bytes, std::uint64_t owner = 0);
   void give(std::span<std::byte> part);
 
   bool contains(const std::byte* address) const {
     return address >= memory_.data() && address < memory_.data() + memory_.size();
   }
-  bool empty() const { return parts_.empty(); }
+  bool empty() const { return taken_.empty(); }
+  /// How often a part was given back.
+  std::uint64_t given() const { return given_; }
 
  private:
   struct Part {
-    std::size_t begin = 0;
-    std::size_t end = 0;
-    bool free = false;
+    std::size_t end;
+    std::uint64_t owner;
   };
+  void free(std::size_t begin, std::size_t end);
+
   std::span<std::byte> memory_;
-  std::deque<Part> parts_;  // taken, oldest first
+  std::map<std::size_t, Part> taken_;        // by where they begin
+  std::map<std::size_t, std::size_t> free_;  // beginnings and ends; none follows another
+  std::size_t free_bytes_ = 0;
+  std::map<std::uint64_t, std::size_t> owned_;  // bytes
+  std::uint64_t given_ = 0;
 };
 
-/// A ring for each direction, in memory that is pinned in one context, through which that context's copies pass. It is
+/// Space for each direction, in memory that is pinned in one context, through which that context's copies pass. It is
 /// pinned no more once the context goes, but lies there for as long as anybody holds this: what is under way on the
 /// connection is read and written yet. Used by the executor only.
 class Staging {
@@ -50,8 +62,10 @@ class Staging {
 
   /// Makes the memory when it is first needed, while the context is current. False if there is none.
   bool ready();
-  StagingRing& in() { return in_; }
-  StagingRing& out() { return out_; }
+  StagingSpace& in() { return in_; }
+  StagingSpace& out() { return out_; }
+  /// While there is no room for bytes that arrive: whether there may soon be, because parts come back.
+  bool room_may_come(std::chrono::steady_clock::time_point now);
   /// Gives back a frame's bulk bytes if that is where they were received.
   void give_in(std::span<std::byte> bulk);
 
@@ -64,8 +78,10 @@ class Staging {
   HostCharge charge_;
   Pages memory_;
   bool pinned_ = false;
-  StagingRing in_;
-  StagingRing out_;
+  StagingSpace in_;
+  StagingSpace out_;
+  std::uint64_t given_seen_ = 0;
+  std::chrono::steady_clock::time_point given_at_{};
 };
 
 }  // namespace fargpu::server

@@ -357,7 +357,7 @@ void PeerLink::pin(DriverTable& driver, const ContextState& context) {
   if (out_memory_.empty()) {
     out_memory_ = Pages(out_bytes);
     if (out_memory_.empty()) return fail("no memory for what it carries");
-    out_ = StagingRing(out_memory_.bytes());
+    out_ = StagingSpace(out_memory_.bytes());
     rdma::StableMemory::of_process().add(out_memory_.bytes().data(), out_memory_.bytes().size());
   }
   if (out_pinned_in_) return;

@@ -73,7 +73,7 @@ class PeerLink {
   void say_begins(std::uint32_t transfer);
   void say_passed(std::uint64_t number);
   /// Where chunks lie until they have left.
-  StagingRing& out() { return out_; }
+  StagingSpace& out() { return out_; }
 
   // --- at the target ------------------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class PeerLink {
   std::map<std::uint64_t, Awaiting> awaiting_;
   std::set<std::uint64_t> passed_early_;
   Pages out_memory_;
-  StagingRing out_;
+  StagingSpace out_;
   const ContextState* out_pinned_in_ = nullptr;
 
   std::mutex mutex_;

@@ -367,8 +367,12 @@ std::optional<std::span<std::byte>> Session::place(const FrameHeader& header, st
   if (service && service->staged) {
     ContextState* const context = contexts_.find(header.subject);
     if (context && contexts_.make_current(*context) && context->staging->ready()) {
-      arriving_in_ = context->staging;
-      return arriving_in_->in().take(header.bulk_bytes);
+      if (const auto part = context->staging->in().take(header.bulk_bytes)) {
+        arriving_in_ = context->staging;
+        return part;
+      }
+      // What is there may be behind work that does not end, and that waits for another stream.
+      if (context->staging->room_may_come(Clock::now())) return std::nullopt;
     }
   }
   arriving_.resize(header.bulk_bytes);
