@@ -72,6 +72,7 @@ extern "C" __global__ void odd_words(int* words, int count, int value) {
 
 #else
 
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -591,7 +592,8 @@ CASE(no_mappings_left) {
   Kernels kernels;
   constexpr size_t count = 8 << 20, step = 32 << 10;
   Common memory(Common::managed, count);
-  for (size_t i = 0; i < count; i += step) memory[i] = static_cast<int>(i);
+  int* const words = memory.get();
+  for (size_t i = 0; i < count; i += step) words[i] = static_cast<int>(i);
   OK(kernels.try_launch("add_one", {1}, {1}, 0, nullptr, memory.address()));
   OK(cuCtxSynchronize());
   const size_t page = 4096, pages = 200'000;
@@ -603,13 +605,13 @@ CASE(no_mappings_left) {
   HOLDS(used < pages);      // of mappings there are no more
   munmap(many, 40 * page);  // but for a few
   bool right = true;
-  for (size_t i = 0; i < count; i += step) right = right && memory[i] == static_cast<int>(i) + (i == 0 ? 1 : 0);
-  for (size_t i = step; i < count; i += 2 * step) memory[i] = 7;
+  for (size_t i = 0; i < count; i += step) right = right && words[i] == static_cast<int>(i) + (i == 0 ? 1 : 0);
+  for (size_t i = step; i < count; i += 2 * step) words[i] = 7;
   munmap(many, pages * page);
   HOLDS(right);
   OK(kernels.try_launch("add_one", {1}, {1}, 0, nullptr, memory.address()));
   OK(cuCtxSynchronize());
-  HOLDS(memory[0] == 2 && memory[step] == 7 && memory[2 * step] == static_cast<int>(2 * step));
+  HOLDS(words[0] == 2 && words[step] == 7 && words[2 * step] == static_cast<int>(2 * step));
 }
 
 CASE(graph_sets_pinned_memory) {
