@@ -16,6 +16,7 @@
 #include "client/connect/dial_error.h"
 #include "commands.h"
 #include "help.h"
+#include "protocol/given_words.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -414,7 +415,8 @@ int main(int argc, char** argv) {
     argv[1] = argv[1][0] == 'h' ? help : version;
   }
   try {
-    line.app().parse(argc, argv);
+    fargpu::GivenWords given(argc, argv);
+    line.app().parse(given.count(), given.words());
   } catch (const CLI::ParseError& error) {
     return cli::explain(line.app(), argc > 1 ? argv[1] : "", error);
   }

@@ -23,6 +23,7 @@
 #include "protocol/handshake.h"
 #include "protocol/host_name.h"
 #include "protocol/message.h"
+#include "protocol/resumable_channel.h"
 #include "protocol/text.h"
 #include "protocol/version.h"
 
@@ -153,9 +154,10 @@ Socket connect_socket(const PoolHost& host) {
     error.unknown_name = true;
     throw std::move(error).with_repair("correct FARGPU_POOL, or have the name put into DNS or /etc/hosts");
   }
+  constexpr std::chrono::steady_clock::duration patience_with_one = std::chrono::seconds(1);
   const auto deadline = std::chrono::steady_clock::now() + limits::connect_timeout;
   bool local = false;
-  for (const auto& endpoint : endpoints) {
+  for (std::size_t left = endpoints.size(); const auto& endpoint : endpoints) {
     // Close-on-exec from the start: the program may start others meanwhile.
     const asio::ip::tcp::endpoint to = endpoint;
     const int descriptor = ::socket(to.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
@@ -167,9 +169,11 @@ Socket connect_socket(const PoolHost& host) {
     outcome = asio::error::timed_out;
     socket.async_connect(to, [&](const asio::error_code& error) { outcome = error; });
     io.restart();
-    io.run_until(deadline);
+    // One that is silent leaves time for the others.
+    const auto now = std::chrono::steady_clock::now();
+    io.run_until(--left == 0 ? deadline : std::min(deadline, now + std::min((deadline - now) / 2, patience_with_one)));
     local = to.address().is_loopback();
-    if (!outcome || outcome == asio::error::timed_out) break;
+    if (!outcome) break;
   }
   if (outcome) {
     DialError error(CUDA_ERROR_SYSTEM_NOT_READY, "cannot connect to " + address + " (" + outcome.message() +
@@ -348,6 +352,7 @@ ControlConnection::ControlConnection(const PoolHost& host, For whom)
     : name_(address_text(host)), address_(host), whom_(whom) {
   Line line = connect_to(host);
   channel_ = std::move(line.channel);
+  watch_connection(*channel_);  // an answer may take days, and the host may lose its power meanwhile
   encrypted_ = far_encrypted_ = line.encrypted;
   token_ = read_credentials().token;
   if (!token_.empty() && !line.encrypted && !line.local) {
@@ -459,9 +464,12 @@ bool ControlConnection::exchange(const std::function<void(wire::Control::Builder
       // A host that lets nobody in closes at once, and why may be there to be read.
       if (expected != wire::Control::HELLO_ANSWER) throw;
     }
-    while (meanwhile.go_on && !channel_->wait({.readable = true}, meanwhile.interval).readable)
+    while (meanwhile.go_on && std::chrono::steady_clock::now() < deadline &&
+           !channel_->wait({.readable = true}, meanwhile.interval).readable)
       if (!meanwhile.go_on()) return false;
-    const auto message = receive_control(*channel_, timeout);
+    const auto message = receive_control(
+        *channel_, std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()),
+                            std::chrono::milliseconds(1000)));
     MessageReader reader(message);
     const auto answer = reader.root<wire::Control>();
     if (answer.which() != expected) throw ProtocolError(name_ + " gave an answer that was not asked for");

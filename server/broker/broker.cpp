@@ -189,7 +189,7 @@ void Broker::reload() {
                                          "after a restart"}});
     if (leases_.knows_devices()) warn_of_tenants();
     expiry_watch_.look();
-  } catch (const SettingsError& error) {
+  } catch (const std::exception& error) {
     EventLog::error("not reloaded", {{"reason", error.what()}, {"meaning", "everything stays as it was"}});
   }
 }
@@ -205,7 +205,9 @@ void Broker::listen() {
                                                            pool_metrics()});
                                  },
                              .trouble = [this] { return trouble(); }});
-  for (const ListenAddress& address : parse_listen(settings_.listen)) listeners_.open(address, tls_ != nullptr);
+  const std::vector<ListenAddress> addresses = parse_listen(settings_.listen);
+  listeners_.keep_only(addresses, tls_ != nullptr);
+  for (const ListenAddress& address : addresses) listeners_.open(address, tls_ != nullptr);
   listeners_.all_open();
   if (settings_.shared_memory && listeners_.any_by_tcp())
     listeners_.open_socket(std::string(1, '\0') + local_keys_.socket_name());
@@ -228,6 +230,8 @@ void Broker::check() {
       try_it();
     } catch (const AddressInUse& busy) {  // by the fargpud that runs while its settings are checked
       EventLog::warn("address in use", {{"reason", busy.what()}});
+    } catch (const AddressMissing& missing) {
+      throw SettingsError(missing.what());
     }
   };
   if (const std::string& address = settings_.metrics_listen; !address.empty())

@@ -38,7 +38,13 @@ FolderAccount::Used kept_contents(const fs::path& folder) {
 std::string clear_contents(const fs::path& folder) {
   static unsigned number = 0;
   std::error_code error;
-  if (folder.empty() || !fs::exists(folder, error)) return "";
+  if (folder.empty()) return "";
+  if (!fs::exists(folder, error)) {
+    const bool none = !error || error == std::errc::no_such_file_or_directory;
+    return none ? ""
+                : "cannot look into " + folder.string() + " (" + error.message() +
+                      "), which is that of the workers' user: clear it as that user";
+  }
   fs::path gone = folder;
   gone += gone_suffix + std::to_string(::getpid()) + "-" + std::to_string(++number);
   fs::rename(folder, gone, error);

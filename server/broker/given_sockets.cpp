@@ -55,22 +55,28 @@ GivenSockets::GivenSockets() {
   for (const char* const variable : {"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"}) ::unsetenv(variable);
 }
 
+bool GivenSockets::listens_at(const Given& given, const void* address, std::size_t bytes) {
+  sockaddr_storage own{};
+  socklen_t own_bytes = sizeof(own);
+  return given.socket.number() >= 0 && listens(given.socket.number()) &&
+         ::getsockname(given.socket.number(), reinterpret_cast<sockaddr*>(&own), &own_bytes) == 0 &&
+         length_of(own, own_bytes) == bytes && std::memcmp(&own, address, bytes) == 0;
+}
+
 Descriptor GivenSockets::take(const sockaddr* address, socklen_t bytes) {
-  for (Given& given : given_) {
-    sockaddr_storage own{};
-    socklen_t own_bytes = sizeof(own);
-    if (given.socket.number() >= 0 && listens(given.socket.number()) &&
-        ::getsockname(given.socket.number(), reinterpret_cast<sockaddr*>(&own), &own_bytes) == 0 &&
-        length_of(own, own_bytes) == bytes && std::memcmp(&own, address, bytes) == 0)
-      return std::move(given.socket);
-  }
+  for (Given& given : given_)
+    if (listens_at(given, address, bytes)) return std::move(given.socket);
   return {};
 }
 
-std::vector<std::string> GivenSockets::close_rest() {
+std::vector<std::string> GivenSockets::close_others(const std::vector<Address>& wanted) {
   std::vector<std::string> names;
-  for (const Given& given : std::exchange(given_, {}))
+  std::erase_if(given_, [&](const Given& given) {
+    const auto here = [&](const Address& address) { return listens_at(given, address.data(), address.size()); };
+    if (std::any_of(wanted.begin(), wanted.end(), here)) return false;
     if (given.socket.number() >= 0) names.push_back(given.name);
+    return true;
+  });
   return names;
 }
 

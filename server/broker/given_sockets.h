@@ -4,6 +4,7 @@
 
 #include <sys/socket.h>
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -17,16 +18,23 @@ class GivenSockets {
   /// other threads, and before other descriptors are closed.
   GivenSockets();
 
+  using Address = std::vector<std::byte>;
+  template <class Endpoint>
+  static Address address_of(const Endpoint& endpoint) {
+    const auto* const begin = reinterpret_cast<const std::byte*>(endpoint.data());
+    return {begin, begin + endpoint.size()};
+  }
   /// One that listens at this address. No number: there is none.
   Descriptor take(const sockaddr* address, socklen_t bytes);
-  /// Names of those that nobody has taken, which are closed.
-  std::vector<std::string> close_rest();
+  /// Names of those that nobody has taken and that listen at no wanted address, which are closed.
+  std::vector<std::string> close_others(const std::vector<Address>& wanted);
 
  private:
   struct Given {
     Descriptor socket;
     std::string name;
   };
+  static bool listens_at(const Given& given, const void* address, std::size_t bytes);
   std::vector<Given> given_;
 };
 

@@ -22,8 +22,8 @@ constexpr auto accept_pause = std::chrono::milliseconds(100);
   const std::string what =
       "listen: cannot listen on " + address.host + ":" + std::to_string(address.port) + " (" + error.message() + "); ";
   if (error == asio::error::address_in_use) throw AddressInUse(what + "is another fargpud running?");
-  throw SettingsError(what + (error == asio::error::access_denied ? "ports below 1024 are for root"
-                                                                  : "name an address that this machine has"));
+  if (error == asio::error::access_denied) throw SettingsError(what + "ports below 1024 are for root");
+  throw AddressMissing(what + "name an address that this machine has");
 }
 
 bool is_other_file(const std::string& path) {
@@ -42,12 +42,32 @@ std::string kept_name(std::string address) {
 Listeners::Listeners(asio::io_context& io, const Settings& settings, const ServiceManager& manager, Heard heard)
     : io_(io), settings_(settings), manager_(manager), heard_(std::move(heard)) {}
 
-void Listeners::all_open() {
-  for (const std::string& name : given_.close_rest()) {
+bool Listeners::by_ipv4(std::uint16_t port) const {
+  const auto addresses = parse_listen(settings_.listen);
+  return std::any_of(addresses.begin(), addresses.end(), [&](const ListenAddress& address) {
+    asio::error_code none;
+    const auto number = asio::ip::make_address(address.host, none);
+    return address.port == port && !none && number.is_v4();
+  });
+}
+
+void Listeners::keep_only(const std::vector<ListenAddress>& addresses, bool can_encrypt) {
+  std::vector<GivenSockets::Address> wanted;
+  for (const ListenAddress& address : addresses) {
+    if (address.socket.empty()) wanted.push_back(GivenSockets::address_of(resolve(address, can_encrypt).address));
+    else wanted.push_back(GivenSockets::address_of(asio::local::stream_protocol::endpoint(address.socket)));
+  }
+  tell_closed(given_.close_others(wanted));
+}
+
+void Listeners::tell_closed(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
     EventLog::info("not listening any more", {{"socket", name}});
     manager_.forget(name);
   }
 }
+
+void Listeners::all_open() { tell_closed(given_.close_others({})); }
 
 void Listeners::open_socket(const std::string& name) {
   const bool abstract = name.front() == '\0';
@@ -115,7 +135,7 @@ Listeners::Endpoint Listeners::resolve(const ListenAddress& address, bool can_en
   asio::error_code error;
   const auto endpoints =
       resolver.resolve(address.host, std::to_string(address.port), asio::ip::tcp::resolver::passive, error);
-  if (error) throw SettingsError("listen: there is no address '" + address.host + "' (" + error.message() + ")");
+  if (error) throw AddressMissing("listen: there is no address '" + address.host + "' (" + error.message() + ")");
   const asio::ip::tcp::endpoint endpoint = *endpoints.begin();
   const bool loopback = endpoint.address().is_loopback();
   const bool tls = address.transport == ListenAddress::Transport::tls ||
@@ -144,6 +164,8 @@ asio::ip::tcp::acceptor Listeners::bind(const ListenAddress& address, const Endp
     }
     acceptor.open(endpoint.address.protocol());
     acceptor.set_option(asio::socket_base::reuse_address(true));
+    // Else it would be that of IPv4 as well.
+    if (endpoint.address.address().is_v6() && by_ipv4(address.port)) acceptor.set_option(asio::ip::v6_only(true));
     acceptor.bind(endpoint.address);
   } catch (const asio::system_error& failed) {
     refuse(address, failed.code());

@@ -29,7 +29,11 @@ class Listeners {
   /// is refused in between.
   Listeners(asio::io_context& io, const Settings& settings, const ServiceManager& manager, Heard heard);
 
-  /// `can_encrypt`: there is a certificate or a key. Throws SettingsError that says what to do, or AddressInUse.
+  /// Before any is opened: what listens at others, which are no longer wanted, does so no longer, and is in no new
+  /// one's way. Throws as `open`.
+  void keep_only(const std::vector<ListenAddress>& addresses, bool can_encrypt);
+  /// `can_encrypt`: there is a certificate or a key. Throws SettingsError that says what to do, AddressInUse or
+  /// AddressMissing.
   void open(const ListenAddress& address, bool can_encrypt);
   /// `name`: a path, or of the abstract namespace with a zero byte first. Throws as `open`.
   void open_socket(const std::string& name);
@@ -49,6 +53,9 @@ class Listeners {
   };
   /// Where an address is, and whether TLS is spoken there. Throws SettingsError where that cannot be served.
   Endpoint resolve(const ListenAddress& address, bool can_encrypt);
+  /// Whether an address of IPv4 has this port, too.
+  bool by_ipv4(std::uint16_t port) const;
+  void tell_closed(const std::vector<std::string>& sockets);
   asio::ip::tcp::acceptor bind(const ListenAddress& address, const Endpoint& endpoint);
   void bind(asio::local::stream_protocol::acceptor& acceptor, const std::string& path);
   void check_socket(const std::string& path);

@@ -81,7 +81,11 @@ void check_evicted_folder(const Settings& settings) {
   if (!error && make_evicted_file(settings.evicted_folder).number() < 0) error.assign(errno, std::generic_category());
   if (error)
     throw SettingsError("evicted_folder is '" + settings.evicted_folder +
-                        "', and fargpud can make no file there: " + error.message());
+                        "', and fargpud can make no file there: " + error.message() +
+                        (error == std::errc::read_only_file_system
+                             ? "; the service may write there if ReadWritePaths= of its unit names the folder "
+                               "(systemctl edit fargpud)"
+                             : ""));
 }
 
 // To be another user, and to end its processes.
@@ -264,6 +268,8 @@ int serve(const Settings& settings) {
     try {
       broker.listen();
     } catch (const AddressInUse& error) {
+      give_up(exit_no_service, error.what());
+    } catch (const AddressMissing& error) {
       give_up(exit_no_service, error.what());
     } catch (const SettingsError& error) {
       give_up(exit_wrong_setting, error.what());

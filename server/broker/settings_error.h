@@ -15,4 +15,9 @@ struct AddressInUse : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// An address that this machine does not have, or a name without one: it may come, as at a boot.
+struct AddressMissing : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 }  // namespace fargpu::server

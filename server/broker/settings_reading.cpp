@@ -13,6 +13,7 @@
 #include <map>
 #include <variant>
 
+#include "protocol/given_words.h"
 #include "protocol/own_executable.h"
 #include "protocol/text.h"
 #include "settings_checks.h"
@@ -131,7 +132,8 @@ bool parse_command_line(int argc, char** argv, CommandLine& line, int& exit_code
   add_flags(app, line.given);
   app.footer(footer);
   try {
-    app.parse(argc, argv);
+    GivenWords given(argc, argv);
+    app.parse(given.count(), given.words());
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) refuse(app, error);
     exit_code = app.exit(error);
@@ -177,9 +179,14 @@ toml::table read_file(std::string file, Settings& settings) {
   toml::table table;
   const bool wanted = !file.empty();
   if (!wanted) file = default_file();
-  if (wanted || std::filesystem::exists(file)) {
-    if (!std::filesystem::exists(file)) throw SettingsError(file + ": there is no such file; name one with --config");
-    if (std::filesystem::is_directory(file)) throw SettingsError(file + " is a folder; name a file with --config");
+  std::error_code error;
+  const auto status = std::filesystem::status(file, error);
+  const bool there = std::filesystem::exists(status);
+  if (!there && error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
+    throw SettingsError("cannot read " + file + " (" + error.message() + "); fargpud's user must be able to");
+  if (wanted || there) {
+    if (!there) throw SettingsError(file + ": there is no such file; name one with --config");
+    if (std::filesystem::is_directory(status)) throw SettingsError(file + " is a folder; name a file with --config");
     table = read_toml(file);
     settings.file = file;
     check_names(file, table);

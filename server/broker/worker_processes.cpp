@@ -235,8 +235,10 @@ void Workers::require(const Worker& worker, Worker::State state, std::size_t dev
 
 void Workers::take_ready(Worker& worker, wire::Ready::Reader ready) {
   if (const std::string release = printable(ready.getRelease().cStr()); release != our_release)
-    throw ProtocolError(fmt::format("{} is of fargpu {}, fargpud of {}; install both from the same package",
-                                    settings_.worker, release.empty() ? "before 0.2.0" : release, our_release));
+    throw ProtocolError(
+        fmt::format("{} is of fargpu {}, fargpud of {}; if the package was upgraded, restart fargpud, whose "
+                    "sessions go on; else install both from the same package",
+                    settings_.worker, release.empty() ? "before 0.2.0" : release, our_release));
   if (worker.profile.devices.empty()) {
     auto facts = std::make_unique<capnp::MallocMessageBuilder>();
     copy_facts(ready.getFacts(), facts->initRoot<wire::HostFacts>());

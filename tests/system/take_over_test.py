@@ -284,6 +284,17 @@ class Listening(TakeOverTest):
         with self.assertRaises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", other)).close()
 
+    def test_another_address_of_the_port(self):
+        """As where `listen` was changed: the socket of before is not in the way, nor is that of IPv4 in that of IPv6's."""
+        self.port = free_port()
+        listen = f"tcp://0.0.0.0:{self.port},tcp://[::]:{self.port}"
+        host = self.start_broker("--insecure", listen=listen, wrapper=self.given(self.port))
+        self.assertEqual(host.log("not listening any more")["socket"], "first")
+        client, _ = self.session(host, f"alloc a {MIB}", "write a 1")
+        self.assert_lives(client)
+        with socket.create_connection(("::1", self.port)):
+            pass
+
     def test_nobody_is_refused_in_between(self):
         self.port = free_port()
         host = self.start_broker()

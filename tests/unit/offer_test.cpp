@@ -39,6 +39,18 @@ LeaseOptions wish(std::uint32_t gpus, std::uint64_t memory) {
 
 }  // namespace
 
+TEST_CASE("a host offers what the tenant may use") {
+  const auto second_alone = [](wire::Status::Builder status) {
+    auto tenant = status.initTenants(1)[0];
+    tenant.setName("lab");
+    tenant.initDevices(1).set(0, 1);
+  };
+  CHECK(offer({4 * gib, 2 * gib}, wish(0, 0), second_alone).devices == 1);
+  CHECK(offer({0, 2 * gib}, wish(0, 0), second_alone).room);
+  CHECK_FALSE(offer({4 * gib, 0}, wish(1, 0), second_alone).room);
+  CHECK_FALSE(offer({4 * gib, 2 * gib}, wish(2, 0), second_alone).room);
+}
+
 TEST_CASE("a host has room where enough devices have enough memory") {
   CHECK(offer({gib, gib}, wish(0, 0)).room);
   CHECK(offer({gib, 0}, wish(1, gib)).room);
