@@ -285,7 +285,7 @@ class Listening(TakeOverTest):
             socket.create_connection(("127.0.0.1", other)).close()
 
     def test_another_address_of_the_port(self):
-        """As where `listen` was changed: the socket of before is not in the way, nor is that of IPv4 in that of IPv6's."""
+        """As where `listen` was changed: the socket of before is in no way, nor is that of IPv4 in that of IPv6."""
         self.port = free_port()
         listen = f"tcp://0.0.0.0:{self.port},tcp://[::]:{self.port}"
         host = self.start_broker("--insecure", listen=listen, wrapper=self.given(self.port))
