@@ -58,6 +58,12 @@ CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t
   }
   DeviceMemory& memory = parts_.device_memory;
   const CUresult result = memory.allocate(thread, context, bytes, address, memory.pools().managed_of(context.device));
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && !told_of_room_.exchange(true))
+    log::warn(
+        "managed memory is memory of the device here, from its allocation on: there is no room for {} bytes, although "
+        "a "
+        "local driver might give them (docs/concepts/memory-model.md)",
+        bytes);
   if (result != CUDA_SUCCESS) return result;
   const std::uint64_t whole = round_up(bytes);
   // A kernel that is under way may be given the address, and write there first.

@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -91,6 +92,7 @@ class ManagedMemory final : public PagedMemory {
 
   const Parts parts_;
   const Window window_;
+  std::atomic<bool> told_of_room_{false};
   const Window driver_band_;
   std::set<Context*> sent_to_;      // work of other contexts does not come behind what was sent by itself
   std::set<CUcontext> changed_in_;  // in which the worker compares what was sent; they may be gone by now
