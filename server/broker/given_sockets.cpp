@@ -1,6 +1,7 @@
 #include "given_sockets.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -55,24 +56,30 @@ GivenSockets::GivenSockets() {
   for (const char* const variable : {"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"}) ::unsetenv(variable);
 }
 
-bool GivenSockets::listens_at(const Given& given, const void* address, std::size_t bytes) {
+bool GivenSockets::listens_at(const Given& given, const Wanted& wanted) {
+  const int socket = given.socket.number();
+  const auto& [address, v6_only] = wanted;
   sockaddr_storage own{};
-  socklen_t own_bytes = sizeof(own);
-  return given.socket.number() >= 0 && listens(given.socket.number()) &&
-         ::getsockname(given.socket.number(), reinterpret_cast<sockaddr*>(&own), &own_bytes) == 0 &&
-         length_of(own, own_bytes) == bytes && std::memcmp(&own, address, bytes) == 0;
+  socklen_t bytes = sizeof(own);
+  if (socket < 0 || !listens(socket) || ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &bytes) != 0 ||
+      length_of(own, bytes) != address.size() || std::memcmp(&own, address.data(), address.size()) != 0)
+    return false;
+  int own_v6_only = 0;
+  bytes = sizeof(own_v6_only);
+  return own.ss_family != AF_INET6 || ::getsockopt(socket, IPPROTO_IPV6, IPV6_V6ONLY, &own_v6_only, &bytes) != 0 ||
+         (own_v6_only != 0) == v6_only;
 }
 
-Descriptor GivenSockets::take(const sockaddr* address, socklen_t bytes) {
+Descriptor GivenSockets::take(const Wanted& wanted) {
   for (Given& given : given_)
-    if (listens_at(given, address, bytes)) return std::move(given.socket);
+    if (listens_at(given, wanted)) return std::move(given.socket);
   return {};
 }
 
-std::vector<std::string> GivenSockets::close_others(const std::vector<Address>& wanted) {
+std::vector<std::string> GivenSockets::close_others(const std::vector<Wanted>& wanted) {
   std::vector<std::string> names;
   std::erase_if(given_, [&](const Given& given) {
-    const auto here = [&](const Address& address) { return listens_at(given, address.data(), address.size()); };
+    const auto here = [&](const Wanted& one) { return listens_at(given, one); };
     if (std::any_of(wanted.begin(), wanted.end(), here)) return false;
     if (given.socket.number() >= 0) names.push_back(given.name);
     return true;

@@ -24,17 +24,21 @@ class GivenSockets {
     const auto* const begin = reinterpret_cast<const std::byte*>(endpoint.data());
     return {begin, begin + endpoint.size()};
   }
+  struct Wanted {
+    Address address;
+    bool v6_only = false;  ///< of IPv6: not that of IPv4 as well
+  };
   /// One that listens at this address. No number: there is none.
-  Descriptor take(const sockaddr* address, socklen_t bytes);
+  Descriptor take(const Wanted& wanted);
   /// Names of those that nobody has taken and that listen at no wanted address, which are closed.
-  std::vector<std::string> close_others(const std::vector<Address>& wanted);
+  std::vector<std::string> close_others(const std::vector<Wanted>& wanted);
 
  private:
   struct Given {
     Descriptor socket;
     std::string name;
   };
-  static bool listens_at(const Given& given, const void* address, std::size_t bytes);
+  static bool listens_at(const Given& given, const Wanted& wanted);
   std::vector<Given> given_;
 };
 

@@ -42,22 +42,24 @@ std::string kept_name(std::string address) {
 Listeners::Listeners(asio::io_context& io, const Settings& settings, const ServiceManager& manager, Heard heard)
     : io_(io), settings_(settings), manager_(manager), heard_(std::move(heard)) {}
 
-bool Listeners::by_ipv4(std::uint16_t port) const {
+// One of IPv6 would be that of IPv4 as well, where that has the same port.
+GivenSockets::Wanted Listeners::wanted(const asio::ip::tcp::endpoint& endpoint) const {
   const auto addresses = parse_listen(settings_.listen);
-  return std::any_of(addresses.begin(), addresses.end(), [&](const ListenAddress& address) {
+  const bool by_ipv4 = std::any_of(addresses.begin(), addresses.end(), [&](const ListenAddress& address) {
     asio::error_code none;
     const auto number = asio::ip::make_address(address.host, none);
-    return address.port == port && !none && number.is_v4();
+    return address.port == endpoint.port() && !none && number.is_v4();
   });
+  return {GivenSockets::address_of(endpoint), endpoint.address().is_v6() && by_ipv4};
 }
 
 void Listeners::keep_only(const std::vector<ListenAddress>& addresses, bool can_encrypt) {
-  std::vector<GivenSockets::Address> wanted;
+  std::vector<GivenSockets::Wanted> all;
   for (const ListenAddress& address : addresses) {
-    if (address.socket.empty()) wanted.push_back(GivenSockets::address_of(resolve(address, can_encrypt).address));
-    else wanted.push_back(GivenSockets::address_of(asio::local::stream_protocol::endpoint(address.socket)));
+    if (address.socket.empty()) all.push_back(wanted(resolve(address, can_encrypt).address));
+    else all.push_back({GivenSockets::address_of(asio::local::stream_protocol::endpoint(address.socket))});
   }
-  tell_closed(given_.close_others(wanted));
+  tell_closed(given_.close_others(all));
 }
 
 void Listeners::tell_closed(const std::vector<std::string>& names) {
@@ -75,7 +77,7 @@ void Listeners::open_socket(const std::string& name) {
   const asio::local::stream_protocol::endpoint endpoint(name);
   try {
     asio::local::stream_protocol::acceptor& acceptor = local_acceptors_.emplace_back(io_);
-    if (Descriptor given = given_.take(endpoint.data(), static_cast<socklen_t>(endpoint.size())); given.number() >= 0)
+    if (Descriptor given = given_.take({GivenSockets::address_of(endpoint)}); given.number() >= 0)
       acceptor.assign(endpoint.protocol(), given.release());
     else bind(acceptor, name);
     refuse_descriptors(acceptor.native_handle());
@@ -157,15 +159,14 @@ Listeners::Endpoint Listeners::resolve(const ListenAddress& address, bool can_en
 asio::ip::tcp::acceptor Listeners::bind(const ListenAddress& address, const Endpoint& endpoint) {
   asio::ip::tcp::acceptor acceptor(io_);
   try {
-    const auto* const wanted = endpoint.address.data();
-    if (Descriptor given = given_.take(wanted, static_cast<socklen_t>(endpoint.address.size())); given.number() >= 0) {
+    const GivenSockets::Wanted wanted = this->wanted(endpoint.address);
+    if (Descriptor given = given_.take(wanted); given.number() >= 0) {
       acceptor.assign(endpoint.address.protocol(), given.release());
       return acceptor;
     }
     acceptor.open(endpoint.address.protocol());
     acceptor.set_option(asio::socket_base::reuse_address(true));
-    // Else it would be that of IPv4 as well.
-    if (endpoint.address.address().is_v6() && by_ipv4(address.port)) acceptor.set_option(asio::ip::v6_only(true));
+    if (endpoint.address.address().is_v6()) acceptor.set_option(asio::ip::v6_only(wanted.v6_only));
     acceptor.bind(endpoint.address);
   } catch (const asio::system_error& failed) {
     refuse(address, failed.code());

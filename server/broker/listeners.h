@@ -53,8 +53,7 @@ class Listeners {
   };
   /// Where an address is, and whether TLS is spoken there. Throws SettingsError where that cannot be served.
   Endpoint resolve(const ListenAddress& address, bool can_encrypt);
-  /// Whether an address of IPv4 has this port, too.
-  bool by_ipv4(std::uint16_t port) const;
+  GivenSockets::Wanted wanted(const asio::ip::tcp::endpoint& endpoint) const;
   void tell_closed(const std::vector<std::string>& sockets);
   asio::ip::tcp::acceptor bind(const ListenAddress& address, const Endpoint& endpoint);
   void bind(asio::local::stream_protocol::acceptor& acceptor, const std::string& path);

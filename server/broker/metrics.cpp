@@ -25,7 +25,8 @@ std::string escaped(const std::string& text) {
 [[noreturn]] void refuse(const std::string& address, const asio::error_code& error) {
   const std::string what = "metrics_listen: cannot listen on " + address + " (" + error.message() + ")";
   if (error == asio::error::address_in_use) throw AddressInUse(what);
-  throw SettingsError(what);
+  if (error == asio::error::access_denied) throw SettingsError(what);
+  throw AddressMissing(what);
 }
 
 }  // namespace
@@ -138,7 +139,7 @@ asio::ip::tcp::acceptor MetricsServer::bind(asio::io_context& io, const std::str
   const auto endpoints =
       resolver.resolve(list[0].host, std::to_string(list[0].port), asio::ip::tcp::resolver::passive, error);
   if (error)
-    throw SettingsError("metrics_listen: there is no address '" + list[0].host + "' (" + error.message() + ")");
+    throw AddressMissing("metrics_listen: there is no address '" + list[0].host + "' (" + error.message() + ")");
   const asio::ip::tcp::endpoint endpoint = *endpoints.begin();
   if (!endpoint.address().is_loopback() && !insecure)
     throw SettingsError("metrics_listen: " + endpoint.address().to_string() +

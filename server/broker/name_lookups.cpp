@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "protocol/quiet_thread.h"
@@ -47,10 +48,14 @@ bool NameLookups::look_up(const std::string& host, std::uint16_t port, const std
   const int watched = ::dup(lookup->over.number());
   if (watched < 0) return false;  // this process has no descriptor left
   const auto over = std::make_shared<asio::posix::stream_descriptor>(io_, watched);
-  quiet_thread("fargpud-name", [lookup, host, port = std::to_string(port)] {
-    lookup->found = find(host, port);
-    ::eventfd_write(lookup->over.number(), 1);
-  }).detach();
+  try {
+    quiet_thread("fargpud-name", [lookup, host, port = std::to_string(port)] {
+      lookup->found = find(host, port);
+      ::eventfd_write(lookup->over.number(), 1);
+    }).detach();
+  } catch (const std::system_error&) {  // this process may have no more threads
+    return false;
+  }
   over->async_wait(asio::posix::stream_descriptor::wait_read,
                    [lookup, over, found = std::move(found), place = std::move(place)](const asio::error_code& error) {
                      if (!error) found(lookup->found);

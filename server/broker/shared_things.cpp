@@ -16,7 +16,7 @@ bool SharedThings::add(pid_t worker, const std::string& tenant, wire::Share::Rea
   const auto event = share.getEvent();
   const bool memory = share.getDevice() >= 0;
   if (!key || shares_.contains(*key) || event.size() > sizeof(CUipcEventHandle) ||
-      share.getDevice() >= static_cast<int>(limits::devices_max))
+      (!memory && descriptor.number() >= 0) || share.getDevice() >= static_cast<int>(limits::devices_max))
     throw ProtocolError("the worker shares what cannot be shared");
   std::shared_ptr<Piece> piece;
   if (memory && share.getCameBy().size() != 0) {

@@ -40,7 +40,8 @@ struct Host {
     share.setDevice(device);
     share.setBytes(1000);
     if (came_by != 0) share.setCameBy(wire_of(before));
-    return shares.add(worker, "tenant", share.asReader(), Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
+    Descriptor descriptor(device < 0 ? -1 : ::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    return shares.add(worker, "tenant", share.asReader(), std::move(descriptor));
   }
   bool lend(pid_t worker, int number) {
     const ShareKey key = key_of(number);
@@ -74,6 +75,14 @@ TEST_CASE("shares: events take no place of memory, and are so many at most") {
   host.unshare(maker, 1);
   CHECK(host.share(maker, most + 1, 0, event));
   CHECK(host.share(other, most + 2));
+  MessageWriter writer;
+  auto share = writer.root<wire::Share>();
+  const ShareKey key = key_of(most + 3);
+  share.setKey(wire_of(key));
+  share.setDevice(event);
+  CHECK_THROWS_AS(
+      host.shares.add(maker, "tenant", share.asReader(), Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC))),
+      ProtocolError);
 }
 
 TEST_CASE("shares: while its maker has memory nobody else pays for it") {

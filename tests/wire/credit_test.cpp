@@ -268,3 +268,33 @@ TEST_CASE("credit: memory that is fetched for copies waits for room, one by one 
   CHECK(client.reply() == CUDA_SUCCESS);
   CHECK(client.late_errors() == 0);
 }
+
+TEST_CASE("credit: where a stream stands still, calls go on behind more copies than there is staging memory for") {
+  RemoteContext remote;
+  constexpr std::size_t bytes = 64 << 10, count = 600;  // 37 MiB, and more than the 32 MiB of staging
+  CUstream stream = nullptr;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&memory, bytes * count) == CUDA_SUCCESS);
+  std::vector<unsigned char> values(bytes);
+  remote.driver->pause(true);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::fill(values.begin(), values.end(), static_cast<unsigned char>(i));
+    REQUIRE(cuMemcpyHtoDAsync_v2(memory + i * bytes, values.data(), bytes, stream) == CUDA_SUCCESS);
+  }
+  auto asked = std::async(std::launch::async, [&] {
+    std::size_t free = 0, total = 0;
+    CHECK(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+    return cuMemGetInfo_v2(&free, &total);
+  });
+  const bool in_time = asked.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  remote.driver->pause(false);
+  CHECK(in_time);
+  CHECK(asked.get() == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  for (const std::size_t i : {std::size_t{0}, count / 2, count - 60, count - 1}) {
+    REQUIRE(cuMemcpyDtoH_v2(values.data(), memory + i * bytes, bytes) == CUDA_SUCCESS);
+    CHECK(
+        std::all_of(values.begin(), values.end(), [&](auto value) { return value == static_cast<unsigned char>(i); }));
+  }
+}

@@ -615,7 +615,14 @@ TEST_CASE("a value is written when copies to the program before it are there, an
     CHECK(g.word(g.memory + 64) == 1);
     return;
   }
-  // The wait would be in the piece that must be over before the write.
+  // The wait would be in the piece that must be over before the write, be it that of the graph or of one within it.
+  CUgraph outer = g.graph;
+  if (GENERATE(false, true)) {
+    CUgraphNode child = nullptr;
+    REQUIRE(cuGraphCreate(&outer, 0) == CUDA_SUCCESS);
+    REQUIRE(cuGraphAddChildGraphNode(&child, outer, nullptr, 0, g.graph) == CUDA_SUCCESS);
+  }
+  std::swap(outer, g.graph);
   add_value(CU_STREAM_MEM_OP_WAIT_VALUE_32, {});
   CUgraphExec exec = nullptr;
   CUDA_GRAPH_INSTANTIATE_PARAMS params{};

@@ -54,9 +54,16 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     throw ProtocolError("a copy with bytes that it does not take");
   switch (source.kind) {
     case CopySide::Kind::frame: {
-      const auto kept = !staged && stream->context->staging->ready() ? session.ordering().copy(call) : nullptr;
+      if (staged || !stream->context->staging->ready()) return FrameSource{copy}.start(*stream, frame, staged);
+      if (const auto part = stream->context->staging->in().take(frame.size())) {  // a call that was held back
+        std::memcpy(part->data(), frame.data(), frame.size());
+        Outcome outcome = FrameSource{copy}.start(*stream, *part, /*staged=*/true);
+        if (!outcome.is_later() && outcome.result() != CUDA_SUCCESS) stream->context->staging->in().give(*part);
+        return outcome;
+      }
+      const auto kept = session.ordering().copy(call);
       return kept ? std::make_shared<KeptSource>(copy, kept)->start(*stream)
-                  : FrameSource{copy}.start(*stream, frame, staged);
+                  : FrameSource{copy}.start(*stream, frame, /*staged=*/false);
     }
     case CopySide::Kind::changes: {
       if (copy.target.in_array() || copy.shape.height != 1) return CUDA_ERROR_INVALID_VALUE;

@@ -42,8 +42,8 @@ struct FrameSource {
   Outcome start(StreamState& stream, std::span<std::byte> bytes, bool staged);
 };
 
-/// In the frame, for which there was no room in staging memory: kept until the stream gets there, for which the stream
-/// is held, because the driver might make all calls wait until then.
+/// In the frame, where there is no room in staging memory: kept until the stream gets there, for which the stream is
+/// held, because the driver might make all calls wait until then.
 class KeptSource : public std::enable_shared_from_this<KeptSource> {
  public:
   KeptSource(const CopyToDevice& copy, std::shared_ptr<const HeldCall> call) : copy_(copy), kept_(std::move(call)) {}

@@ -29,7 +29,7 @@ struct CopyToHost {
   CopySide source;
 };
 
-/// Memory of the device is read in chunks through the staging ring, as it has room. While chunks are missing the stream
+/// Memory of the device is read in chunks through staging memory, as there is room. While chunks are missing the stream
 /// is held, so that later work on it cannot change what is still to be copied.
 class ChunkedRead : public std::enable_shared_from_this<ChunkedRead> {
  public:
@@ -49,7 +49,7 @@ class ChunkedRead : public std::enable_shared_from_this<ChunkedRead> {
   std::uint64_t held_ = 0;
   CUresult failure_ = CUDA_SUCCESS;
 
-  /// Where chunks lie meanwhile, and what keeps that there. No ring: there is no memory for it.
+  /// Where chunks lie meanwhile, and what keeps that there. No space: there is no memory for it.
   struct Room {
     StagingSpace* space = nullptr;
     std::shared_ptr<void> keeper;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr char moved_with_conditions[] =
     "a graph with conditional nodes that copies from or to memory which kernels came to use later";
-constexpr char not_copied[] = "a graph that must be cut for functions, copies or events, and cannot be copied";
+constexpr char not_copied[] = "a graph that must be cut for functions, copies, events or values, and cannot be copied";
 
 /// What a node needs of the client, child graphs and bodies included.
 struct Use {
@@ -36,10 +36,13 @@ struct Node {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   Use use;
   std::unique_ptr<Layout> cut;  ///< of a child graph that must be cut itself
+  Use inner;                    ///< of that one
   std::size_t stage = 0;
   std::ptrdiff_t written = -1;  ///< last stage in which this node or one before it writes memory of the client
   std::ptrdiff_t waited = -1;   ///< and waits for an event or a value, behind which others may have
   bool on_device() const { return use.function == 0 && !cut; }
+  const std::set<CUdeviceptr>& values_written() const { return cut ? inner.written : use.written; }
+  const std::set<CUdeviceptr>& values_awaited() const { return cut ? inner.awaited : use.awaited; }
 };
 
 /// Whether a node makes its stage have a piece.
@@ -185,7 +188,10 @@ class PlanMaker {
         if (!lay_out(child, *inner, plan)) return false;
         layout.conditional = layout.conditional || inner->conditional;
         if (inner->single_piece()) node.use = inner->total();
-        else node.cut = std::move(inner);
+        else {
+          node.inner = inner->total();
+          node.cut = std::move(inner);
+        }
         return true;
       }
       case CU_GRAPH_NODE_TYPE_CONDITIONAL: {
@@ -248,16 +254,18 @@ class PlanMaker {
   // behind the wait is not the one that is waited for.
   static bool waits_for_later_stage(const std::vector<Node>& nodes,
                                     std::map<CUgraphNode, std::vector<std::size_t>>& before) {
+    // A stage's piece comes first, and then what is not on the device, one after the other.
+    const auto turn = [&](std::size_t i) { return std::pair(nodes[i].stage, nodes[i].on_device() ? 0 : 1 + i); };
     std::map<CUdeviceptr, std::vector<std::size_t>> waits;  // places in nodes
     for (std::size_t i = 0; i < nodes.size(); ++i)
-      for (const CUdeviceptr value : nodes[i].use.awaited) waits[value].push_back(i);
+      for (const CUdeviceptr value : nodes[i].values_awaited()) waits[value].push_back(i);
     if (waits.empty()) return false;
     for (std::size_t i = 0; i < nodes.size(); ++i) {
-      for (const CUdeviceptr value : nodes[i].use.written) {
+      for (const CUdeviceptr value : nodes[i].values_written()) {
         const auto found = waits.find(value);
         if (found == waits.end()) continue;
         for (const std::size_t wait : found->second)
-          if (nodes[wait].stage < nodes[i].stage && !comes_behind(i, wait, nodes, before)) return true;
+          if (turn(wait) < turn(i) && !comes_behind(i, wait, nodes, before)) return true;
       }
     }
     return false;

@@ -18,8 +18,11 @@ constexpr std::size_t out_bytes = 32u << 20;
 std::optional<std::span<std::byte>> StagingSpace::take(std::size_t bytes, std::uint64_t owner) {
   const std::size_t needed = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   if (needed > free_bytes_ || needed < bytes) return std::nullopt;
-  if (const auto owned = owned_.find(owner); owner != 0 && owned != owned_.end())
-    if (owned->second + needed > (free_bytes_ + owned->second) / 2) return std::nullopt;
+  if (const auto owned = owned_.find(owner); owner != 0 && owned != owned_.end()) {
+    const std::size_t left = free_bytes_ + owned->second;
+    const bool alone = left + alignment > memory_.size();
+    if (owned->second + needed > (alone ? left - left / 8 : left / 2)) return std::nullopt;
+  }
   const auto place =
       std::find_if(free_.begin(), free_.end(), [&](const auto& free) { return free.second - free.first >= needed; });
   if (place == free_.end()) return std::nullopt;

@@ -23,8 +23,8 @@ class StagingSpace {
   }
 
   /// A part in one piece, aligned to 64 bytes, or nothing while there is no room. An owner, if it is not 0, has at most
-  /// half of what the others leave, or one part: one that gives nothing back, because its stream stands still, stops
-  /// nobody else.
+  /// half of what others leave, seven eighths where nobody else has a part, or one part: so a few that give nothing
+  /// back, because their streams stand still, stop nobody else.
   std::optional<std::span<std::byte>> take(std::size_t bytes, std::uint64_t owner = 0);
   void give(std::span<std::byte> part);
 
