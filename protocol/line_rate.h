@@ -23,7 +23,7 @@ class LineRate {
   void sent(std::uint64_t bytes, std::chrono::nanoseconds took, bool waited, unsigned senders) {
     const double seconds =
         std::chrono::duration<double>(took).count() / (static_cast<double>(bytes) * std::max(senders, 1u));
-    if (!waited || seconds * fast_from <= 1) {
+    if (!waited || took.count() <= 0 || seconds * fast_from <= 1) {
       at_once_ += bytes;
       if (at_once_ >= fast_after) fast_ = true;
       return;

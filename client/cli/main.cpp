@@ -415,7 +415,9 @@ int main(int argc, char** argv) {
     argv[1] = argv[1][0] == 'h' ? help : version;
   }
   try {
-    fargpu::GivenWords given(argc, argv);
+    std::set<std::string, std::less<>> options;
+    fargpu::add_option_names(std::as_const(line.app()), options);
+    fargpu::GivenWords given(argc, argv, options);
     line.app().parse(given.count(), given.words());
   } catch (const CLI::ParseError& error) {
     return cli::explain(line.app(), argc > 1 ? argv[1] : "", error);

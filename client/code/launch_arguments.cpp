@@ -70,21 +70,35 @@ CUresult prepare_memory(const MemoryParts& parts, Thread& thread, Function& func
                         std::span<const std::byte>& arguments) {
   bool copied = parts.managed.exists() || parts.host.any_registered_mapped();
   if (!copied && !parts.host.exists() && !parts.host.registers()) return CUDA_SUCCESS;
-  const auto replace = [&](std::size_t at, std::uint64_t address) {
-    std::vector<std::byte>& own = thread.launch_arguments;
-    if (arguments.data() != own.data()) {  // the program's own block of them
-      if (own.empty()) own.resize(limits::kernel_parameter_bytes_max);
-      std::memcpy(own.data(), arguments.data(), arguments.size());
-      arguments = std::span(own).first(arguments.size());
-    }
-    std::memcpy(own.data() + at, &address, sizeof(address));
-  };
-  const auto map_named = [&] {
-    for (const Parameter& run : function.evidence)
-      if (const CUresult bad =
-              parts.host.map_named_in(thread, function.name, arguments, run.offset, run.bytes, replace, copied);
-          bad != CUDA_SUCCESS)
+  const auto map_registered = [&] {
+    for (const Parameter& parameter : function.parameters) {
+      std::uint64_t value = 0;
+      if (parameter.bytes != sizeof(value) || parameter.offset + sizeof(value) > arguments.size()) continue;
+      std::memcpy(&value, arguments.data() + parameter.offset, sizeof(value));
+      const std::uint64_t given = value;
+      if (const CUresult bad = parts.host.map_if_registered(thread, function.name, value); bad != CUDA_SUCCESS)
         return bad;
+      if (value == given) continue;
+      copied = true;
+      std::vector<std::byte>& own = thread.launch_arguments;
+      if (arguments.data() != own.data()) {  // the program's own block of them
+        if (own.empty()) own.resize(limits::kernel_parameter_bytes_max);
+        std::memcpy(own.data(), arguments.data(), arguments.size());
+        arguments = std::span(own).first(arguments.size());
+      }
+      std::memcpy(own.data() + parameter.offset, &value, sizeof(value));
+    }
+    return CUDA_SUCCESS;
+  };
+  if (parts.host.registers())
+    if (const CUresult bad = map_registered(); bad != CUDA_SUCCESS) return bad;
+  const auto map_named = [&] {
+    for (const Parameter& run : function.evidence) {
+      const std::size_t begin = std::min<std::size_t>(run.offset, arguments.size());
+      const auto some = arguments.subspan(begin, std::min<std::size_t>(run.bytes, arguments.size() - begin));
+      if (const CUresult bad = parts.host.map_named_in(thread, function.name, some, copied); bad != CUDA_SUCCESS)
+        return bad;
+    }
     return CUDA_SUCCESS;
   };
   if (const CUresult bad = map_named(); bad != CUDA_SUCCESS) return bad;

@@ -154,10 +154,12 @@ Socket connect_socket(const PoolHost& host) {
     error.unknown_name = true;
     throw std::move(error).with_repair("correct FARGPU_POOL, or have the name put into DNS or /etc/hosts");
   }
-  constexpr std::chrono::steady_clock::duration patience_with_one = std::chrono::seconds(1);
+  // Longer than until the kernel says again what was lost.
+  constexpr std::chrono::steady_clock::duration patience_with_one = std::chrono::milliseconds(1800);
   const auto deadline = std::chrono::steady_clock::now() + limits::connect_timeout;
   bool local = false;
   for (std::size_t left = endpoints.size(); const auto& endpoint : endpoints) {
+    --left;
     // Close-on-exec from the start: the program may start others meanwhile.
     const asio::ip::tcp::endpoint to = endpoint;
     const int descriptor = ::socket(to.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
@@ -167,11 +169,13 @@ Socket connect_socket(const PoolHost& host) {
     }
     socket = asio::ip::tcp::socket(io, to.protocol(), descriptor);
     outcome = asio::error::timed_out;
-    socket.async_connect(to, [&](const asio::error_code& error) { outcome = error; });
+    socket.async_connect(to, [&](const asio::error_code& error) {
+      if (error != asio::error::operation_aborted) outcome = error;  // else it is that of an address before
+    });
     io.restart();
     // One that is silent leaves time for the others.
     const auto now = std::chrono::steady_clock::now();
-    io.run_until(--left == 0 ? deadline : std::min(deadline, now + std::min((deadline - now) / 2, patience_with_one)));
+    io.run_until(left == 0 ? deadline : std::min(deadline, now + std::min((deadline - now) / 2, patience_with_one)));
     local = to.address().is_loopback();
     if (!outcome) break;
   }

@@ -58,7 +58,7 @@ struct Host {
   std::vector<Device> devices;
   std::vector<Session> sessions;
   std::string address;   ///< as FARGPU_POOL names it
-  bool guessed = false;  ///< the devices are so many as the process's lease will have, and perhaps others of the host
+  bool guessed = false;  ///< the devices are as many as the process's lease will have, and perhaps others of the host
   struct Peer {
     bool can_access = false;
     std::map<int, int> attributes;  ///< by CUdevice_P2PAttribute

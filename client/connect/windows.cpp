@@ -13,11 +13,11 @@ constexpr std::uint64_t GiB = std::uint64_t{1} << 30;
 constexpr std::uint64_t TiB = std::uint64_t{1} << 40;
 
 // The first of each list suits ordinary processes, the second those with AddressSanitizer or a stack without a limit,
-// for which Linux puts what a process maps below 0x1555'5555'5000, or, before, above 0x2aaa'aaaa'a000. The third is for
-// those with little room, the last for those with ThreadSanitizer: there its shadow memory leaves room. Device windows
-// are as large as may be, because PyTorch reserves more addresses than the device has memory for each stream and pool.
-// Host windows begin at odd places: launches look for host addresses among the arguments, and there two ordinary
-// numbers of 32 bits must not pass for one.
+// for which Linux puts what a process maps below 0x1555'5555'5000, or, on older kernels, above 0x2aaa'aaaa'a000. The
+// third is for those with little room, the last for those with ThreadSanitizer: there its shadow memory leaves room.
+// Device windows are as large as may be, because PyTorch reserves more addresses than the device has memory for each
+// stream and pool. Host windows begin at odd places: launches look for host addresses among the arguments, and there
+// two ordinary numbers of 32 bits must not pass for one.
 using Candidates = std::array<Window, 4>;
 
 Candidates device_candidates(unsigned origin) {

@@ -210,7 +210,11 @@ void HostMemory::discard(Thread& thread, std::uint64_t base, std::uint64_t buffe
 CUresult HostMemory::add(Thread& thread, Context& context, void* pointer, std::size_t bytes, unsigned flags) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
   if (parts_.map.overlaps(base, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-  registers_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    registered_begin_ = std::min(registered_begin_.load(), base);
+    registered_end_ = std::max(registered_end_.load(), base + bytes);
+  }
   return hold(thread,
               {.kind = Region::Kind::registered,
                .base = base,
@@ -364,22 +368,20 @@ CUresult HostMemory::keep_promise(Thread& thread, const Region& region, std::str
   return map(thread, region.owner, known, kernel);
 }
 
+CUresult HostMemory::map_if_registered(Thread& thread, std::string_view kernel, std::uint64_t& value) {
+  if (value < registered_begin_ || value >= registered_end_) return CUDA_SUCCESS;
+  const auto region = parts_.map.find(value);
+  return region && region->kind == Region::Kind::registered ? map(thread, value, value, kernel) : CUDA_SUCCESS;
+}
+
 CUresult HostMemory::map_named_in(Thread& thread, std::string_view kernel, std::span<const std::byte> arguments,
-                                  std::size_t begin, std::size_t bytes, const Replace& replace, bool& copied) {
-  const std::size_t end = begin + std::min(bytes, arguments.size() - std::min(begin, arguments.size()));
-  for (std::size_t at = begin; at + 8 <= end; at += 8) {
+                                  bool& copied) {
+  for (std::size_t at = 0; at + 8 <= arguments.size(); at += 8) {
     std::uint64_t value;
     std::memcpy(&value, arguments.data() + at, sizeof(value));
-    if (!bounds_.contains(value) && !registers()) continue;
+    if (!bounds_.contains(value)) continue;
     const auto region = parts_.map.find(value);
     if (!region) continue;
-    if (region->kind == Region::Kind::registered) {
-      std::uint64_t seen_at;
-      if (const CUresult result = map(thread, value, seen_at, kernel); result != CUDA_SUCCESS) return result;
-      replace(at, seen_at);
-      copied = true;
-      continue;
-    }
     if (const CUresult result = keep_promise(thread, *region, kernel); result != CUDA_SUCCESS) return result;
     if (region->kind != Region::Kind::host) continue;
     std::uint64_t ignored;
@@ -716,7 +718,8 @@ void HostMemory::begin_reading(std::uint64_t begin, std::uint64_t end) {
 
 void HostMemory::reading_is_over(std::uint64_t begin, std::uint64_t end) {
   const std::lock_guard lock(mutex_);
-  read_.erase(std::find(read_.begin(), read_.end(), std::pair(begin, end)));
+  if (const auto found = std::find(read_.begin(), read_.end(), std::pair(begin, end)); found != read_.end())
+    read_.erase(found);
 }
 
 void HostMemory::arrived_by_lanes(std::uint64_t begin, std::uint64_t end) {

@@ -88,14 +88,15 @@ class HostMemory {
 
   /// Whether there was ever a block in the window.
   bool exists() const { return exists_.load(std::memory_order_relaxed); }
+  /// Addresses of pinned memory among the arguments of a kernel, or some of them from an aligned one on, show that it
+  /// means to use it: makes it reachable. `copied` becomes true if the worker has a copy of some of it, and not the
+  /// same pages.
+  CUresult map_named_in(Thread& thread, std::string_view kernel, std::span<const std::byte> arguments, bool& copied);
   /// Whether the program ever registered memory.
-  bool registers() const { return registers_.load(std::memory_order_relaxed); }
-  using Replace = std::function<void(std::size_t at, std::uint64_t address)>;
-  /// Addresses of pinned memory among `bytes` of the arguments of a kernel, from an aligned one on, show that it means
-  /// to use it: makes it reachable. One of registered memory is replaced by that by which kernels know it. `copied`
-  /// becomes true if the worker has a copy of some of it, and not the same pages.
-  CUresult map_named_in(Thread& thread, std::string_view kernel, std::span<const std::byte> arguments,
-                        std::size_t begin, std::size_t bytes, const Replace& replace, bool& copied);
+  bool registers() const { return registered_end_.load(std::memory_order_relaxed) != 0; }
+  /// A kernel is given this value where it takes 8 bytes: if it is the address of registered memory, makes that
+  /// reachable, and is the address by which kernels know it then.
+  CUresult map_if_registered(Thread& thread, std::string_view kernel, std::uint64_t& value);
 
   /// From now on blocks of the window that become mapped are paged, however small; so are those that kernels name.
   void compare_no_more() { compares_no_more_ = true; }
@@ -253,7 +254,8 @@ class HostMemory {
   std::atomic<bool> compares_no_more_{false};
   std::uint64_t compared_bytes_ = 0;  // of the blocks of the window that are compared
   std::atomic<bool> exists_{false};
-  std::atomic<bool> registers_{false};
+  // All memory that was ever registered lies between these.
+  std::atomic<std::uint64_t> registered_begin_{~std::uint64_t{0}}, registered_end_{0};
   std::atomic<unsigned> mapped_{0};
   std::atomic<unsigned> registered_mapped_{0};
   std::atomic<unsigned> compared_{0};     // of these, those that are compared

@@ -124,7 +124,8 @@ PagedMemory::Granules PagedMemory::up_to_next(const Block& block, Granules some,
   const bool before = first > 0 && block.states[first - 1] == open;
   const bool behind = end < block.states.size() && block.states[end] == open;
   if (before && (!behind || some.first - first <= end - some.end)) return {first, some.end};
-  return behind ? Granules{some.first, end} : some;
+  if (behind) return {some.first, end};
+  return first == 0 && end == block.states.size() ? Granules{first, end} : some;
 }
 
 PagedMemory::Block* PagedMemory::find(std::uint64_t address) const {
@@ -188,7 +189,8 @@ void PagedMemory::send(Thread& thread, Block& block) {
     std::size_t end = first + 1;
     while (!twinned && end < states.size() && states[end] == state && !block.twins.contains(end)) ++end;
     const std::uint64_t begin = offset_of(first, block), stop = offset_of(end, block);
-    protect(block, first, end, PROT_NONE);  // first, so that nothing is written behind our back
+    // First, so that nothing is written behind our back. All that follows in the block goes too: that takes no mapping.
+    if (!try_protect(block, first, end, PROT_NONE)) protect(block, first, states.size(), PROT_NONE);
     if (twinned) {
       const auto& twin = block.twins[first];
       if (!at_once || !send_changes(thread, block, begin, twin)) {
@@ -253,8 +255,7 @@ void PagedMemory::fetch(Thread& thread, Block& block, std::size_t granule) {
     std::fill(block.states.begin() + static_cast<std::ptrdiff_t>(first),
               block.states.begin() + static_cast<std::ptrdiff_t>(last), State::shared);
   };
-  become_shared(granule, end);
-  if (try_protect(block, granule, end, PROT_READ)) return;
+  if (try_protect(block, granule, end, PROT_READ)) return become_shared(granule, end);
   const Granules all = up_to_next(block, {granule, end}, State::shared, State::theirs);
   const auto fetch_more = [&](std::size_t first, std::size_t last) {
     if (first < last)
@@ -262,8 +263,8 @@ void PagedMemory::fetch(Thread& thread, Block& block, std::size_t granule) {
   };
   fetch_more(all.first, granule);
   fetch_more(end, all.end);
-  become_shared(all.first, all.end);
   protect(block, all.first, all.end, PROT_READ);
+  become_shared(all.first, all.end);
 }
 
 bool PagedMemory::within(std::uint64_t begin, std::uint64_t end) const {
@@ -321,20 +322,21 @@ void PagedMemory::open(Block& block, std::size_t granule, bool writing) {
   if (busy && !touched_while_busy_.exchange(true)) touched_early();
   if (state == State::theirs) fetch(Thread::current(), block, granule);
   if (!writing) return;
-  const auto become_ours = [&](std::size_t each) {
+  const auto know = [&](std::size_t each) {
     // Also where the page came while the GPU was at work, which nobody has waited for yet.
-    if (touched_while_busy_ || use_ == Use::at_once) {
-      const std::uint64_t begin = offset_of(each, block);
-      block.twins[each].assign(block.alias + begin, block.alias + offset_of(each + 1, block));
-    }
-    block.states[each] = State::ours;
+    if (!touched_while_busy_ && use_ != Use::at_once) return;
+    const std::uint64_t begin = offset_of(each, block);
+    block.twins[each].assign(block.alias + begin, block.alias + offset_of(each + 1, block));
   };
-  become_ours(granule);
-  if (try_protect(block, granule, granule + 1, PROT_READ | PROT_WRITE)) return;
-  const Granules all = up_to_next(block, {granule, granule + 1}, State::ours, State::shared);
-  for (std::size_t each = all.first; each < all.end; ++each)
-    if (each != granule) become_ours(each);
-  protect(block, all.first, all.end, PROT_READ | PROT_WRITE);
+  Granules all{granule, granule + 1};
+  know(granule);
+  if (!try_protect(block, all.first, all.end, PROT_READ | PROT_WRITE)) {
+    all = up_to_next(block, all, State::ours, State::shared);
+    for (std::size_t each = all.first; each < all.end; ++each)
+      if (each != granule) know(each);
+    protect(block, all.first, all.end, PROT_READ | PROT_WRITE);
+  }
+  for (std::size_t each = all.first; each < all.end; ++each) block.states[each] = State::ours;
 }
 
 }  // namespace fargpu::client

@@ -27,12 +27,22 @@ bool too_small(std::uint64_t interrupted) {
 struct Call {
   void (*body)(void*);
   void* argument;
+  sigset_t blocked;  // by the handler
 };
 
-// makecontext(3) passes numbers of 32 bits.
+// Begins and ends with all signals blocked. In between the thread has no alternate stack: another handler would begin
+// at its top, where this one's frames are. makecontext(3) passes numbers of 32 bits.
 void make_call(unsigned low, unsigned high) {
   const auto& call = *reinterpret_cast<const Call*>(std::uint64_t{high} << 32 | low);
+  stack_t none{}, own{};
+  none.ss_flags = SS_DISABLE;
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigaltstack(&none, &own);
+  ::pthread_sigmask(SIG_SETMASK, &call.blocked, nullptr);
   call.body(call.argument);
+  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+  ::sigaltstack(&own, nullptr);
 }
 
 }  // namespace
@@ -44,7 +54,8 @@ void SignalStack::call_there(const ucontext_t& interrupted, void (*body)(void*),
   there.uc_stack.ss_sp = reinterpret_cast<void*>(top - taken);
   there.uc_stack.ss_size = taken;
   there.uc_link = &here;
-  const Call call{body, argument};
+  const Call call{body, argument, there.uc_sigmask};
+  ::sigfillset(&there.uc_sigmask);
   const auto place = reinterpret_cast<std::uint64_t>(&call);
   ::makecontext(&there, reinterpret_cast<void (*)()>(&make_call), 2, static_cast<unsigned>(place),
                 static_cast<unsigned>(place >> 32));

@@ -135,14 +135,12 @@ void on_stopped(int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   const bool reading = writes_memory(call.number);
   // The C library may have the thread be cancelled at any moment of such a call, which no code of ours can bear.
-  const auto touch = [&] {
+  const auto touch = [&] { touch_pages(call.arguments[1], call.arguments[2], reading); };
+  for (int again = 0; again <= calls_again_max; ++again) {
     int type = PTHREAD_CANCEL_DEFERRED;
     ::pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
-    touch_pages(call.arguments[1], call.arguments[2], reading);
-    ::pthread_setcanceltype(type, nullptr);
-  };
-  for (int again = 0; again <= calls_again_max; ++again) {
     SignalStack::call(context, touch);
+    ::pthread_setcanceltype(type, nullptr);
     registers[REG_RAX] = make(call);
     if (registers[REG_RAX] != -EFAULT || !may_call_again(static_cast<int>(call.arguments[0]), reading)) break;
   }

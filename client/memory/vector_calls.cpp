@@ -160,7 +160,10 @@ class Library {
         const std::string_view name = names + symbols[ELF64_R_SYM(entry.r_info)].st_name;
         const auto* const found =
             std::find_if(calls.begin(), calls.end(), [&](const Call& call) { return call.name == name; });
-        if (found != calls.end()) done = put(reinterpret_cast<void**>(base_ + entry.r_offset), found->touched) && done;
+        // One that may be missing stays without an address where it is.
+        const bool weak = ELF64_ST_BIND(symbols[ELF64_R_SYM(entry.r_info)].st_info) == STB_WEAK;
+        if (found != calls.end())
+          done = (put(reinterpret_cast<void**>(base_ + entry.r_offset), found->touched) || weak) && done;
       }
     };
     if (value(DT_PLTREL) == DT_RELA) visit(at<ElfW(Rela)>(DT_JMPREL), value(DT_PLTRELSZ));
@@ -180,8 +183,8 @@ class Library {
     return reinterpret_cast<const T*>(address < base_ && address != 0 ? base_ + address : address);
   }
   // Other threads may be calling through it: they find one function or the other. A slot that is left alone does no
-  // harm. One that the loader has not come to yet has an address within the file, or none: what is written there, the
-  // loader would write over, or add its own to. It tells of a library before that.
+  // harm. The loader lists a library before it has written its slots. One that it has not come to yet has an address
+  // within the file, or none: what is written there, the loader would write over, or add its own to.
   bool put(void** slot, void* function) const {
     const std::atomic_ref<void*> place(*slot);
     if (place.load() == function) return true;
@@ -223,7 +226,7 @@ struct Seen {
   unsigned looks = 0;  // at one that the loader was not done with
 };
 
-/// A library whose calls lead nowhere for longer has none that it makes.
+/// After so many looks a library counts as done.
 constexpr unsigned looks_max = 1000;
 
 }  // namespace

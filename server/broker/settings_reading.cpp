@@ -132,7 +132,9 @@ bool parse_command_line(int argc, char** argv, CommandLine& line, int& exit_code
   add_flags(app, line.given);
   app.footer(footer);
   try {
-    GivenWords given(argc, argv);
+    std::set<std::string, std::less<>> options;
+    add_option_names(std::as_const(app), options);
+    GivenWords given(argc, argv, options);
     app.parse(given.count(), given.words());
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) refuse(app, error);

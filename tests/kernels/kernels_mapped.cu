@@ -257,7 +257,6 @@ CASE(registered) {
   }
 }
 
-// The address by which kernels know registered memory is one of its attributes too.
 // As where host pointers can be used for registered memory: kernels are given its own address.
 CASE(registered_by_its_own_address) {
   Kernels kernels;
@@ -272,6 +271,7 @@ CASE(registered_by_its_own_address) {
   OK(cuMemHostUnregister(values.data()));
 }
 
+// The address by which kernels know registered memory is one of its attributes too.
 CASE(registered_by_its_attributes) {
   Kernels kernels;
   for (const bool both : {false, true}) {
