@@ -39,11 +39,13 @@ class GivenWords {
   std::vector<char*> pointers_;
 };
 
-/// Names of all options of a command line of CLI11's, and of its commands.
+/// Names of all options with a value of a command line of CLI11's, and of its commands.
 template <class App>
 void add_option_names(const App& app, std::set<std::string, std::less<>>& names) {
-  for (const auto* const option : app.get_options())
+  for (const auto* const option : app.get_options()) {
+    if (option->get_items_expected_max() == 0) continue;
     for (const std::string& name : option->get_lnames()) names.insert(name);
+  }
   for (const auto* const command : app.get_subcommands([](const App*) { return true; }))
     add_option_names(*command, names);
 }

@@ -138,7 +138,12 @@ void HostPages::ask_behind_changes(Thread& thread) {
 }
 
 void HostPages::fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) {
-  const CUresult result = read(thread, block.base + offset, {block.alias + offset, bytes});
+  CUresult result = CUDA_SUCCESS;
+  for (const std::uint64_t end = offset + bytes; offset < end && result == CUDA_SUCCESS;) {
+    const std::uint64_t part = std::min<std::uint64_t>(end - offset, limits::host_read_bytes_max);
+    result = read(thread, block.base + offset, {block.alias + offset, part});
+    offset += part;
+  }
   // What the GPU wrote is lost with the session, as every CUDA call tells from then on; the program's own memory is
   // not.
   if (result != CUDA_SUCCESS && serving())

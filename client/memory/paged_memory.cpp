@@ -125,7 +125,7 @@ PagedMemory::Granules PagedMemory::up_to_next(const Block& block, Granules some,
   const bool behind = end < block.states.size() && block.states[end] == open;
   if (before && (!behind || some.first - first <= end - some.end)) return {first, some.end};
   if (behind) return {some.first, end};
-  return first == 0 && end == block.states.size() ? Granules{first, end} : some;
+  return {first, end};
 }
 
 PagedMemory::Block* PagedMemory::find(std::uint64_t address) const {

@@ -155,8 +155,8 @@ class PagedMemory : public WatchedPages {
   struct Granules {
     std::size_t first, end;
   };
-  /// These and those on one side of them up to the next that is `open`, or all of the block: together they take no
-  /// further mapping. `between`: the state of all that are added.
+  /// These and those on one side of them up to the next that is `open`, or all that are `between`: together they take
+  /// no further mapping. `between`: the state of all that are added.
   Granules up_to_next(const Block& block, Granules some, State open, State between) const;
   off_t place_in_file(std::uint64_t address) const;
 

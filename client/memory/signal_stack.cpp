@@ -56,10 +56,14 @@ void SignalStack::call_there(const ucontext_t& interrupted, void (*body)(void*),
   there.uc_link = &here;
   const Call call{body, argument, there.uc_sigmask};
   ::sigfillset(&there.uc_sigmask);
+  // Also on the way back, on which the C library restores the mask before the stack.
+  ::pthread_sigmask(SIG_SETMASK, &there.uc_sigmask, nullptr);
   const auto place = reinterpret_cast<std::uint64_t>(&call);
   ::makecontext(&there, reinterpret_cast<void (*)()>(&make_call), 2, static_cast<unsigned>(place),
                 static_cast<unsigned>(place >> 32));
-  if (::swapcontext(&here, &there) != 0) body(argument);
+  const bool called = ::swapcontext(&here, &there) == 0;
+  ::pthread_sigmask(SIG_SETMASK, &call.blocked, nullptr);
+  if (!called) body(argument);
 }
 
 }  // namespace fargpu::client

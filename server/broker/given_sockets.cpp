@@ -66,8 +66,9 @@ bool GivenSockets::listens_at(const Given& given, const Wanted& wanted) {
     return false;
   int own_v6_only = 0;
   bytes = sizeof(own_v6_only);
-  return own.ss_family != AF_INET6 || ::getsockopt(socket, IPPROTO_IPV6, IPV6_V6ONLY, &own_v6_only, &bytes) != 0 ||
-         (own_v6_only != 0) == v6_only;
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(own);
+  return own.ss_family != AF_INET6 || !IN6_IS_ADDR_UNSPECIFIED(&v6.sin6_addr) ||
+         ::getsockopt(socket, IPPROTO_IPV6, IPV6_V6ONLY, &own_v6_only, &bytes) != 0 || (own_v6_only != 0) == v6_only;
 }
 
 Descriptor GivenSockets::take(const Wanted& wanted) {

@@ -617,10 +617,11 @@ TEST_CASE("a value is written when copies to the program before it are there, an
   }
   // The wait would be in the piece that must be over before the write, be it that of the graph or of one within it.
   CUgraph outer = g.graph;
-  if (GENERATE(false, true)) {
+  for (int depth = GENERATE(0, 1, 2); depth > 0; --depth) {
     CUgraphNode child = nullptr;
+    CUgraph within = outer;
     REQUIRE(cuGraphCreate(&outer, 0) == CUDA_SUCCESS);
-    REQUIRE(cuGraphAddChildGraphNode(&child, outer, nullptr, 0, g.graph) == CUDA_SUCCESS);
+    REQUIRE(cuGraphAddChildGraphNode(&child, outer, nullptr, 0, within) == CUDA_SUCCESS);
   }
   std::swap(outer, g.graph);
   add_value(CU_STREAM_MEM_OP_WAIT_VALUE_32, {});

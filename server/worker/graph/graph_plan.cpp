@@ -63,8 +63,8 @@ struct Layout {
     for (const Node& node : nodes) {
       append(sum.reads, node.use.reads);
       append(sum.writes, node.use.writes);
-      sum.written.insert(node.use.written.begin(), node.use.written.end());
-      sum.awaited.insert(node.use.awaited.begin(), node.use.awaited.end());
+      sum.written.insert(node.values_written().begin(), node.values_written().end());
+      sum.awaited.insert(node.values_awaited().begin(), node.values_awaited().end());
       sum.records_event = sum.records_event || node.use.records_event;
       sum.waits_for_event = sum.waits_for_event || node.use.waits_for_event;
     }
