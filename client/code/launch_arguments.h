@@ -30,9 +30,10 @@ struct MemoryParts {
 };
 
 /// What a kernel's memory needs before it is launched. Pinned memory whose address the arguments have becomes reachable
-/// for kernels, where that is evidence of its use; `arguments` then have the address by which kernels know it. Where it
-/// may use memory of which this process has a copy, the worker is asked, once, to look for code that expects one
-/// memory, and pinned memory is paged from then on (WholeSystemWork).
+/// for kernels, where that is evidence of its use. Where a parameter of 8 bytes has that of registered memory,
+/// `arguments` then have the address by which kernels know it. Where the kernel may use memory of which this process
+/// has a copy, the worker is asked, once, to look for code that expects one memory, and pinned memory is paged from
+/// then on (WholeSystemWork).
 CUresult prepare_memory(const MemoryParts& parts, Thread& thread, Function& function,
                         std::span<const std::byte>& arguments);
 

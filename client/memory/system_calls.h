@@ -19,8 +19,9 @@ class WatchedPages;
 /// live as long as the process.
 void watch_system_calls(WatchedPages& memory, std::size_t kind, const std::array<Window, 2>& windows);
 
-/// Filters are inherited: where a program that watches its system calls has started this one, calls are stopped here
-/// too. To be called before the memory is there that this may happen to.
+/// Filters are inherited: where a program that watches its system calls has started this one, and the C library or the
+/// program's text lies at the same addresses, calls are stopped here too. To be called before the memory is there that
+/// this may happen to.
 void expect_system_calls();
 
 /// A system call is about to use [address, address + bytes): what of it lies in such memory is made usable.

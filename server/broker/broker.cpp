@@ -205,10 +205,7 @@ void Broker::listen() {
                                                            pool_metrics()});
                                  },
                              .trouble = [this] { return trouble(); }});
-  const std::vector<ListenAddress> addresses = parse_listen(settings_.listen);
-  listeners_.keep_only(addresses, tls_ != nullptr);
-  for (const ListenAddress& address : addresses) listeners_.open(address, tls_ != nullptr);
-  listeners_.all_open();
+  listeners_.open(parse_listen(settings_.listen), tls_ != nullptr);
   if (settings_.shared_memory && listeners_.any_by_tcp())
     listeners_.open_socket(std::string(1, '\0') + local_keys_.socket_name());
   expiry_watch_.start();

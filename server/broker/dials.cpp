@@ -54,7 +54,7 @@ class Dials::Attempt final : public std::enable_shared_from_this<Attempt> {
       if (found.empty()) return self->end(-1, self->unreachable());
       self->connect(found);
     });
-    if (!looks) end(-1, "fargpud of this host looks up many names just now");
+    if (!looks) end(-1, "fargpud of this host can look up no more names just now");
   }
 
   void forbid() {

@@ -53,23 +53,29 @@ GivenSockets::Wanted Listeners::wanted(const asio::ip::tcp::endpoint& endpoint) 
   return {GivenSockets::address_of(endpoint), endpoint.address().is_v6() && by_ipv4};
 }
 
-void Listeners::keep_only(const std::vector<ListenAddress>& addresses, bool can_encrypt) {
+void Listeners::open(const std::vector<ListenAddress>& addresses, bool can_encrypt) {
+  std::vector<Endpoint> endpoints;  // of Unix sockets nothing
   std::vector<GivenSockets::Wanted> all;
   for (const ListenAddress& address : addresses) {
-    if (address.socket.empty()) all.push_back(wanted(resolve(address, can_encrypt).address));
+    const bool by_tcp = address.socket.empty();
+    endpoints.push_back(by_tcp ? resolve(address, can_encrypt) : Endpoint());
+    if (by_tcp) all.push_back(wanted(endpoints.back().address));
     else all.push_back({GivenSockets::address_of(asio::local::stream_protocol::endpoint(address.socket))});
   }
-  tell_closed(given_.close_others(all));
+  close_others(all);
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    if (addresses[i].socket.empty()) open(addresses[i], endpoints[i]);
+    else open_socket(addresses[i].socket);
+  }
+  close_others({});  // what was given twice
 }
 
-void Listeners::tell_closed(const std::vector<std::string>& names) {
-  for (const std::string& name : names) {
+void Listeners::close_others(const std::vector<GivenSockets::Wanted>& wanted) {
+  for (const std::string& name : given_.close_others(wanted)) {
     EventLog::info("not listening any more", {{"socket", name}});
     manager_.forget(name);
   }
 }
-
-void Listeners::all_open() { tell_closed(given_.close_others({})); }
 
 void Listeners::open_socket(const std::string& name) {
   const bool abstract = name.front() == '\0';
@@ -174,9 +180,7 @@ asio::ip::tcp::acceptor Listeners::bind(const ListenAddress& address, const Endp
   return acceptor;
 }
 
-void Listeners::open(const ListenAddress& address, bool can_encrypt) {
-  if (!address.socket.empty()) return open_socket(address.socket);
-  const Endpoint endpoint = resolve(address, can_encrypt);
+void Listeners::open(const ListenAddress& address, const Endpoint& endpoint) {
   if (!endpoint.tls && !endpoint.address.address().is_loopback())
     EventLog::warn("insecure",
                    {{"address", endpoint.address.address().to_string()},

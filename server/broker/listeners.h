@@ -29,18 +29,14 @@ class Listeners {
   /// is refused in between.
   Listeners(asio::io_context& io, const Settings& settings, const ServiceManager& manager, Heard heard);
 
-  /// Before any is opened: what listens at others, which are no longer wanted, does so no longer, and is in no new
-  /// one's way. Throws as `open`.
-  void keep_only(const std::vector<ListenAddress>& addresses, bool can_encrypt);
+  /// All of them, and no others: what listens at those is closed first, so that it is in no new one's way.
   /// `can_encrypt`: there is a certificate or a key. Throws SettingsError that says what to do, AddressInUse or
   /// AddressMissing.
-  void open(const ListenAddress& address, bool can_encrypt);
+  void open(const std::vector<ListenAddress>& addresses, bool can_encrypt);
   /// `name`: a path, or of the abstract namespace with a zero byte first. Throws as `open`.
   void open_socket(const std::string& name);
   /// Throws what `open` would, and listens at nothing.
   void check(const ListenAddress& address, bool can_encrypt);
-  /// All addresses are open: what listened at others does so no longer.
-  void all_open();
   bool any_by_tcp() const { return !acceptors_.empty(); }
   /// How clients of other machines write this host, whose name this is, in FARGPU_POOL: by the first port that they
   /// reach, or else by the first of the loopback. Empty: by none.
@@ -54,7 +50,8 @@ class Listeners {
   /// Where an address is, and whether TLS is spoken there. Throws SettingsError where that cannot be served.
   Endpoint resolve(const ListenAddress& address, bool can_encrypt);
   GivenSockets::Wanted wanted(const asio::ip::tcp::endpoint& endpoint) const;
-  void tell_closed(const std::vector<std::string>& sockets);
+  void close_others(const std::vector<GivenSockets::Wanted>& wanted);
+  void open(const ListenAddress& address, const Endpoint& endpoint);
   asio::ip::tcp::acceptor bind(const ListenAddress& address, const Endpoint& endpoint);
   void bind(asio::local::stream_protocol::acceptor& acceptor, const std::string& path);
   void check_socket(const std::string& path);
