@@ -89,7 +89,8 @@ class HalfUpgraded(SystemTest):
                           lambda contents: contents.replace(self.release.encode() + b"\0", OTHER.encode() + b"\0"))
         host = self.start([fargpud, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0",
                            "--config", os.devnull, "--image-folder", ""])
-        line = f"{worker} is of fargpu {OTHER}, fargpud of {self.release}; install both from the same package"
+        line = (f"{worker} is of fargpu {OTHER}, fargpud of {self.release}; if the package was upgraded, restart "
+                "fargpud, whose sessions go on; else install both from the same package")
         host.err.find(lambda said: line in said)
 
     def test_worker_that_does_not_know_what_it_is_told(self):
