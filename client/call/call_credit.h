@@ -2,6 +2,7 @@
 // The client's side of the credit for calls.
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "protocol/credit.h"
@@ -11,17 +12,11 @@ namespace fargpu::client {
 /// What calls have taken of it, and what the worker has said to be settled. Threads: any.
 class CallCredit {
  public:
-  explicit CallCredit(std::uint64_t granted) : granted_(granted), waiting_(waiting_credit(granted)) {}
+  explicit CallCredit(std::uint64_t granted) : granted_(granted) {}
 
-  /// Takes it for a call if there is so much; leaves some for those that may not wait.
-  bool take(std::uint64_t bytes) { return take(bytes, waiting_); }
-  /// Takes it from all that there is.
-  bool take_unwaited(std::uint64_t bytes) { return take(bytes, granted_); }
-  /// The worker says that so many bytes have been settled in all. Throws ProtocolError if that cannot be.
-  void settled(std::uint64_t bytes);
-
- private:
-  bool take(std::uint64_t bytes, std::uint64_t limit) {
+  /// Takes it for a call if there is so much in the share.
+  bool take(std::uint64_t bytes, CreditShare share) {
+    const std::uint64_t limit = credit_share(granted_, share);
     while (true) {
       // In this order: what is settled has been taken before.
       const std::uint64_t settled = settled_.load(std::memory_order_acquire);
@@ -31,10 +26,18 @@ class CallCredit {
     }
   }
 
+  /// The worker says that so many bytes have been settled in all. Throws ProtocolError if that cannot be.
+  void settled(std::uint64_t bytes);
+
+  /// Since when calls have found none, without a word of the worker that some is settled: from the first that says so
+  /// here.
+  std::chrono::steady_clock::time_point none_since(std::chrono::steady_clock::time_point now);
+
+ private:
   const std::uint64_t granted_;
-  const std::uint64_t waiting_;            // of that, for those that may wait
   std::atomic<std::uint64_t> taken_{0};    // since the session began
   std::atomic<std::uint64_t> settled_{0};  // since the session began
+  std::atomic<std::int64_t> none_since_{0};  // of the steady clock; 0: since the last word none was missed
 };
 
 }  // namespace fargpu::client

@@ -56,10 +56,23 @@ void Calls::take_credit(Thread& thread, Stream& stream) {
 
 // What is to be settled must have left. The waiting thread reads, so that functions of the program are called
 // meanwhile.
-void Calls::wait_for_credit(std::uint64_t bytes) {
+bool Calls::wait_for_credit(std::uint64_t bytes, CreditShare share, bool for_a_moment) {
+  using Clock = std::chrono::steady_clock;
+  // Longer than a line, or a host with much to do, keeps a word back.
+  constexpr auto moment = std::chrono::milliseconds(100);
   commands.flush();
   bool taken = false;
-  receiver.wait_until([&] { return taken || (taken = credit.take(bytes)); });
+  const auto has_some = [&] { return taken || (taken = credit.take(bytes, share)); };
+  if (!for_a_moment) {
+    receiver.wait_until(has_some);
+    return true;
+  }
+  const auto over = [&] {
+    const auto now = Clock::now();
+    return now - credit.none_since(now) >= moment;
+  };
+  receiver.wait_until([&] { return has_some() || over(); }, moment / 4);
+  return taken;
 }
 
 }  // namespace fargpu::client

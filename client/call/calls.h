@@ -79,9 +79,13 @@ class Calls {
   void take_credit(Thread& thread, Stream& stream);
   /// Waits until the worker has room for a call of so many bytes, however long it has to keep it. Under no lock that a
   /// function of the program, or what the worker says, might need.
-  void take_credit(std::uint64_t bytes) {
-    if (!credit.take(bytes)) [[unlikely]]
-      wait_for_credit(bytes);
+  void take_credit(std::uint64_t bytes, CreditShare share) {
+    if (!credit.take(bytes, share)) [[unlikely]]
+      wait_for_credit(bytes, share);
+  }
+  /// The same, but waits no longer than for a moment while the worker makes no room at all. Returns whether it has some.
+  bool take_credit_soon(std::uint64_t bytes, CreditShare share) {
+    return credit.take(bytes, share) || wait_for_credit(bytes, share, /*for_a_moment=*/true);
   }
   /// Sends a control message, which `fill` writes, behind the calls so far and without delay.
   template <class Fill>
@@ -109,7 +113,7 @@ class Calls {
 
  private:
   std::uint64_t stream_credit() const;
-  void wait_for_credit(std::uint64_t bytes);
+  bool wait_for_credit(std::uint64_t bytes, CreditShare share, bool for_a_moment = false);
 
   static std::atomic<Calls*> default_;
   static std::atomic<Calls& (*)()> first_;

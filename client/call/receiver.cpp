@@ -60,10 +60,12 @@ void Receiver::forget(std::uint64_t number) noexcept {
   pending_.erase(static_cast<std::uint32_t>(number));
 }
 
-void Receiver::wait_until(const std::function<bool()>& ready) { wait_for(ready, Manner::spin); }
+void Receiver::wait_until(const std::function<bool()>& ready, Channel::Timeout ask_again) {
+  wait_for(ready, Manner::spin, ask_again);
+}
 
 template <class Ready>
-void Receiver::wait_for(Ready&& ready, Manner manner) {
+void Receiver::wait_for(Ready&& ready, Manner manner, Channel::Timeout ask_again) {
   const auto spin = manner == Manner::spin ? spin_ : std::min(spin_, moment);
   const Uncancelled uncancelled;
   const Caller caller(callers_);
@@ -74,12 +76,13 @@ void Receiver::wait_for(Ready&& ready, Manner manner) {
       if (ready()) return;
     }
     if (reading_) {  // also after a loss: the thread that reads may be writing where this one wants its data
-      changed_.wait(lock);
+      if (ask_again == Channel::forever) changed_.wait(lock);
+      else changed_.wait_for(lock, ask_again);
       continue;
     }
     if (lost_) throw ChannelClosed(lost_why_);
     if (!stopped_why_.empty()) throw ChannelClosed(stopped_why_);
-    read(lock, [&] { read_until(ready, spin); });  // the next one that waits reads on
+    read(lock, [&] { read_until(ready, spin, ask_again); });  // the next one that waits reads on
   }
 }
 
@@ -122,7 +125,7 @@ void Receiver::stop_reading(const std::string& why) {
 // in each of its steps. So this looks on for about as long as steps take. Most answers come within a moment; after that
 // other threads go first. Where all processors are busy it sleeps soon.
 template <class Ready>
-void Receiver::read_until(Ready&& ready, std::chrono::nanoseconds spin) {
+void Receiver::read_until(Ready&& ready, std::chrono::nanoseconds spin, Channel::Timeout ask_again) {
   const auto begin = std::chrono::steady_clock::now();
   auto heard = begin;
   Spell spell(spare_);
@@ -134,7 +137,7 @@ void Receiver::read_until(Ready&& ready, std::chrono::nanoseconds spin) {
     if (now - begin < spin && spell.go_on(now)) continue;
     if (progress) continue;
     spell.stop();
-    channel_.wait({.readable = true}, Channel::forever);  // lose() closes the channel, which ends this wait
+    channel_.wait({.readable = true}, ask_again);  // lose() closes the channel, which ends this wait
   }
 }
 

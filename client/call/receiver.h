@@ -79,8 +79,9 @@ class Receiver final : FrameHandler {
   /// ChannelClosed, as waiting does.
   Attended attend(const std::function<bool()>& ready, Waker& waker);
 
-  /// Waits until `ready` holds, which must become true by a push; reads meanwhile. Throws ChannelClosed.
-  void wait_until(const std::function<bool()>& ready);
+  /// Waits until `ready` holds, which must become true by a push, or by time where it is asked again after so long at
+  /// the latest; reads meanwhile. Throws ChannelClosed.
+  void wait_until(const std::function<bool()>& ready, Channel::Timeout ask_again = Channel::forever);
 
   /// Ends all waiting; further waits throw ChannelClosed with this text, or that of the first such call, which it
   /// returns.
@@ -94,9 +95,9 @@ class Receiver final : FrameHandler {
   std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte> message) override;
   void take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) override;
   template <class Ready>
-  void wait_for(Ready&& ready, Manner manner);
+  void wait_for(Ready&& ready, Manner manner, Channel::Timeout ask_again = Channel::forever);
   template <class Ready>
-  void read_until(Ready&& ready, std::chrono::nanoseconds spin);
+  void read_until(Ready&& ready, std::chrono::nanoseconds spin, Channel::Timeout ask_again);
   template <class Read>
   void read(std::unique_lock<std::mutex>& lock, Read&& read);
   void let_pass(std::unique_lock<std::mutex>& lock);

@@ -67,8 +67,8 @@ CUresult RemoteCallBase::prepare(Stream* stream) {
 std::uint32_t RemoteCallBase::take_credit(bool may_wait, std::size_t message_bytes) {
   if (!kind_.may_be_held) return 0;
   const std::uint64_t bytes = credit_of(message_bytes, bulk_.size());
-  if (may_wait) calls_.take_credit(bytes);
-  else if (!calls_.credit.take_unwaited(bytes)) return 0;
+  if (may_wait) calls_.take_credit(bytes, share());
+  else if (!calls_.credit.take(bytes, CreditShare::all)) return 0;
   return call_takes_credit;
 }
 
@@ -101,8 +101,18 @@ CUresult RemoteCallBase::post(Stream* stream) {
   const auto message = message_.finish();
   if (message.size() > limits::message_bytes_max) [[unlikely]]
     return too_long(message.size());
+  return post(stream, message, take_credit(stream != nullptr, message.size()));
+}
+
+std::optional<CUresult> RemoteCallBase::post_if_room(Stream& stream) {
+  if (const CUresult bad = prepare(&stream); bad != CUDA_SUCCESS) return bad;
+  const auto message = message_.finish();
+  if (!calls_.take_credit_soon(credit_of(message.size(), bulk_.size()), share())) return std::nullopt;
+  return post(&stream, message, call_takes_credit);
+}
+
+CUresult RemoteCallBase::post(Stream* stream, std::span<const std::byte> message, std::uint32_t flags) {
   const std::uint64_t bytes = frame_bytes(message);
-  const std::uint32_t flags = take_credit(stream != nullptr, message.size());
   number_ =
       calls_.commands.append(header(flags), message, bulk_, CommandStream::Urgency::later, [&](std::uint64_t number) {
         note(stream, number);

@@ -95,6 +95,7 @@ class RemoteCallBase {
     return reader_->root<Reply>();
   }
   CUresult post(Stream* stream);
+  std::optional<CUresult> post_if_room(Stream& stream);
   CUresult wait(Stream* stream);
   void tell();
   CUresult wait_with_room();
@@ -102,6 +103,8 @@ class RemoteCallBase {
 
  private:
   CUresult prepare(Stream* stream);
+  CUresult post(Stream* stream, std::span<const std::byte> message, std::uint32_t flags);
+  CreditShare share() const { return bulk_.empty() ? CreditShare::work : CreditShare::bytes; }
   std::uint32_t take_credit(bool may_wait, std::size_t message_bytes);
   FrameHeader header(std::uint32_t flags) const;
   /// No frame carries it: what the program has given is too much for one call.
@@ -156,6 +159,11 @@ class RemoteCall : public RemoteCallBase {
   /// Sends it without waiting. A failure that the worker meets comes back later. Work on a stream names it.
   CUresult post() requires deferrable { return RemoteCallBase::post(nullptr); }
   CUresult post(Stream& stream) requires deferrable { return RemoteCallBase::post(&stream); }
+  /// As post, but sends nothing, and returns nothing, where the worker makes no room for it: work before it stands
+  /// still.
+  std::optional<CUresult> post_if_room(Stream& stream) requires(deferrable && kind.may_be_held && !kind.sent_after_failures) {
+    return RemoteCallBase::post_if_room(stream);
+  }
   /// Sends it without looking at earlier failures: for housekeeping that no program asked for.
   void tell() requires deferrable { RemoteCallBase::tell(); }
 

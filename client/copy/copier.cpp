@@ -314,7 +314,7 @@ CUresult Copier::send(const SourceBytes& source) {
       return source.pinned() ? send_by_runs(source, part) : PulledPart{job_, parts_.graph_parts}.send(part);
     if (staged)
       return StagedBytes{job_, parts_.staging, parts_.fences, parts_.contexts.home(*job_.stream.context)}.send(part);
-    return FrameBytes{job_, gathers_}.send(part);
+    return send_frame(source, part);
   });
 }
 
@@ -334,7 +334,7 @@ CUresult Copier::send_by_runs(const SourceBytes& source, const CopyPart& part) {
         bytes = rest;
         from = ReadFrom::here;
       }
-      if (const CUresult bad = send_run(from, {{bytes}, part.target.from(x, y, 0), side}); bad != CUDA_SUCCESS)
+      if (const CUresult bad = send_run(source, from, {{bytes}, part.target.from(x, y, 0), side}); bad != CUDA_SUCCESS)
         return bad;
       x += bytes;
     }
@@ -342,13 +342,23 @@ CUresult Copier::send_by_runs(const SourceBytes& source, const CopyPart& part) {
   return CUDA_SUCCESS;
 }
 
-CUresult Copier::send_run(ReadFrom from, const CopyPart& run) {
+CUresult Copier::send_run(const SourceBytes& source, ReadFrom from, const CopyPart& run) {
   switch (from) {
-    case ReadFrom::here: return FrameBytes{job_, gathers_}.send(run);
+    case ReadFrom::here: return send_frame(source, run);
     case ReadFrom::at_worker: return BlockBytes{job_, parts_.host_memory}.send(run);
     case ReadFrom::when_due: return PulledBytes{job_}.send(run);
   }
   return CUDA_ERROR_UNKNOWN;
+}
+
+// The program may have queued more behind work that does not end than the worker has room for, and may be about to end
+// that work itself. Pinned memory need not be read before the stream gets there.
+CUresult Copier::send_frame(const SourceBytes& source, const CopyPart& part) {
+  FrameBytes way{job_, gathers_};
+  const bool may_be_fetched = source.pinned() && part.shape.height == 1 && job_.copy.reads_pinned_in_order();
+  if (!may_be_fetched) return way.send(part);
+  const auto sent = way.send_if_room(part);
+  return sent ? *sent : PulledBytes{job_}.send(part);
 }
 
 // Nothing if the copy goes by another way.

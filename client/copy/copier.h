@@ -79,7 +79,8 @@ class Copier {
   CUresult to_device(Memory source);
   CUresult send(const SourceBytes& source);
   CUresult send_by_runs(const SourceBytes& source, const CopyPart& part);
-  CUresult send_run(ReadFrom from, const CopyPart& run);
+  CUresult send_run(const SourceBytes& source, ReadFrom from, const CopyPart& run);
+  CUresult send_frame(const SourceBytes& source, const CopyPart& part);
   CUresult to_host(Memory target, bool awaited);
   bool goes_by_lanes(bool awaited, bool to_worker) const;
   bool unsure(const Known& host) const;

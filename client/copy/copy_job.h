@@ -2,6 +2,7 @@
 // A copy of the program on its way to the worker, and the two calls of which every way between host and device is made.
 
 #include <algorithm>
+#include <optional>
 #include <span>
 
 #include "client/call/remote_call.h"
@@ -36,9 +37,14 @@ enum class Sending {
   apart,      ///< they follow, or are taken from where they are when the stream gets there
 };
 
-/// Asks for a copy to the device. `source` is where the worker finds the rows; `frame` are those that go with the call.
+/// Asks for a copy to the device. `source` is where the worker finds the rows.
 CUresult copy_in(const CopyJob& job, const CopyShape& shape, const CopySide& target, const CopySide& source,
-                 Sending sending, std::span<const std::byte> frame = {});
+                 Sending sending);
+
+/// Asks for one whose rows go with the call. With `if_room` nothing is sent, and nothing returned, where the worker
+/// makes no room for them.
+std::optional<CUresult> copy_frame_in(const CopyJob& job, const CopyShape& shape, const CopySide& target,
+                                      std::span<const std::byte> frame, bool if_room);
 
 /// A copy from the device, to be posted or waited for.
 class CopyOutCall : public RemoteCall<wire::CopyOut> {

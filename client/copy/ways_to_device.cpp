@@ -10,16 +10,20 @@
 
 namespace fargpu::client {
 
-CUresult FrameBytes::send(const CopyPart& part) {
+CUresult FrameBytes::send(const CopyPart& part) { return *send(part, /*if_room=*/false); }
+
+std::optional<CUresult> FrameBytes::send_if_room(const CopyPart& part) { return send(part, /*if_room=*/true); }
+
+std::optional<CUresult> FrameBytes::send(const CopyPart& part, bool if_room) {
   const std::uint64_t bytes = part.shape.bytes();
   if (!gathers && part.source.packed(part.shape)) {
     touch_for_reading(part.source.place, bytes);
-    return copy_in(job, part.shape, part.target, {}, Sending::with_call, {bytes_at(part.source.place), bytes});
+    return copy_frame_in(job, part.shape, part.target, {bytes_at(part.source.place), bytes}, if_room);
   }
   std::vector<std::byte> packed(bytes);
   for (std::uint64_t y = 0; y < part.shape.height; ++y)
     std::memcpy(packed.data() + y * part.shape.width, bytes_at(part.source.row(y, 0)), part.shape.width);
-  return copy_in(job, part.shape, part.target, {}, Sending::with_call, packed);
+  return copy_frame_in(job, part.shape, part.target, packed, if_room);
 }
 
 CUresult StagedBytes::send(const CopyPart& part) {

@@ -20,6 +20,11 @@ struct FrameBytes {
   bool gathers;  ///< into a buffer first, because other threads may take the memory's pages away while it is sent
 
   CUresult send(const CopyPart& part);
+  /// Sends nothing, and returns nothing, where the worker makes no room for them.
+  std::optional<CUresult> send_if_room(const CopyPart& part);
+
+ private:
+  std::optional<CUresult> send(const CopyPart& part, bool if_room);
 };
 
 /// By way of pinned memory that both sides share, as they are now. No lock is held while they are read. The rows must

@@ -18,26 +18,38 @@ using namespace fargpu;
 using namespace fargpu::test;
 using namespace std::chrono_literals;
 
-TEST_CASE("credit is taken up to its end, and a little of it only by those that may not wait") {
+TEST_CASE("of the credit some is left for work without bytes, and a little for those that may not wait") {
   client::CallCredit credit(800);
-  CHECK(credit.take(700));
-  CHECK_FALSE(credit.take(1));
-  CHECK(credit.take_unwaited(100));
-  CHECK_FALSE(credit.take_unwaited(1));
+  CHECK(credit.take(400, CreditShare::bytes));
+  CHECK_FALSE(credit.take(1, CreditShare::bytes));
+  CHECK(credit.take(300, CreditShare::work));
+  CHECK_FALSE(credit.take(1, CreditShare::work));
+  CHECK(credit.take(100, CreditShare::all));
+  CHECK_FALSE(credit.take(1, CreditShare::all));
   credit.settled(100);
-  CHECK_FALSE(credit.take(1));
-  CHECK(credit.take_unwaited(100));
+  CHECK_FALSE(credit.take(1, CreditShare::work));
+  CHECK(credit.take(100, CreditShare::all));
   credit.settled(900);
-  CHECK(credit.take(5000));  // alone
-  CHECK_FALSE(credit.take_unwaited(1));
+  CHECK(credit.take(5000, CreditShare::bytes));  // alone
+  CHECK_FALSE(credit.take(1, CreditShare::all));
   credit.settled(5900);
-  CHECK(credit.take(700));
+  CHECK(credit.take(700, CreditShare::work));
+}
+
+TEST_CASE("credit: that there is none counts from the first who found none, until some is settled") {
+  client::CallCredit credit(800);
+  const auto begin = std::chrono::steady_clock::now();
+  REQUIRE(credit.take(400, CreditShare::bytes));
+  CHECK(credit.none_since(begin) == begin);
+  CHECK(credit.none_since(begin + 5s) == begin);
+  credit.settled(1);
+  CHECK(credit.none_since(begin + 6s) == begin + 6s);
 }
 
 TEST_CASE("a worker settles what was sent, and each of it once") {
   client::CallCredit credit(1000);
   CHECK_THROWS_AS(credit.settled(1), ProtocolError);
-  CHECK(credit.take(500));
+  CHECK(credit.take(500, CreditShare::all));
   credit.settled(400);
   CHECK_THROWS_AS(credit.settled(399), ProtocolError);
   CHECK_THROWS_AS(credit.settled(501), ProtocolError);
@@ -50,7 +62,7 @@ TEST_CASE("credit that threads take at once is not exceeded, and all of it can b
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i)
     threads.emplace_back([&] {
-      while (credit.take_unwaited(7)) taken += 7;
+      while (credit.take(7, CreditShare::all)) taken += 7;
     });
   for (std::thread& thread : threads) thread.join();
   CHECK(taken == 8000 / 7 * 7);
@@ -66,8 +78,8 @@ TEST_CASE("a worker that settles calls that were not sent loses its client") {
 TEST_CASE("who waits for credit is woken when some is settled, and reads meanwhile") {
   LoneSession remote;
   client::Calls& calls = remote.session().calls;
-  REQUIRE(calls.credit.take(waiting_credit(limits::credit_bytes)));
-  auto waits = std::async(std::launch::async, [&] { calls.take_credit(std::uint64_t{1000}); });
+  REQUIRE(calls.credit.take(credit_share(limits::credit_bytes, CreditShare::work), CreditShare::work));
+  auto waits = std::async(std::launch::async, [&] { calls.take_credit(1000, CreditShare::work); });
   CHECK(waits.wait_for(50ms) == std::future_status::timeout);
   remote.push([](wire::Control::Builder control) { control.initSettled().setBytes(999); });
   CHECK(waits.wait_for(50ms) == std::future_status::timeout);

@@ -44,7 +44,7 @@ struct Copies {
   }
   /// The credit is used up, and the thread waits.
   void full() {
-    const std::size_t expected = waiting_credit(limits::credit_bytes) / (piece + 2 * limits::credit_call_bytes);
+    const std::size_t expected = credit_share(limits::credit_bytes, CreditShare::bytes) / (piece + 2 * limits::credit_call_bytes);
     for (int i = 0; i < 2000 && given < expected; ++i) std::this_thread::sleep_for(5ms);
     CHECK(given >= expected);
     CHECK(done.wait_for(200ms) == std::future_status::timeout);
@@ -297,4 +297,33 @@ TEST_CASE("credit: where a stream stands still, calls go on behind more copies t
     CHECK(
         std::all_of(values.begin(), values.end(), [&](auto value) { return value == static_cast<unsigned char>(i); }));
   }
+}
+
+TEST_CASE("credit: a thread that queues pinned memory behind work that it ends itself gets there") {
+  RemoteContext remote;
+  constexpr std::size_t bytes = 100 << 10, count = 700;  // 68 MiB: more than credit and staging together
+  CUstream stream = nullptr;
+  CUdeviceptr memory = 0;
+  void* source = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&memory, bytes * count) == CUDA_SUCCESS);
+  REQUIRE(cuMemAllocHost_v2(&source, bytes * count) == CUDA_SUCCESS);
+  auto* const values = static_cast<unsigned char*>(source);
+  for (std::size_t i = 0; i < count; ++i) std::fill_n(values + i * bytes, bytes, static_cast<unsigned char>(i));
+  remote.driver->pause(true);
+  auto queued = std::async(std::launch::async, [&] {
+    CUresult result = cuCtxSetCurrent(remote.context);
+    for (std::size_t i = 0; i < count && result == CUDA_SUCCESS; ++i)
+      result = cuMemcpyHtoDAsync_v2(memory + i * bytes, values + i * bytes, bytes, stream);
+    return result;
+  });
+  const bool in_time = queued.wait_for(20s) == std::future_status::ready;
+  remote.driver->pause(false);
+  CHECK(in_time);
+  CHECK(queued.get() == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  std::vector<unsigned char> now(bytes * count);
+  REQUIRE(cuMemcpyDtoH_v2(now.data(), memory, now.size()) == CUDA_SUCCESS);
+  CHECK(std::equal(now.begin(), now.end(), values));
+  CHECK(cuMemFreeHost(source) == CUDA_SUCCESS);
 }

@@ -34,7 +34,7 @@ TakenCredit CallCredit::take(std::uint64_t bytes) {
 bool CallCredit::due(bool idle) const {
   const std::uint64_t untold = settled_ - told_;
   if (untold >= granted_ / 4) return true;
-  const bool may_be_awaited = !has_credit(taken_ - told_, largest_call, waiting_credit(granted_));
+  const bool may_be_awaited = !has_credit(taken_ - told_, largest_call, credit_share(granted_, CreditShare::bytes));
   return may_be_awaited && (idle || untold >= granted_ / 32);
 }
 
