@@ -188,35 +188,60 @@ void PagedMemory::send(Thread& thread, Block& block) {
     const bool twinned = block.twins.contains(first);
     std::size_t end = first + 1;
     while (!twinned && end < states.size() && states[end] == state && !block.twins.contains(end)) ++end;
-    const std::uint64_t begin = offset_of(first, block), stop = offset_of(end, block);
-    // First, so that nothing is written behind our back. All that follows in the block goes too: that takes no mapping.
-    if (!try_protect(block, first, end, PROT_NONE)) protect(block, first, states.size(), PROT_NONE);
-    if (twinned) {
-      const auto& twin = block.twins[first];
-      if (!at_once || !send_changes(thread, block, begin, twin)) {
-        if (at_once) compare(thread, block, begin, twin);
-        for_changed_runs({block.alias + begin, twin.size()}, twin, [&](std::size_t offset, std::size_t bytes) {
-          send_range(thread, block, begin + offset, bytes);
-        });
-      }
-    } else if (state == State::ours) {
-      send_range(thread, block, begin, stop - begin);
-    } else if (state == State::fresh) {
-      // Only what the program has touched so far is there at all.
-      const off_t file_begin = place_in_file(block.base + begin);
-      const off_t file_end = file_begin + static_cast<off_t>(stop - begin);
-      for (off_t data = ::lseek(file_, file_begin, SEEK_DATA); data >= 0 && data < file_end;) {
-        const off_t hole = std::min(::lseek(file_, data, SEEK_HOLE), file_end);
-        send_range(thread, block, begin + static_cast<std::uint64_t>(data - file_begin),
-                   static_cast<std::uint64_t>(hole - data));
-        data = hole < file_end ? ::lseek(file_, hole, SEEK_DATA) : -1;
-      }
+    try {
+      // First, so that nothing is written behind our back. All that follows in the block goes too: that takes no
+      // mapping.
+      if (!try_protect(block, first, end, PROT_NONE)) protect(block, first, states.size(), PROT_NONE);
+      send_granules(thread, block, {first, end}, at_once);
+    } catch (...) {
+      open_as_they_are(block, first);
+      throw;
     }
+    block.twins.erase(first);
     std::fill(states.begin() + static_cast<std::ptrdiff_t>(first), states.begin() + static_cast<std::ptrdiff_t>(end),
               State::theirs);
     first = end;
   }
   block.twins.clear();
+}
+
+// Of one state; with a twin, it is one.
+void PagedMemory::send_granules(Thread& thread, Block& block, Granules some, bool at_once) {
+  const std::uint64_t begin = offset_of(some.first, block), stop = offset_of(some.end, block);
+  const State state = block.states[some.first];
+  if (const auto found = block.twins.find(some.first); found != block.twins.end()) {
+    const auto& twin = found->second;
+    if (at_once && send_changes(thread, block, begin, twin)) return;
+    if (at_once) compare(thread, block, begin, twin);
+    for_changed_runs({block.alias + begin, twin.size()}, twin, [&](std::size_t offset, std::size_t bytes) {
+      send_range(thread, block, begin + offset, bytes);
+    });
+  } else if (state == State::ours) {
+    send_range(thread, block, begin, stop - begin);
+  } else if (state == State::fresh) {
+    // Only what the program has touched so far is there at all.
+    const off_t file_begin = place_in_file(block.base + begin);
+    const off_t file_end = file_begin + static_cast<off_t>(stop - begin);
+    for (off_t data = ::lseek(file_, file_begin, SEEK_DATA); data >= 0 && data < file_end;) {
+      const off_t hole = std::min(::lseek(file_, data, SEEK_HOLE), file_end);
+      send_range(thread, block, begin + static_cast<std::uint64_t>(data - file_begin),
+                 static_cast<std::uint64_t>(hole - data));
+      data = hole < file_end ? ::lseek(file_, hole, SEEK_DATA) : -1;
+    }
+  }
+}
+
+// They were closed to be sent, which cannot be. The program finds its bytes there yet, and no fault that would have
+// nothing to do.
+void PagedMemory::open_as_they_are(const Block& block, std::size_t first) const noexcept {
+  for (std::size_t end = first; first < block.states.size(); first = end) {
+    const State state = block.states[first];
+    while (end < block.states.size() && block.states[end] == state) ++end;
+    if (state == State::theirs) continue;
+    const int access = state == State::shared ? PROT_READ : PROT_READ | PROT_WRITE;
+    const std::uint64_t begin = offset_of(first, block);
+    ::mprotect(bytes_at(block.base + begin), offset_of(end, block) - begin, access);
+  }
 }
 
 // For a worker that does not compare. What the GPU changes between this and the arrival of the program's change is lost

@@ -145,16 +145,18 @@ class PagedMemory : public WatchedPages {
   bool within(std::uint64_t begin, std::uint64_t end) const;
   bool open_in_turn(std::unique_lock<std::mutex>& lock, WholeSystemWork::Look& look, std::uint64_t address,
                     bool writing);
+  struct Granules {
+    std::size_t first, end;
+  };
   void send(Thread& thread, Block& block);
+  void send_granules(Thread& thread, Block& block, Granules some, bool at_once);
+  void open_as_they_are(const Block& block, std::size_t first) const noexcept;
   void compare(Thread& thread, Block& block, std::uint64_t offset, std::span<const std::byte> known);
   void fetch(Thread& thread, Block& block, std::size_t granule);
   void open(Block& block, std::size_t granule, bool writing);
   /// False where the process has as many mappings as it may have (vm.max_map_count).
   bool try_protect(const Block& block, std::size_t first, std::size_t end, int access) const;
   void protect(const Block& block, std::size_t first, std::size_t end, int access) const;
-  struct Granules {
-    std::size_t first, end;
-  };
   /// These and those on one side of them up to the next that is `open`, or all that are `between`: together they take
   /// no further mapping. `between`: the state of all that are added.
   Granules up_to_next(const Block& block, Granules some, State open, State between) const;

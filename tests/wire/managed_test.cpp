@@ -286,6 +286,30 @@ TEST_CASE("the program keeps what it saw of managed memory whose context has fai
   CHECK(data[0] == 1);
 }
 
+TEST_CASE("the program keeps what it wrote to managed memory that cannot be sent, because the session is lost") {
+  Managed m;
+  unsigned* const data = m.allocate(512 * kib);
+  data[0] = 1;
+  data[100 * kib] = 2;
+  m.fill(data + 1, 1, 10);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  data[0] = 3;
+  data[100 * kib] = 4;
+  data[200 * kib] = 5;
+  m.session().calls.events.lose("a test");
+  CUdeviceptr address = Managed::at(data);
+  unsigned count = 1, value = 1;
+  void* arguments[] = {&address, &count, &value};
+  CHECK(cuLaunchKernel(m.fill_kernel, 1, 1, 1, 32, 1, 1, 0, nullptr, arguments, nullptr) ==
+        CUDA_ERROR_DEVICE_UNAVAILABLE);
+  for (int round = 0; round < 2; ++round) {
+    CHECK(data[0] == 3);
+    CHECK(data[100 * kib] == 4);
+    CHECK(data[200 * kib] == 5);
+    data[200 * kib] = 5;
+  }
+}
+
 TEST_CASE("system calls use managed memory like any other") {
   Managed m;
   const std::size_t words = 100 * kib;
