@@ -35,8 +35,8 @@ class CallCredit {
 
  private:
   const std::uint64_t granted_;
-  std::atomic<std::uint64_t> taken_{0};    // since the session began
-  std::atomic<std::uint64_t> settled_{0};  // since the session began
+  std::atomic<std::uint64_t> taken_{0};      // since the session began
+  std::atomic<std::uint64_t> settled_{0};    // since the session began
   std::atomic<std::int64_t> none_since_{0};  // of the steady clock; 0: since the last word none was missed
 };
 

@@ -161,7 +161,8 @@ class RemoteCall : public RemoteCallBase {
   CUresult post(Stream& stream) requires deferrable { return RemoteCallBase::post(&stream); }
   /// As post, but sends nothing, and returns nothing, where the worker makes no room for it: work before it stands
   /// still.
-  std::optional<CUresult> post_if_room(Stream& stream) requires(deferrable && kind.may_be_held && !kind.sent_after_failures) {
+  std::optional<CUresult> post_if_room(Stream& stream) requires(deferrable&& kind.may_be_held &&
+                                                                !kind.sent_after_failures) {
     return RemoteCallBase::post_if_room(stream);
   }
   /// Sends it without looking at earlier failures: for housekeeping that no program asked for.

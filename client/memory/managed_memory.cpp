@@ -300,8 +300,8 @@ void ManagedMemory::ask_behind_changes(Thread& thread) {
     if (Context* const context = contexts_.find(name); context && context->active) wait_for_sent(thread, *context);
 }
 
-// Where a kernel has ended the context of managed memory, the program keeps what it last saw there, and may look at it
-// on its way out.
+// Where a kernel, or the loss of the session, has ended the context of managed memory, the program keeps what it last
+// saw there, and may look at it on its way out.
 void ManagedMemory::fetch_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) {
   const auto failed = [&] {
     const CUresult failure = block.context->failure;

@@ -213,9 +213,8 @@ void PagedMemory::send_granules(Thread& thread, Block& block, Granules some, boo
     const auto& twin = found->second;
     if (at_once && send_changes(thread, block, begin, twin)) return;
     if (at_once) compare(thread, block, begin, twin);
-    for_changed_runs({block.alias + begin, twin.size()}, twin, [&](std::size_t offset, std::size_t bytes) {
-      send_range(thread, block, begin + offset, bytes);
-    });
+    for_changed_runs({block.alias + begin, twin.size()}, twin,
+                     [&](std::size_t offset, std::size_t bytes) { send_range(thread, block, begin + offset, bytes); });
   } else if (state == State::ours) {
     send_range(thread, block, begin, stop - begin);
   } else if (state == State::fresh) {

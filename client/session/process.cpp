@@ -239,7 +239,6 @@ void Process::lost(Session& session, const std::string& cause) noexcept {
   if (pool) {
     if (life() != Life::several || !pool->lose(session)) return;
     consequence = "Every further call to its devices returns CUDA_ERROR_DEVICE_UNAVAILABLE; those of other hosts go on";
-    session.contexts.fail_all(CUDA_ERROR_DEVICE_UNAVAILABLE);
     pool->between.lost(session);
     set_usual(pool->usual());
   } else {

@@ -139,6 +139,7 @@ void Session::lose(const std::string& why) noexcept {
     first = words("out of memory");
   }
   lanes.close(first);
+  contexts.fail_all(CUDA_ERROR_DEVICE_UNAVAILABLE);
   if (const auto action = at_loss_.load()) action(*this, first);
   try {
     callbacks.lost(CUDA_ERROR_DEVICE_UNAVAILABLE, /*tells=*/life() != Life::ended);

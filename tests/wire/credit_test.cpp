@@ -44,7 +44,8 @@ struct Copies {
   }
   /// The credit is used up, and the thread waits.
   void full() {
-    const std::size_t expected = credit_share(limits::credit_bytes, CreditShare::bytes) / (piece + 2 * limits::credit_call_bytes);
+    const std::size_t expected =
+        credit_share(limits::credit_bytes, CreditShare::bytes) / (piece + 2 * limits::credit_call_bytes);
     for (int i = 0; i < 2000 && given < expected; ++i) std::this_thread::sleep_for(5ms);
     CHECK(given >= expected);
     CHECK(done.wait_for(200ms) == std::future_status::timeout);
