@@ -288,7 +288,7 @@ TEST_CASE("the program keeps what it saw of managed memory whose context has fai
 
 TEST_CASE("the program keeps what it wrote to managed memory that cannot be sent, because the session is lost") {
   Managed m;
-  unsigned* const data = m.allocate(512 * kib);
+  unsigned* const data = m.allocate(1024 * kib);
   data[0] = 1;
   data[100 * kib] = 2;
   m.fill(data + 1, 1, 10);
