@@ -22,6 +22,9 @@ struct PoolHost {
   std::string host;
   std::uint16_t port = 8470;
   std::string socket;  ///< instead: a Unix socket of this machine, by path or as @name in the abstract namespace
+  /// Of the name's addresses the one that is to be used; empty: any that answers. Several may be those of several
+  /// machines.
+  std::string address;
 };
 
 enum class Transport {

@@ -116,6 +116,7 @@ namespace {
 struct Socket {
   int descriptor;
   bool local;
+  std::string address;  // empty: of a Unix socket
 };
 
 Socket connect_by_path(const PoolHost& host) {
@@ -136,7 +137,21 @@ Socket connect_by_path(const PoolHost& host) {
                         "); is fargpud running on this machine and FARGPU_POOL right?" + std::string(doctor_hint))
         .with_repair("start fargpud on this machine with unix: in its listen, or correct FARGPU_POOL");
   }
-  return {descriptor, true};
+  return {descriptor, true, ""};
+}
+
+std::vector<asio::ip::tcp::endpoint> endpoints_of(asio::io_context& io, const PoolHost& host) {
+  if (!host.address.empty()) return {{asio::ip::make_address(host.address), host.port}};
+  asio::ip::tcp::resolver resolver(io);
+  asio::error_code outcome;
+  const auto found = resolver.resolve(host.host, std::to_string(host.port), outcome);
+  if (outcome) {
+    DialError error(CUDA_ERROR_SYSTEM_NOT_READY, "no address for host '" + host.host + "' (" + outcome.message() +
+                                                     "); check FARGPU_POOL, whose hosts are separated by commas");
+    error.unknown_name = true;
+    throw std::move(error).with_repair("correct FARGPU_POOL, or have the name put into DNS or /etc/hosts");
+  }
+  return {found.begin(), found.end()};
 }
 
 Socket connect_socket(const PoolHost& host) {
@@ -145,23 +160,14 @@ Socket connect_socket(const PoolHost& host) {
   asio::io_context io;
   asio::ip::tcp::socket socket(io);
   asio::error_code outcome = asio::error::timed_out;
-  asio::ip::tcp::resolver resolver(io);
-  asio::error_code resolved;
-  const auto endpoints = resolver.resolve(host.host, std::to_string(host.port), resolved);
-  if (resolved) {
-    DialError error(CUDA_ERROR_SYSTEM_NOT_READY, "no address for host '" + host.host + "' (" + resolved.message() +
-                                                     "); check FARGPU_POOL, whose hosts are separated by commas");
-    error.unknown_name = true;
-    throw std::move(error).with_repair("correct FARGPU_POOL, or have the name put into DNS or /etc/hosts");
-  }
+  const auto endpoints = endpoints_of(io, host);
   // Longer than until the kernel says again what was lost.
   constexpr std::chrono::steady_clock::duration patience_with_one = std::chrono::milliseconds(1800);
   const auto deadline = std::chrono::steady_clock::now() + limits::connect_timeout;
-  bool local = false;
-  for (std::size_t left = endpoints.size(); const auto& endpoint : endpoints) {
+  asio::ip::address used;
+  for (std::size_t left = endpoints.size(); const auto& to : endpoints) {
     --left;
     // Close-on-exec from the start: the program may start others meanwhile.
-    const asio::ip::tcp::endpoint to = endpoint;
     const int descriptor = ::socket(to.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
     if (descriptor < 0) {
       outcome = asio::error_code(errno, asio::system_category());
@@ -176,7 +182,7 @@ Socket connect_socket(const PoolHost& host) {
     // One that is silent leaves time for the others.
     const auto now = std::chrono::steady_clock::now();
     io.run_until(left == 0 ? deadline : std::min(deadline, now + std::min((deadline - now) / 2, patience_with_one)));
-    local = to.address().is_loopback();
+    used = to.address();
     if (!outcome) break;
   }
   if (outcome) {
@@ -192,7 +198,7 @@ Socket connect_socket(const PoolHost& host) {
               "the port in FARGPU_POOL"
             : "no such machine answers: start it, open the port in its firewall, or correct FARGPU_POOL");
   }
-  return {socket.release(), local};
+  return {socket.release(), used.is_loopback(), used.to_string()};
 }
 
 DialError untrusted(const PoolHost& host, const std::string& why, const TlsTrust& trust) {
@@ -243,7 +249,7 @@ DialError mute(const ChannelClosed& error) {
 Line connect_to(const PoolHost& host) {
   const Socket socket = connect_socket(host);
   const std::string address = address_text(host);
-  Line line{nullptr, false, socket.local};
+  Line line{nullptr, false, socket.local, socket.address};
   line.encrypted =
       host.transport == PoolHost::Transport::tls || (host.transport != PoolHost::Transport::tcp && !socket.local);
   if (!line.encrypted) {
@@ -356,6 +362,7 @@ ControlConnection::ControlConnection(const PoolHost& host, For whom)
     : name_(address_text(host)), address_(host), whom_(whom) {
   Line line = connect_to(host);
   channel_ = std::move(line.channel);
+  address_.address = line.address;
   watch_connection(*channel_);  // an answer may take days, and the host may lose its power meanwhile
   encrypted_ = far_encrypted_ = line.encrypted;
   token_ = read_credentials().token;

@@ -29,7 +29,8 @@ DialError::Line line_of(const ChannelClosed& error);
 struct Line {
   std::unique_ptr<Channel> channel;
   bool encrypted = false;
-  bool local = false;  ///< it does not leave this machine
+  bool local = false;   ///< it does not leave this machine
+  std::string address;  ///< that answered, of those of the host's name; empty: a Unix socket
 };
 
 /// Opens one for control messages. Throws DialError, after limits::connect_timeout at the latest.
@@ -98,8 +99,8 @@ class ControlConnection {
   const std::string& name() const { return name_; }
   /// Whether the connection has broken since its last answer, or the host's fargpud has ended.
   DialError::Line line();
-  /// Where to open the session: as configured, or at the broker's Unix socket, if it is on this machine and memory may
-  /// be shared.
+  /// Where to open the session: at the address that answered, or at the broker's Unix socket, if it is on this machine
+  /// and memory may be shared.
   const PoolHost& address() const { return address_; }
 
  private:
