@@ -21,7 +21,10 @@ struct Parts {
                         ++told;
                       }};
 
-  static Parts& make() { return *new Parts; }
+  static Parts& make() {
+    static std::vector<Parts*> all;
+    return *all.emplace_back(new Parts);
+  }
   /// Returns when the thread has done what it has to do.
   void finish() {
     std::promise<void> done;
