@@ -260,7 +260,7 @@ CUresult Copier::to_device(Memory memory) {
   // And so may an earlier copy, of which nobody has the bytes yet.
   if (source.pinned() && !copy.reads_pinned_in_order() && source.all(copy.source, copy.shape) != ReadFrom::here &&
       parts_.host_memory.newest(copy.source.begin(), copy.source.extent(copy.shape)).newest ==
-          HostMemory::NewestBytes::coming) {
+          ExpectedBytes::Newest::coming) {
     if (const CUresult result = parts_.waits.settle(job_.thread, *job_.stream.context); result != CUDA_SUCCESS)
       return result;
   }

@@ -14,11 +14,11 @@ SourceBytes::Run SourceBytes::first_run(std::uint64_t address, std::uint64_t byt
   if (settled_) return {bytes, ReadFrom::here};
   if (copy_.reads_pinned_in_order() && may_be_written())
     return {bytes, ReadFrom::when_due};  // behind copies that have written there, too
-  const HostMemory::Part part = memory_.newest(address, bytes);
+  const ExpectedBytes::Part part = memory_.newest(address, bytes);
   switch (part.newest) {
-    case HostMemory::NewestBytes::at_worker: return {part.bytes, ReadFrom::at_worker};
-    case HostMemory::NewestBytes::coming: return {part.bytes, ReadFrom::when_due};
-    case HostMemory::NewestBytes::here: break;
+    case ExpectedBytes::Newest::at_worker: return {part.bytes, ReadFrom::at_worker};
+    case ExpectedBytes::Newest::coming: return {part.bytes, ReadFrom::when_due};
+    case ExpectedBytes::Newest::here: break;
   }
   return {part.bytes, ReadFrom::here};
 }

@@ -330,8 +330,9 @@ bool HostMemory::waits_to_map(std::uint64_t address) const {
   const std::lock_guard lock(mutex_);
   const Block* const block = find(address, 1);
   if (!block || block->device_address != 0) return false;
-  return expects_within(block->base, block->bytes) || awaited_within(block->base, block->bytes) ||
-         parts_.lanes.uses(block->base, block->base + block->bytes) ||
+  const std::uint64_t end = block->base + block->bytes;
+  return expected_.any(block->base, end) || expected_.used_by_threads(block->base, end) ||
+         parts_.lanes.uses(block->base, end) ||
          (parts_.graphs.any_launched() && !parts_.graph_parts.within(block->base, block->bytes).empty());
 }
 
@@ -479,9 +480,9 @@ CUresult HostMemory::lock_to_map(Thread& thread, std::uint64_t address, std::uni
     const bool there = region && region->on_host() && block;
     if (!there) return CUDA_ERROR_INVALID_VALUE;
     if (block->device_address != 0 && !is_to_be_paged(*block)) return CUDA_SUCCESS;
-    const bool awaited = awaited_within(block->base, block->bytes);
-    if (tries > 0 && !awaited && !expects_within(block->base, block->bytes) &&
-        !parts_.lanes.uses(block->base, block->base + block->bytes))
+    const std::uint64_t end = block->base + block->bytes;
+    const bool awaited = expected_.used_by_threads(block->base, end);
+    if (tries > 0 && !awaited && !expected_.any(block->base, end) && !parts_.lanes.uses(block->base, end))
       return CUDA_SUCCESS;
     if (tries == tries_max || (awaited && std::chrono::steady_clock::now() >= awaited_until))
       return refuse_use("kernel access to host memory to which copies of other threads never end");
@@ -538,16 +539,15 @@ CUresult HostMemory::settle_to_map(Thread& thread, const Region& region) {
 
 // Any context may copy to the memory, not only the one that it is of.
 std::vector<Context*> HostMemory::delivering_to(const Region& region) {
-  std::set<const Context*> wanted;
+  std::vector<const Context*> wanted;
   {
     const std::lock_guard lock(mutex_);
-    for (const Expected& range : expected_)
-      if (range.begin < region.base + region.bytes && region.base < range.end) wanted.insert(range.context);
+    wanted = expected_.contexts(region.base, region.base + region.bytes);
   }
   std::vector<Context*> found;
   if (!wanted.empty())
     parts_.contexts.for_active([&](Context& context) {
-      if (wanted.contains(&context)) found.push_back(&context);
+      if (std::find(wanted.begin(), wanted.end(), &context) != wanted.end()) found.push_back(&context);
     });
   return found;
 }
@@ -645,11 +645,8 @@ std::uint32_t HostMemory::expect_delivery(Thread& thread, Context& context, std:
       opened = block;
     }
     // Into a paged block the copy goes at the worker.
-    if (const Block* const block = find(address, bytes); !block || !block->paged) {
-      number = next_expected_;
-      next_expected_ = std::max(next_expected_ + 1, 1u);
-      expected_.push_back({address, address + bytes, number, &context});
-    }
+    if (const Block* const block = find(address, bytes); !block || !block->paged)
+      number = expected_.add(By::connection, address, address + bytes, context);
   }
   if (!opened) return number;
   const auto region = parts_.map.find(address);
@@ -658,22 +655,18 @@ std::uint32_t HostMemory::expect_delivery(Thread& thread, Context& context, std:
 }
 
 void HostMemory::cancel_delivery(std::uint32_t number) {
-  if (number == 0) return;
   const std::lock_guard lock(mutex_);
-  std::erase_if(expected_, [&](const Expected& range) { return range.number == number; });
+  expected_.over(number);
 }
 
 bool HostMemory::expect_by_lanes(Context& context, std::uint64_t begin, std::uint64_t end) {
   const std::lock_guard lock(mutex_);
   // Bytes on the lanes could overtake those that come otherwise.
-  const auto otherwise = [&](const Expected& range) {
-    return !range.by_lanes() && range.begin < end && begin < range.end;
-  };
-  if (std::any_of(expected_.begin(), expected_.end(), otherwise)) return false;
+  if (expected_.any(By::connection, begin, end)) return false;
   // And the pages may be taken away.
   if (const Block* const block = find(begin, 1); block && (block->becomes_mapped || block->device_address != 0))
     return false;
-  expected_.push_back({begin, end, /*number=*/0, &context});
+  expected_.add(By::lanes, begin, end, context);
   return true;
 }
 
@@ -685,7 +678,7 @@ bool HostMemory::expect_awaited(Context& context, std::uint64_t begin, std::uint
       const Block* const block = find(begin, 1);
       if (!block || !block->becomes_mapped) {
         if (waited || (block && (block->paged || block->shared))) return false;
-        expected_.push_back({begin, end, /*number=*/0, &context, /*awaited=*/true});
+        expected_.add(By::thread, begin, end, context);
         return true;
       }
     }
@@ -695,10 +688,7 @@ bool HostMemory::expect_awaited(Context& context, std::uint64_t begin, std::uint
 
 void HostMemory::awaited_is_over(std::uint64_t begin, std::uint64_t end) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(expected_.begin(), expected_.end(), [&](const Expected& range) {
-    return range.awaited && range.begin == begin && range.end == end;
-  });
-  if (found != expected_.end()) expected_.erase(found);
+  expected_.over(By::thread, begin, end);
 }
 
 void HostMemory::begin_reading(std::uint64_t begin, std::uint64_t end) {
@@ -708,7 +698,7 @@ void HostMemory::begin_reading(std::uint64_t begin, std::uint64_t end) {
       const std::lock_guard lock(mutex_);
       const Block* const block = find(begin, 1);
       if (!block || !block->becomes_mapped) {
-        read_.emplace_back(begin, end);
+        expected_.begin_reading(begin, end);
         return;
       }
     }
@@ -718,52 +708,22 @@ void HostMemory::begin_reading(std::uint64_t begin, std::uint64_t end) {
 
 void HostMemory::reading_is_over(std::uint64_t begin, std::uint64_t end) {
   const std::lock_guard lock(mutex_);
-  if (const auto found = std::find(read_.begin(), read_.end(), std::pair(begin, end)); found != read_.end())
-    read_.erase(found);
+  expected_.reading_is_over(begin, end);
 }
 
 void HostMemory::arrived_by_lanes(std::uint64_t begin, std::uint64_t end) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(expected_.begin(), expected_.end(), [&](const Expected& range) {
-    return range.by_lanes() && !range.awaited && range.begin == begin && range.end == end;
-  });
-  if (found != expected_.end()) expected_.erase(found);
+  expected_.over(By::lanes, begin, end);
 }
 
-HostMemory::Part HostMemory::newest(std::uint64_t address, std::uint64_t bytes) const {
+ExpectedBytes::Part HostMemory::newest(std::uint64_t address, std::uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
-  Part part{bytes, NewestBytes::here};
-  const std::uint64_t end = address + bytes;
-  for (const Expected& range : expected_) {
-    const std::uint64_t begin = range.begin, stop = range.end;
-    if (begin <= address && address < stop) {
-      part.bytes = std::min(part.bytes, std::min(stop, end) - address);
-      // Where some come by the lanes, the worker's copy does not have all.
-      part.newest =
-          range.by_lanes() || part.newest == NewestBytes::coming ? NewestBytes::coming : NewestBytes::at_worker;
-    } else if (begin > address && begin < end) {
-      part.bytes = std::min(part.bytes, begin - address);
-    }
-  }
-  return part;
+  return expected_.newest(address, address + bytes);
 }
 
 bool HostMemory::expects(std::uint64_t address, std::uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
-  return expects_within(address, bytes);
-}
-
-bool HostMemory::awaited_within(std::uint64_t address, std::uint64_t bytes) const {
-  const auto awaited = [&](const Expected& range) {
-    return range.awaited && range.begin < address + bytes && address < range.end;
-  };
-  const auto overlaps = [&](const auto& range) { return range.first < address + bytes && address < range.second; };
-  return std::any_of(expected_.begin(), expected_.end(), awaited) || std::any_of(read_.begin(), read_.end(), overlaps);
-}
-
-bool HostMemory::expects_within(std::uint64_t address, std::uint64_t bytes) const {
-  return std::any_of(expected_.begin(), expected_.end(),
-                     [&](const Expected& range) { return range.begin < address + bytes && address < range.end; });
+  return expected_.any(address, address + bytes);
 }
 
 bool HostMemory::expects_any() const {
@@ -793,7 +753,7 @@ void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> byt
   const std::lock_guard lock(mutex_);
   ++deliveries_;
   if (over) {
-    std::erase_if(expected_, [&](const Expected& range) { return copy != 0 && range.number == copy; });
+    expected_.over(copy);
     return;
   }
   if (bytes.empty()) return;
@@ -802,32 +762,20 @@ void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> byt
     if (block->device_address != 0) {
       const auto known = std::span(block->shadow).subspan(address - block->base, bytes.size());
       // A copy that the program has asked for may replace what it wrote there.
-      const bool copied = std::any_of(expected_.begin(), expected_.end(), [&](const Expected& range) {
-        return range.begin <= address && address < range.end;
-      });
+      const bool copied = expected_.any(address, address + 1);
       const std::size_t both = copied ? bytes.size() : changed_by_both(bytes, {bytes_at(address), bytes.size()}, known);
       if (both < bytes.size()) note_lost(*block, address + both);
       std::memcpy(known.data(), bytes.data(), bytes.size());
     }
     copy_untorn(bytes_at(address), bytes);
   }
-  note_delivered(address, address + bytes.size(), copy);
-}
-
-// Deliveries of one copy come in order, so each takes the beginning off an expected range.
-void HostMemory::note_delivered(std::uint64_t begin, std::uint64_t end, std::uint32_t copy) {
-  const auto found = std::find_if(expected_.begin(), expected_.end(), [&](const Expected& range) {
-    return !range.by_lanes() && (copy == 0 || range.number == copy) && range.begin == begin && range.end >= end;
-  });
-  if (found == expected_.end()) return;
-  found->begin = end;
-  if (found->begin == found->end) expected_.erase(found);
+  expected_.arrived(address, address + bytes.size(), copy);
 }
 
 void HostMemory::context_closed(Thread& thread, Context& context) {
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(expected_, [&](const Expected& range) { return range.context == &context; });
+    expected_.forget(context);
   }
   for (const Region& region : parts_.map.extract([&](const Region& r) { return r.on_host() && r.context == &context; }))
     drop(thread, region.base, true);
@@ -867,9 +815,7 @@ void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker, F
     if (found == blocks_.end()) return;
     block = std::move(found->second);
     blocks_.erase(found);
-    std::erase_if(expected_, [&](const Expected& range) {
-      return range.begin >= block->base && range.begin < block->base + block->bytes;
-    });
+    expected_.forget(block->base, block->base + block->bytes);
     if (block->device_address != 0) {
       mapped_.fetch_sub(1);
       if (!block->owned) registered_mapped_.fetch_sub(1);

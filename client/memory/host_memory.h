@@ -20,6 +20,7 @@
 
 #include "client/base/address_ranges.h"
 #include "client/objects/graph_parts.h"
+#include "expected_bytes.h"
 #include "host_pages.h"
 #include "memory_map.h"
 
@@ -151,16 +152,7 @@ class HostMemory {
 
   /// The first part of [address, address + bytes) for which one answer holds: how long it is, and where its newest
   /// bytes are.
-  enum class NewestBytes {
-    here,
-    at_worker,  ///< in the worker's copy of the block
-    coming,     ///< here, when all is delivered
-  };
-  struct Part {
-    std::uint64_t bytes;
-    NewestBytes newest;
-  };
-  Part newest(std::uint64_t address, std::uint64_t bytes) const;
+  ExpectedBytes::Part newest(std::uint64_t address, std::uint64_t bytes) const;
   /// Whether a delivery to any of [address, address + bytes) is still to come.
   bool expects(std::uint64_t address, std::uint64_t bytes) const;
   /// Whether the worker may still have to send something for memory that it does not share with this process.
@@ -195,6 +187,7 @@ class HostMemory {
   };
 
   class Becoming;
+  using By = ExpectedBytes::By;
 
   CUresult hold(Thread& thread, Region region, bool for_kernels);
   bool take_alias(const Region& region, Block& block);  // under mutex_
@@ -206,11 +199,8 @@ class HostMemory {
   bool goes_by_pages(const Block& block) const;  // under mutex_
   CUresult begin_mapped(Thread& thread, const Region& region, Block& block, std::unique_lock<std::mutex>& lock);
   CUresult settle_to_map(Thread& thread, const Region& region);
-  bool expects_within(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_
-  bool awaited_within(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_; by threads, which end it
   void give_way(std::uint64_t address) const;
   std::vector<Context*> delivering_to(const Region& region);
-  void note_delivered(std::uint64_t begin, std::uint64_t end, std::uint32_t copy);  // under mutex_
   CUresult page(Thread& thread, const Region& region, Block& block, std::unique_lock<std::mutex>& lock);
   bool is_to_be_paged(const Block& block) const { return compares_no_more_ && block.owned && block.compared(); }
   struct Change {
@@ -239,17 +229,7 @@ class HostMemory {
   const Window bounds_;  // of window_
   AddressRanges window_;
   std::map<std::uint64_t, std::unique_ptr<Block>> blocks_;
-  struct Expected {
-    std::uint64_t begin, end;  // still to be delivered
-    std::uint32_t number;      // 0: by lanes
-    const Context* context;    // where the copy is made; may be gone
-    bool awaited = false;      // see expect_awaited
-
-    bool by_lanes() const { return number == 0; }
-  };
-  std::vector<Expected> expected_;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> read_;  // beginnings and ends, see begin_reading
-  std::uint32_t next_expected_ = 1;
+  ExpectedBytes expected_;
   std::uint64_t deliveries_ = 0;  // that have come
   std::atomic<bool> compares_no_more_{false};
   std::uint64_t compared_bytes_ = 0;  // of the blocks of the window that are compared
