@@ -312,8 +312,10 @@ CUresult Copier::send(const SourceBytes& source) {
   return job_.for_parts(bytes_max, [&](const CopyPart& part) {
     if (!source.all_here(part.source, part.shape))
       return source.pinned() ? send_by_runs(source, part) : PulledPart{job_, parts_.graph_parts}.send(part);
-    if (staged)
-      return StagedBytes{job_, parts_.staging, parts_.fences, parts_.contexts.home(*job_.stream.context)}.send(part);
+    if (staged) {
+      StagedBytes way{job_, parts_.staging, parts_.fences, parts_.contexts.home(*job_.stream.context)};
+      if (const auto sent = way.send(part)) return *sent;
+    }
     return send_frame(source, part);
   });
 }

@@ -26,9 +26,9 @@ std::optional<CUresult> FrameBytes::send(const CopyPart& part, bool if_room) {
   return copy_frame_in(job, part.shape, part.target, packed, if_room);
 }
 
-CUresult StagedBytes::send(const CopyPart& part) {
+std::optional<CUresult> StagedBytes::send(const CopyPart& part) {
   const auto slot = staging.take(job.thread, home, job.stream, true);
-  if (!slot) return FrameBytes{job, /*gathers=*/false}.send(part);
+  if (!slot) return std::nullopt;
   staging.copy(slot->data(), bytes_at(part.source.place), part.shape.bytes());
   const CUresult result = copy_in(job, part.shape, part.target,
                                   {.kind = CopySide::Kind::block, .place = slot->address()}, Sending::with_call);

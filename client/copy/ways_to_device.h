@@ -35,7 +35,8 @@ struct StagedBytes {
   Fences& fences;
   Context& home;
 
-  CUresult send(const CopyPart& part);
+  /// Nothing if there is no room there.
+  std::optional<CUresult> send(const CopyPart& part);
 };
 
 /// On the bulk lanes. Memory of which the program may do what it likes after its call has been read when this returns;
