@@ -83,8 +83,8 @@ class Calls {
     if (!credit.take(bytes, share)) [[unlikely]]
       wait_for_credit(bytes, share);
   }
-  /// The same, but waits no longer than for a moment while the worker makes no room at all. Returns whether it has
-  /// some.
+  /// Takes credit as well, but waits no longer than for a moment while the worker makes no room at all. Returns whether
+  /// there was some.
   bool take_credit_soon(std::uint64_t bytes, CreditShare share) {
     return credit.take(bytes, share) || wait_for_credit(bytes, share, /*for_a_moment=*/true);
   }
