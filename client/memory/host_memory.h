@@ -200,6 +200,7 @@ class HostMemory {
   CUresult begin_mapped(Thread& thread, const Region& region, Block& block, std::unique_lock<std::mutex>& lock);
   CUresult settle_to_map(Thread& thread, const Region& region);
   void give_way(std::uint64_t address) const;
+  static void rest();
   std::vector<Context*> delivering_to(const Region& region);
   CUresult page(Thread& thread, const Region& region, Block& block, std::unique_lock<std::mutex>& lock);
   bool is_to_be_paged(const Block& block) const { return compares_no_more_ && block.owned && block.compared(); }
