@@ -371,10 +371,9 @@ std::optional<std::span<std::byte>> Session::place(const FrameHeader& header, st
         arriving_in_ = context->staging;
         return part;
       }
-      // What is there may be behind work that does not end, and that waits for another stream. For a call with credit
-      // there is room elsewhere.
-      const bool has_credit = (header.detail & call_takes_credit) != 0;
-      if (!has_credit || context->staging->room_may_come(Clock::now())) return std::nullopt;
+      // What is there may be behind work that does not end, and that waits for another stream, or for what the client
+      // says next. The call's own room is elsewhere.
+      if (context->staging->room_may_come(Clock::now())) return std::nullopt;
     }
   }
   arriving_.resize(header.bulk_bytes);
