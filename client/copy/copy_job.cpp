@@ -8,9 +8,10 @@ class CopyInCall : public RemoteCall<wire::CopyIn> {
  public:
   CopyInCall(const CopyJob& job, const CopyShape& shape, const CopySide& source, const CopySide& target)
       : RemoteCall(job.thread, job.stream.context) {
-    in().setStream(job.stream.wire());
-    encode(shape, source, target, in().initCopy());
-    in().setTakenForDone(job.copy.done_on_return);
+    auto call = in();  // once: it is looked up in the message each time
+    call.setStream(job.stream.wire());
+    encode(shape, source, target, call.initCopy());
+    call.setTakenForDone(job.copy.done_on_return);
     if (job.host_sees_target) host_visible();
   }
 };
