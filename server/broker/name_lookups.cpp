@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <future>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -18,7 +19,7 @@ namespace {
 /// Shared with the thread, which may outlive the broker.
 struct Lookup {
   Descriptor over{::eventfd(0, EFD_CLOEXEC)};
-  NameLookups::Endpoints found;  // the thread's, until it is over
+  std::promise<NameLookups::Endpoints> found;
 };
 
 NameLookups::Endpoints find(const std::string& host, const std::string& port) {
@@ -50,7 +51,7 @@ bool NameLookups::look_up(const std::string& host, std::uint16_t port, const std
   const auto over = std::make_shared<asio::posix::stream_descriptor>(io_, watched);
   try {
     quiet_thread("fargpud-name", [lookup, host, port = std::to_string(port)] {
-      lookup->found = find(host, port);
+      lookup->found.set_value(find(host, port));
       ::eventfd_write(lookup->over.number(), 1);
     }).detach();
   } catch (const std::system_error&) {  // this process may have no more threads
@@ -58,7 +59,7 @@ bool NameLookups::look_up(const std::string& host, std::uint16_t port, const std
   }
   over->async_wait(asio::posix::stream_descriptor::wait_read,
                    [lookup, over, found = std::move(found), place = std::move(place)](const asio::error_code& error) {
-                     if (!error) found(lookup->found);
+                     if (!error) found(lookup->found.get_future().get());
                    });
   return true;
 }
