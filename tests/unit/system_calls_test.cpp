@@ -122,8 +122,6 @@ TEST_CASE("a buffer comes for the system call that uses it, and programs that ar
         }) == 0);
 }
 
-#ifndef __SANITIZE_THREAD__  // which does not know the threads of a process that was forked
-
 TEST_CASE("a thread that is cancelled in a system call ends, and not the process") {
   CHECK(alone([] {
           Pages pages(std::chrono::milliseconds(200));
@@ -142,8 +140,6 @@ TEST_CASE("a thread that is cancelled in a system call ends, and not the process
           return ::pthread_join(thread, &ended) == 0 && ended == PTHREAD_CANCELED;
         }) == 0);
 }
-
-#endif
 
 #endif
 
@@ -212,8 +208,6 @@ TEST_CASE("a handler of the program's gets faults that are its own on its altern
         }) == 0);
 }
 
-#ifndef __SANITIZE_THREAD__  // which does not know the threads of a process that was forked
-
 TEST_CASE("libraries may be loaded on another thread while calls with vectors are redirected") {
   CHECK(alone([] {
           std::atomic<bool> over{false};
@@ -233,5 +227,3 @@ TEST_CASE("libraries may be loaded on another thread while calls with vectors ar
           return ::pipe(ends) == 0 && ::writev(ends[1], parts, 2) == 3 && ::read(ends[0], text, 3) == 3;
         }) == 0);
 }
-
-#endif
